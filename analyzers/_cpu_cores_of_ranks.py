@@ -12,6 +12,9 @@ from perfdoctor.rules import Int64Array, LateRank, RankSummary, captured_part
 
 # Of the lateness so much has to be CPU time that the late rank needs more than the others, or its work is theirs.
 _MIN_WORK_SHARE = 0.5
+# Where others take the cores a rank is late by more than the CPU time of its work: then the part of its step in which
+# it had a core counts. Ranks with equal work differ by less than this share of their CPU time.
+_MIN_CPU_EXCESS = 0.15
 # Cores that are shared make CPU time longer, too, in some steps: the quicker ones show the work.
 _QUICK_STEPS = 0.25
 # Where fewer of the cores are busy, no rank lacks one.
@@ -30,7 +33,12 @@ def does_equal_work(summaries: Sequence[RankSummary], late: LateRank, lateness_n
     index = next(i for i, each in enumerate(summaries) if each.rank == late.rank)
     quick_ns = [float(np.quantile(each, _QUICK_STEPS)) for each in cpu_ns]
     own_ns = quick_ns.pop(index)
-    return _are_cores_busy(summaries[index]) and own_ns - median_low(quick_ns) < _MIN_WORK_SHARE * lateness_ns
+    excess_ns = own_ns - median_low(quick_ns)
+    recorded = captured_step_times(summaries[index].facts, "base")
+    step_ns = float(np.median(recorded.dur_ns)) if recorded is not None else own_ns
+    if excess_ns >= _MIN_CPU_EXCESS * median_low(quick_ns):
+        lateness_ns = round(lateness_ns * min(own_ns / step_ns, 1.0))
+    return _are_cores_busy(summaries[index]) and excess_ns < _MIN_WORK_SHARE * lateness_ns
 
 
 def do_equal_work(summaries: Sequence[RankSummary], late: LateRank, waiting_ns: int) -> bool:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import NONE, Int64Array, Intervals, Rank
+from perfdoctor.analyzers._cpu_evidence import own_time_of
+from perfdoctor.rules import Intervals, Rank
 from perfdoctor.rules import intervals as iv
 
 # Ops that PyTorch runs in one thread whatever their size: random numbers, sorting, scatters, embedding gradients.
@@ -58,7 +59,7 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
         threads: Threads that computed in the recording: that many make an op shorter.
     """
     ops = rank.trace.ops
-    own_ns = _own_time_of(rank)
+    own_ns = own_time_of(rank.trace)
     is_long = (own_ns >= _MIN_PARALLEL_NS / max(threads, 1)) & (2 * own_ns > ops.dur_ns)
     rows = np.flatnonzero(is_long & ~rank.trace.match_rows(ops, _SERIAL))
     time = iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
@@ -70,10 +71,6 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     return ParallelOps(time, rank.per_step(iv.total(time)), rank.trace.text(int(top)))
 
 
-def _own_time_of(rank: Rank) -> Int64Array:
-    """The time of each op without the ops inside: a convolution allocates its result, and computes after that."""
-    ops = rank.trace.ops
-    inside = np.flatnonzero(ops.parent != NONE)
-    children_ns = np.bincount(ops.parent[inside], ops.dur_ns[inside], minlength=len(ops.parent))
-    own_ns: Int64Array = ops.dur_ns - children_ns.astype(np.int64)
-    return own_ns
+def claim_share(time: Intervals, share: float) -> Intervals:
+    """A share (0 to 1) of each of some intervals, from its start on: what is lost in all of them alike."""
+    return iv.union(time[:, 0], time[:, 0] + np.round((time[:, 1] - time[:, 0]) * share).astype(np.int64))

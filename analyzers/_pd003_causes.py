@@ -63,6 +63,8 @@ _BY_CONTENT = {
         is_intended=True,
     ),
 }
+# PD113 and PD110 tell these, where a capture has timed them.
+_OF_OTHER_RULES = ("save", "gc")
 _WORK_VARIES = "Give steps the same work: group batches by length, or cap it, if inputs vary."
 
 
@@ -77,6 +79,8 @@ def find_steps_with_content(
         most_share: The share of the steps (0 to 1) that may contain it.
     """
     for content, cause in _BY_CONTENT.items():
+        if content in _OF_OTHER_RULES and steps.host_call_ns is not None:
+            continue
         has = np.array([content in each for each in steps.contains])
         if not 0 < int(has.sum()) <= most_share * len(steps):
             continue

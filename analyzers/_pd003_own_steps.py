@@ -12,31 +12,81 @@ from perfdoctor.analysis.step_times import (
     find_preemption_beside_run,
     is_shared_throughout,
 )
-from perfdoctor.rules import BoolArray, Int64Array, Rank
+from perfdoctor.analyzers._pd112_restarts import WORKER_START
+from perfdoctor.rules import BoolArray, Int64Array, Rank, find_worker_starts
 
 # The share of CPU time in what slow steps take more, from which on they do more work.
 _MIN_CPU_SHARE = 0.5
 
 
 class OwnSteps:
-    """The steps of a run without what other programs took (`own_ns`), and for equal work (`even_ns`)."""
+    """The steps of a run without what others and calls that other rules report took (`own_ns`), and for equal work.
 
-    def __init__(self, steps: RunSteps) -> None:
+    Attributes:
+        own_ns, even_ns: The durations; those of `even_ns` are for equal work.
+    """
+
+    def __init__(self, steps: RunSteps, *, is_alone: bool = True) -> None:
+        """Take out what other programs and calls of other rules took.
+
+        Args:
+            steps: The steps of the run.
+            is_alone: Whether the program has one rank: else steps that save may wait for others that save, too.
+        """
         self.steps = steps
         found = find_preemption(steps)
-        self.own_ns, self.is_preempted, self.lost_core = found.own_ns, found.is_preempted, found.lost_core
+        own_ns = leave_out_host_calls(found.own_ns, steps, is_alone=is_alone)
+        starts = np.array([WORKER_START in each for each in steps.contains], bool)
+        self.own_ns = _without_worker_starts(own_ns, starts)
+        self.is_preempted, self.lost_core = found.is_preempted, found.lost_core
         self.is_shared = is_shared_throughout(steps)
-        self.lost_ns = int((steps.dur_ns - self.own_ns).sum())
+        self.lost_ns = int((steps.dur_ns - found.own_ns).sum())
         self.even_ns = even_out_work(self.own_ns, steps)
+
+
+def is_alone(rank: Rank) -> bool:
+    """Whether the program has one rank."""
+    world_size = (rank.facts or {}).get("world_size")
+    return not isinstance(world_size, int) or world_size < 2
+
+
+def leave_out_host_calls(dur_ns: Int64Array, steps: StepTimes, *, is_alone: bool = True) -> Int64Array:
+    """The durations without collections of garbage and without checkpoints and logs, which PD110 and PD113 report.
+
+    No step gets shorter than the usual one without any: a GPU may have worked meanwhile. In a job of several ranks
+    steps with any count as usual ones: they may wait for other ranks that save, which is PD515's.
+    """
+    if steps.gc_ns is None or steps.host_call_ns is None:
+        return dur_ns
+    spent_ns = steps.gc_ns + steps.host_call_ns
+    has = spent_ns > 0
+    if not has.any():
+        return dur_ns
+    usual_ns = 0 if has.all() else int(np.median(dur_ns[~has]))
+    if not is_alone and usual_ns:
+        return np.where(has, np.minimum(dur_ns, usual_ns), dur_ns)
+    return np.where(has, np.maximum(np.maximum(dur_ns - spent_ns, np.minimum(dur_ns, usual_ns)), 1), dur_ns)
 
 
 def own_durations_of(rank: Rank) -> Int64Array:
     """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
-    dur_ns, recorded = rank.steps.durations_ns, _recorded_steps(rank)
+    recorded = _recorded_steps(rank)
+    begun = rank.steps.at(find_worker_starts(rank.trace)[:, 0])
+    starts = np.zeros(rank.steps.count, bool)
+    starts[begun[begun >= 0]] = True
+    dur_ns = _without_worker_starts(rank.steps.durations_ns, starts)
     if recorded is None:
         return dur_ns
-    own_ns = even_out_work(_preemption_of(rank, recorded).own_ns, recorded)
+    own_ns = leave_out_host_calls(_preemption_of(rank, recorded).own_ns, recorded, is_alone=is_alone(rank))
+    own_ns = even_out_work(own_ns, recorded)
     return np.maximum((dur_ns * np.minimum(own_ns / np.maximum(recorded.dur_ns, 1), 1.0)).astype(np.int64), 1)
+
+
+def _without_worker_starts(dur_ns: Int64Array, starts: BoolArray) -> Int64Array:
+    """The durations with the steps that start workers of a loader as usual ones: PD112 tells what they cost."""
+    if not starts.any() or starts.all():
+        return dur_ns
+    return np.where(starts, np.minimum(dur_ns, int(np.median(dur_ns[~starts]))), dur_ns)
 
 
 def _recorded_steps(rank: Rank) -> StepTimes | None:

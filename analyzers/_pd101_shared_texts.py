@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdoctor.analyzers._pd101_shared_cores import Choice, SharedCores
-from perfdoctor.analyzers._pd101_texts import CHEAPER_BATCH, count_workers, describe_loading_work, format_ms
+from perfdoctor.analyzers._pd101_texts import count_workers, describe_loading_work, format_ms
 from perfdoctor.analyzers._pd101_wait_parts import LoadingWork
-from perfdoctor.rules import Rank, Saving, SourceLocation, activity_kinds, advise
+from perfdoctor.rules import Rank, Saving, SourceLocation, advise
 
 # A promise that is less than this share of the step is lost in the noise of the steps, as in PD101's min_share.
 _MIN_GAIN = 0.03
-# A worker finds a core where the training leaves so much of one.
-_FREE_CORES = 0.5
-_CHEAPER_IN_GENERAL = "prepare once what does not change, and work on whole arrays or batches instead of Python loops"
-# Loading below this share of the step is not worth a change of the data set.
-_MIN_TRANSFORM_SHARE = 0.1
 
 
 class SharedAdvice(NamedTuple):
@@ -36,13 +31,13 @@ class SharedAdvice(NamedTuple):
     confidence: float
 
 
-def advise_shared_cores(
+def advise_workers(
     rank: Rank, loader: SharedCores, work: LoadingWork | None, created: SourceLocation | None
 ) -> SharedAdvice | None:
-    """What helps where training and loading share the cores; None where nothing does, or nothing is lost.
+    """The workers that help where training and loading share the cores; None where none do, or nothing is lost.
 
-    More workers, where the shortest of the possible steps is with them and no step gets longer; one worker beside one
-    thread of the training; or less work a batch.
+    More workers, where the shortest of the possible steps is with them and no step gets longer; else one worker beside
+    one thread of the training.
 
     Args:
         rank: The rank.
@@ -50,17 +45,21 @@ def advise_shared_cores(
         work: What the training process does to load; None where it is not known.
         created: Where the loader was made.
     """
+    choice = choose_sure_workers(loader)
+    return None if choice is None else _advise_workers(rank, loader, choice, work, created)
+
+
+def choose_sure_workers(loader: SharedCores) -> Choice | None:
+    """The workers that make the step shorter for sure, of a loader that does not keep up; None where none do."""
     if loader.workers_keep_up:
         return None
     choice = loader.choose_workers()
     if _is_sure(loader, choice):
-        return _advise_workers(rank, loader, choice, work, created)
+        return choice
     if loader.threads > 1 and not loader.workers:
         choice = loader.choose_workers(threads=1)
         if _is_sure(loader, choice):
-            return _advise_workers(rank, loader, choice, work, created)
-    if loader.wait_ns >= _MIN_TRANSFORM_SHARE * loader.step_ns:
-        return _advise_cheaper_batch(rank, loader, work, created)
+            return choice
     return None
 
 
@@ -98,52 +97,15 @@ def _advise_workers(
     return SharedAdvice(title, f"{text}{describe_loading_work(work)}", fix, saving, created, 0.9)
 
 
-def _advise_cheaper_batch(
-    rank: Rank, loader: SharedCores, work: LoadingWork | None, created: SourceLocation | None
-) -> SharedAdvice:
-    # What is prepared once, or for a whole batch, takes all that is around it with it: loops, copies, collation.
-    most_ns = loader.wait_ns * _recorded_scale(rank, loader)
-    name = "loading" if work is None else activity_kinds.short_name(work.name)
-    cheaper = None if work is None else CHEAPER_BATCH.get(work.kind or "")
-    if cheaper is not None and "GPU" in cheaper:
-        cheaper = cheaper.split(", or ")[0]  # this program has none
-    why, because = _why_no_workers(loader)
-    text = f"Make a batch cheaper: {cheaper or _CHEAPER_IN_GENERAL}. {because}{describe_loading_work(work)}"
-    location = (work.location if work is not None else None) or created
-    place = ""
-    if location is not None and location != created:
-        name = location.function or name
-        place = f" ({location.short})"
-    title = f"{_what_waits(loader, created)}; {why}, so {name}{place} has to get cheaper"
-    return SharedAdvice(title, text, None, Saving(0, None, round(most_ns), "bounded"), location, 0.5)
-
-
-def _why_no_workers(loader: SharedCores) -> tuple[str, str]:
-    """Why (more) workers do not make the step shorter: for the title, and as a sentence."""
-    more = "more " if loader.workers else ""
-    if loader.cores - loader.training_cores >= _FREE_CORES:
-        handover = format_ms(loader.handover_ns / max(loader.batches, 1))
-        fetch = format_ms(loader.fetch_ns / max(loader.batches, 1))
-        subject = "More workers" if more else "Workers"
-        sentence = (
-            f"{subject} would save little or nothing: handing a batch over takes {handover}, loading one {fetch}."
-        )
-        return f"{more}workers would save little or nothing", sentence
-    used = f"{loader.training_cores:.2g} of {loader.cores:.3g} cores"
-    sentence = f"More workers would not help: the program itself uses {used}"
-    if loader.workers:
-        sentence += f", {count_workers(loader.workers)} the others"
-    return f"no core is left for {more}workers", f"{sentence}, and a worker that computes takes its time from them."
-
-
 def scale_saving(rank: Rank, loader: SharedCores, choice: Choice) -> Saving:
     """What a setting saves of a recorded step, which the profiler makes longer than the measured one."""
-    scale = _recorded_scale(rank, loader)
+    scale = recorded_scale(rank, loader)
     low, expected, high = (max(round(scale * (loader.step_ns - each)), 0) for each in choice.step)
     return Saving(low, expected, high, "bounded")
 
 
-def _recorded_scale(rank: Rank, loader: SharedCores) -> float:
+def recorded_scale(rank: Rank, loader: SharedCores) -> float:
+    """How much longer a recorded step is than the measured one."""
     return rank.per_step(rank.window_ns) / max(loader.step_ns, 1)
 
 

@@ -33,14 +33,6 @@ def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None
     return f"{waits} {where} {why}; with {count_workers(loader.recommended_workers)} about {format_ms(left_ns)}"
 
 
-def startup_title(rank: Rank, location: SourceLocation | None, epoch_ns: int) -> str:
-    """How long the GPU or the loop waits for workers to start, at the beginning of an epoch."""
-    return (
-        f"{_who_waits(rank)} {format_ms(epoch_ns)} at the start of an epoch"
-        f"{f' at {location.short}' if location else ''}, while the DataLoader starts its workers"
-    )
-
-
 # What else helps where the training process itself does this kind of work to load a batch.
 CHEAPER_BATCH: Mapping[str, str] = MappingProxyType(
     {

@@ -11,13 +11,15 @@ from perfdoctor.analysis.host.loader_waits import loader_waits_of
 from perfdoctor.analysis.host.locations import captured_location, find_locations
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
-from perfdoctor.analyzers._pd104_known_calls import TimeInCall, find_known_call
+from perfdoctor.analyzers._host_pauses import has_ranges_of_calls, time_of_calls
 from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_list, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.steps import find_steps
 
 # Shorter breaks between ops are the framework's.
 _MIN_BREAK_NS = 100_000
+# Where calls of other rules take so much of the time without ops, they are what is to be told.
+_MOST_OF_CALLS = 0.3
 # Of more breaks the longest have nearly all of the time; each is looked up at so many instants.
 _MAX_BREAKS, _SAMPLES = 256, 4
 # Python functions that make a tensor of numbers one by one, as stacks name them.
@@ -29,18 +31,17 @@ class PythonTime(NamedTuple):
     """Time without ops.
 
     Attributes:
-        time: When no op runs for 0.1 ms or more, in the analysed window; without loading and optimizers.
-        location: The line that takes most of it; of a known call the line that calls it most.
+        time: When no op runs for 0.1 ms or more, in the analysed window; without loading, optimizers, and the calls
+            that PD110 and PD113 report.
+        location: The line that takes most of it.
         share: The share of that line (0 to 1).
         list_share: The share (0 to 1) of all of it in which Python lists become tensors.
-        known: The known call that takes much of it; None where none does.
     """
 
     time: Intervals
     location: SourceLocation
     share: float
     list_share: float
-    known: TimeInCall | None = None
 
 
 def find_python_time(rank: Rank) -> PythonTime | None:
@@ -58,28 +59,32 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     busy = iv.union(trace.ops.start_ns, trace.ops.end_ns)
-    breaks = _long_breaks(trace, iv.subtract(window, busy))
+    free = iv.subtract(window, busy)
+    breaks = _long_breaks(trace, free)
+    if trace is not rank.trace and not has_ranges_of_calls(rank.trace):
+        # Recorded before such calls were: how much of the time they are is known of the evidence window alone.
+        calls_ns = iv.total(iv.intersect(free, time_of_calls(trace)))
+        if calls_ns >= _MOST_OF_CALLS * (iv.total(breaks) + calls_ns):
+            return None
+    if not len(breaks):
+        return None
     length = breaks[:, 1] - breaks[:, 0]
     breaks = breaks[np.sort(np.argsort(-length, kind="stable")[:_MAX_BREAKS])]
     length = breaks[:, 1] - breaks[:, 0]
     at_ns = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
-    known = find_known_call(trace, breaks)
-    is_sought = np.ones(len(at_ns), bool) if known is None else iv.contains(known.time, at_ns)
-    sought: Counter[SourceLocation] = Counter()
     spent: Counter[SourceLocation] = Counter()
     locations = find_locations(trace, np.full(len(at_ns), loop_thread_of(trace), np.int32), at_ns)
     weights = np.repeat(length // _SAMPLES, _SAMPLES).tolist()
-    for location, sample_ns, counts in zip(locations, weights, is_sought.tolist(), strict=True):
+    for location, sample_ns in zip(locations, weights, strict=True):
         if location is not None:
             spent[location] += sample_ns
-            sought[location] += sample_ns if counts else 0
     if not spent:
         return None
-    location = max(sought, key=lambda line: (sought[line], spent[line], str(line)))
-    if known is None and (location.file, location.line) in _lines_of_worker_loops(rank):
+    location = max(spent, key=lambda line: (spent[line], str(line)))
+    if (location.file, location.line) in _lines_of_worker_loops(rank):
         return None
     share = spent[location] / max(iv.total(breaks), 1)
-    return PythonTime(time, location, share, _share_of_lists(trace, breaks), known)
+    return PythonTime(time, location, share, _share_of_lists(trace, breaks))
 
 
 def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
@@ -90,12 +95,13 @@ def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
 
 
 def _long_breaks(trace: Trace, free: Intervals) -> Intervals:
-    """The longer pieces of some time, without loading, optimizers, and the wait for a backward pass."""
+    """The longer pieces of some time, without loading, optimizers, the wait for a backward pass, and others' calls."""
     ranges = trace.ranges
     waits = trace.match_rows(ranges, _BACKWARD) | trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
     others = (
         loader_waits_of(trace).intervals,
         optimizer_steps_of(trace).own_time(),
+        time_of_calls(trace),
         iv.union(ranges.start_ns[waits], ranges.end_ns[waits]),
     )
     breaks = iv.subtract(free, iv.union_of(others))

@@ -69,8 +69,11 @@ def find_attentions(rank: Rank) -> Attentions:
     """
     trace, ops = rank.trace, rank.trace.ops
     kind_of_name = _kinds_of_names(trace)
-    launching = occurring(trace.gpu.op)  # outer ops of the same name launch nothing
-    rows = launching[kind_of_name[ops.name[launching]] != _IGNORED]
+    if len(trace.gpu):
+        launching = occurring(trace.gpu.op)  # outer ops of the same name launch nothing
+        rows = launching[kind_of_name[ops.name[launching]] != _IGNORED]
+    else:
+        rows = _innermost_parts(trace, kind_of_name)
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
     kinds = kind_of_name[ops.name[rows]]
     firsts, lasts, is_backward = [], [], []
@@ -83,6 +86,14 @@ def find_attentions(rank: Rank) -> Attentions:
         is_backward.append(np.full(int(on_one_thread.sum()), backward))
     first, last = np.concatenate(firsts), np.concatenate(lasts)
     return Attentions(ops.thread[first], ops.start_ns[first], ops.end_ns[last], first, np.concatenate(is_backward))
+
+
+def _innermost_parts(trace: Trace, kind_of_name: Int8Array) -> Int64Array:
+    """The ops on a CPU that are parts of an attention, without those that only call another one: softmax."""
+    ops = trace.ops
+    is_part = kind_of_name[ops.name] != _IGNORED
+    is_part[ops.parent[is_part & (ops.parent >= 0)]] = False
+    return np.flatnonzero(is_part)
 
 
 def _kinds_of_names(trace: Trace) -> Int8Array:

@@ -1,16 +1,58 @@
-"""Why a rank is late: a finding or a line of the user's code that costs this rank more than it costs the others."""
+"""Why a rank is late: a finding or a line of the user's code that costs this rank more than it costs the others.
+
+PD401 tells of ranks that fall behind inside the step, PD409 of those that enter it late.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import median_low
 
+from perfdoctor.analysis.communication.late_starts import start_apart, starts_late
 from perfdoctor.analysis.host.time_by_line import TimeAtLine
-from perfdoctor.rules import Finding, Fleet, LateRank
+from perfdoctor.analysis.timeline.phases import BACKWARD, OPTIMIZER
+from perfdoctor.analyzers._cpu_cores_of_ranks import does_equal_work
+from perfdoctor.rules import Finding, Fleet, LateRank, RankSummary
 
 # A finding that the other ranks have too explains the lateness only when it costs the late rank so many times as much.
 _MIN_COST_RATIO = 1.5
 # A line explains the lateness when it takes at least this share of it: two or three lines may cause it together.
 _MIN_LATENESS_SHARE = 0.3
+# Phases that take CPU time. A rank without a GPU that is longer in them than the others has more to do, or lacks a
+# core.
+_WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
+# Python outside of ops at one line that takes so much of the lateness is work, and no lack of a core: that would make
+# all lines longer.
+_CERTAIN_SHARE = 0.5
+# What these say on a rank is told inside the finding that the others wait for it: they only say that its CPU is busy.
+_TOLD_INSIDE = ("PD103", "PD104")
+
+
+def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
+    """Whether the rank is late already when it begins its pass, so that PD409 tells of it, and not PD401.
+
+    A rank that is late because its last backward pass or its optimizer took longer falls behind inside the step.
+    """
+    phase = late.find_excess_phase()
+    if late.once or not starts_late(late) or (phase is not None and phase[0] in (BACKWARD, OPTIMIZER)):
+        return False
+    return not lacks_core(fleet, late, lateness_ns)
+
+
+def enter_apart(late: LateRank) -> bool:
+    """Whether ranks take turns at coming last because they enter their passes apart: that is told by PD409, too."""
+    return not late.once and start_apart(late)
+
+
+def lacks_core(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
+    """Whether the rank is late with no more work than the others, on a machine whose cores are busy."""
+    phase = late.find_excess_phase()
+    if phase is not None and phase[0] not in _WORKING:
+        return False
+    line = _find_longer_line(fleet, late, "host_time")
+    if line is not None and line.per_step_ns >= _CERTAIN_SHARE * lateness_ns:
+        return False
+    return does_equal_work(fleet.summaries, late, lateness_ns)
 
 
 def find_explaining_finding(fleet: Fleet, late: LateRank, rules: tuple[str, ...]) -> Finding | None:
@@ -41,15 +83,42 @@ def _median_cost_of_others(fleet: Fleet, late: LateRank, like: Finding) -> int:
     return median_low(costs) if costs else 0
 
 
+def find_told_inside(fleet: Fleet, late: LateRank) -> Iterable[Finding]:
+    """The late rank's findings that say no more than that its CPU is busy, where they cost it more than the others."""
+    for finding in fleet.summary_of(late.table).findings:
+        excess = finding.cost_ns > _MIN_COST_RATIO * _median_cost_of_others(fleet, late, finding)
+        if finding.rule in _TOLD_INSIDE and excess:
+            yield finding
+
+
 def find_explaining_line(fleet: Fleet, late: LateRank, lateness_ns: int) -> TimeAtLine | None:
-    """The line in which the late rank's CPU spends more time outside of ops than the CPUs of the other ranks.
+    """The line that takes the late rank longer than the other ranks: outside of ops, else with all of its work.
 
     Returns:
         The line, and how much more time it takes per step; None where no line takes enough of `lateness_ns`.
     """
-    others = [{t.location: t.per_step_ns for t in s.host_time} for s in fleet.summaries if s.rank != late.rank]
-    for line in fleet.summary_of(late.table).host_time:
-        excess_ns = line.per_step_ns - median_low([times.get(line.location, 0) for times in others])
-        if excess_ns >= _MIN_LATENESS_SHARE * lateness_ns:
-            return TimeAtLine(line.location, excess_ns)
+    for times in ("host_time", "work_by_line"):
+        line = _find_longer_line(fleet, late, times)
+        if line is not None and line.per_step_ns >= _MIN_LATENESS_SHARE * lateness_ns:
+            return line
     return None
+
+
+def _find_longer_line(fleet: Fleet, late: LateRank, times: str) -> TimeAtLine | None:
+    """The line whose time on the late rank exceeds its median on the other ranks most, and by how much.
+
+    Args:
+        fleet: All ranks.
+        late: The late rank.
+        times: Which times of a summary: "host_time" or "work_by_line".
+    """
+
+    def of_rank(summary: RankSummary) -> tuple[TimeAtLine, ...]:
+        return summary.host_time if times == "host_time" else summary.work_by_line
+
+    others = [{t.location: t.per_step_ns for t in of_rank(s)} for s in fleet.summaries if s.rank != late.rank]
+    longer = [
+        TimeAtLine(line.location, line.per_step_ns - median_low([each.get(line.location, 0) for each in others]))
+        for line in of_rank(fleet.summary_of(late.table))
+    ]
+    return max(longer, key=lambda line: line.per_step_ns, default=None)

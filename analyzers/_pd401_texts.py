@@ -33,11 +33,14 @@ def describe_lateness(late: LateRank, wait_ns: int) -> str:
     """
     steps = late.step_count if late.persists else late.late_step_count
     by = f"{'is' if len(late.co_late) == 1 else 'are'} {format_time(wait_ns / max(steps, 1))} late"
+    return f"{by} {describe_frequency(late)}"
+
+
+def describe_frequency(late: LateRank) -> str:
+    """In how many steps the others wait for the rank."""
     if not late.step_count:
-        return f"{by} in all"
-    if late.persists:
-        return f"{by} in each step"
-    return f"{by} in {late.late_step_count} of {late.step_count} steps"
+        return "in all"
+    return "in each step" if late.persists else f"in {late.late_step_count} of {late.step_count} steps"
 
 
 def name_hot_path(cause: Finding | None) -> str | None:

@@ -14,7 +14,13 @@ from perfdoctor.analysis.step_times import (
     even_out_work,
 )
 from perfdoctor.analyzers._pd003_causes import cause_in_run, cause_in_trace, find_steps_with_content
-from perfdoctor.analyzers._pd003_own_steps import OwnSteps, may_be_preempted, own_durations_of, took_cpu_time
+from perfdoctor.analyzers._pd003_own_steps import (
+    OwnSteps,
+    is_alone,
+    may_be_preempted,
+    own_durations_of,
+    took_cpu_time,
+)
 from perfdoctor.analyzers._pd003_slow_steps import (
     SlowSteps,
     find_largest_activity_excess,
@@ -74,7 +80,8 @@ class UnstableSteps(RankAnalyzer):
         The cost is the excess of slow steps over the median where they come back; one or two slow steps, or some in the
         first half of the trace alone, happen once and cost the median step nothing. Of steps that range, it is the
         time beyond the shortest quarter of them. A cause is named where it was seen: what slow steps of the run
-        contain and others do not (a checkpoint, an evaluation, compilation, garbage collection, a wait for the loader),
+        contain and others do not (an evaluation, compilation, a wait for the loader; checkpoints and collections of
+        garbage that a capture has timed are left out, as PD113 and PD110 tell them),
         or the part of the account and the op or annotation in which slow steps of the trace exceed the others. The
         first step of a trace does not count (recording it takes up to three times as long), nor do steps of a capture
         that ran under the profiler.
@@ -120,7 +127,7 @@ class UnstableSteps(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding: of slow steps, else of uneven ones, else of growth; and what only looks like one."""
-        run = None if rank.run_steps is None else OwnSteps(rank.run_steps)
+        run = None if rank.run_steps is None else OwnSteps(rank.run_steps, is_alone=is_alone(rank))
         in_run = self._check_run(rank, run)
         finding = (
             (in_run.finding if in_run is not None and in_run.is_seen else None)

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import numpy as np
-
 from perfdoctor.analysis.captured_facts import captured_loader
+from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
-from perfdoctor.analyzers._pd101_shared_texts import advise_shared_cores
-from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title, startup_title
+from perfdoctor.analyzers._pd101_shared_texts import advise_workers
+from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title
 from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts, find_loading_work, split_waits
 from perfdoctor.rules import (
     BoolArray,
@@ -24,14 +23,12 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    SourceLocation,
     activity_kinds,
-    advise,
     count_recurrence,
+    find_worker_starts,
     find_worker_startups,
-    is_rare,
+    find_worker_stops,
     remove_cpu_time,
-    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -49,9 +46,8 @@ class DataLoaderStall(RankAnalyzer):
 
     How it is measured:
         The ranges `enumerate(DataLoader)#...__next__` that PyTorch records (or Python frames of `__next__`),
-        intersected with the gaps between GPU items. The first wait of an epoch is the start of the workers, and a
-        finding of its own, where it is five times as long as the others: what happens in one epoch of the trace costs
-        the median step nothing. The rest of the waiting is split into copying
+        intersected with the gaps between GPU items. The first wait of an epoch, in which workers start, is left to
+        PD112. The rest of the waiting is split into copying
         to the GPU, pinning, collating (putting samples together) and fetching items, by ops, calls and frames of the
         waiting thread. The name of the iterator says whether there are workers, captured facts say how many. A batch
         takes `__next__`'s time without workers, and workers x step time when all workers are busy; that time divided
@@ -69,8 +65,8 @@ class DataLoaderStall(RankAnalyzer):
         workers' time for its batches. Handing a batch over (0.5 ms a tensor, 0.8 ms a MB), computing for which no core
         is left, and 0.3 ms of training for each ms that a worker computes beside it make the training longer. Workers
         are advised only where the step gets no longer even under bad assumptions; else one worker beside one thread,
-        where the training's ops are too small for several; else a cheaper batch. Workers that load as fast as the
-        training asks are no finding.
+        where the training's ops are too small for several; else nothing: a cheaper batch is PD111's. Workers that
+        load as fast as the training asks are no finding.
 
     How to fix:
         Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
@@ -102,18 +98,16 @@ class DataLoaderStall(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding about waits for batches and one about starting workers, each from `min_share` of the step on."""
+        """One finding about waits for batches, from `min_share` of the step on; starting workers is PD112's."""
         if rank.device_kind == "gpu_not_recorded":
             return
         captured, waits = captured_loader(rank.facts), rank.loader_waits
-        startups = find_worker_startups(rank.trace, waits)
-        startup_time = iv.union(waits.start_ns[startups], waits.end_ns[startups])
+        starts = find_worker_starts(rank.trace)
+        startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
+        startup_time = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
         idle = iv.subtract(rank.account.parts["idle_dataloader"], startup_time)
         if self.exceeds_min_share(rank, rank.per_step(iv.total(idle))):
             yield from self._report_stall(rank, idle, captured, startups)
-        idle = iv.intersect(rank.account.parts["idle_dataloader"], startup_time)
-        if self.exceeds_min_share(rank, rank.per_step(iv.total(idle))) and _may_restart_workers(captured):
-            yield self._report_startup(rank, idle, captured, startups)
 
     def _report_stall(
         self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray
@@ -125,7 +119,7 @@ class DataLoaderStall(RankAnalyzer):
             yield from self._report_shared_cores(rank, idle, captured, startups, shared)
             return
         loader = model_loader(rank, captured, cost_ns, parts.startup_ns)
-        location, saving = _find_location(rank, captured), loader.saving(on_cpu=rank.device_kind == "cpu")
+        location, saving = find_loader_place(rank, captured), loader.saving(on_cpu=rank.device_kind == "cpu")
         if not saving.high_ns or loader.keeps_up:
             return
         work = find_loading_work(rank, startups) if loader.workers == 0 else None
@@ -140,7 +134,7 @@ class DataLoaderStall(RankAnalyzer):
             edit=_remove_waits(rank, ~startups, loader.remaining_share, is_upper_bound=loader.workers is None),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
-            evidence=(*_evidence(rank, loader, parts, work), _evidence_of_use(captured)),
+            evidence=(*_evidence(rank, loader, parts, work), evidence_of_use(captured)),
             recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
@@ -149,7 +143,7 @@ class DataLoaderStall(RankAnalyzer):
     ) -> Iterator[Finding]:
         """A finding on a program without a GPU whose cores and loading were measured, where a change pays."""
         work = None if shared.workers else find_loading_work(rank, startups)
-        advice = advise_shared_cores(rank, shared, work, _find_location(rank, captured))
+        advice = advise_workers(rank, shared, work, find_loader_place(rank, captured))
         if advice is None:
             return
         cost_ns = rank.per_step(iv.total(idle))
@@ -169,61 +163,11 @@ class DataLoaderStall(RankAnalyzer):
             location=advice.location,
             evidence=(
                 *_evidence_of_shared_cores(shared),
-                _evidence_of_use(captured),
+                evidence_of_use(captured),
                 *_evidence_of_work(work),
             ),
             recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
-
-    def _report_startup(self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray) -> Finding:
-        location = _find_location(rank, captured)
-        epochs, waits = int(startups.sum()), rank.loader_waits
-        steps = np.unique(rank.steps.at(waits.start_ns[startups]))
-        comes_back = epochs > 1 or (captured.get("iterations") or 0) > 1
-        once = not comes_back and is_rare(steps[steps >= 0], rank.steps.count)
-        cost_ns = rank.per_step(iv.total(idle))
-        title = startup_title(rank, location, iv.total(idle) // max(epochs, 1))
-        advice = advise("loader starts its workers anew", rank.context)
-        return self.finding(
-            rank,
-            title=f"Once in this trace: {title[0].lower()}{title[1:]}" if once else title,
-            cost_ns=0 if once else cost_ns,
-            saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
-            advice=f"{advice.sentence} How much it saves depends on how long an epoch is: "
-            + ("no step within it costs anything." if once else "here its cost is spread over the recorded steps."),
-            fix=advice.code,
-            claim=Claim(idle),
-            edit=None if once else _remove_waits(rank, startups, is_upper_bound=True),
-            confidence=0.5,
-            location=location,
-            evidence=(
-                Evidence("epochs that began", epochs, "count"),
-                Evidence("iterations", captured.get("iterations")),
-            ),
-            subject="start-up",
-            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
-        )
-
-
-def _may_restart_workers(captured: Mapping[str, Any]) -> bool:
-    """Whether workers may start anew: not where they persist, or where there was one epoch."""
-    return captured.get("persistent_workers") is not True and captured.get("iterations") != 1
-
-
-def _find_location(rank: Rank, captured: Mapping[str, Any]) -> SourceLocation | None:
-    """Where the loader was made, else where the loop takes its batches: from the facts, else from Python frames."""
-    for name in ("created", "location"):
-        location = captured.get(name)
-        if isinstance(location, dict) and location.get("file"):
-            return SourceLocation(str(location["file"]), location.get("line"), location.get("function"))
-    return rank.locations.of_range(vocabulary.DATALOADER_NEXT)
-
-
-def _evidence_of_use(captured: Mapping[str, Any]) -> Evidence:
-    """The line of the loop that asks for batches."""
-    place = captured.get("location")
-    known = isinstance(place, dict) and place.get("file")
-    return Evidence("used at", str(SourceLocation(str(place["file"]), place.get("line"))) if known and place else None)
 
 
 def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._host_pauses import time_of_reported_calls
 from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause, remaining_share_of
 from perfdoctor.analyzers._pd303_gpu_optimizers import idle_of_unfused_optimizers
 from perfdoctor.rules import (
@@ -57,8 +58,8 @@ class GpuIdle(RankAnalyzer):
     How it is measured:
         What is left of the gaps between GPU items without the time that the DataLoader, syncs, the allocator and
         communication cause; pauses for DDP's buffers are PD405's, in optimizer steps that a fused one shortens PD303's,
-        and compiling after the first steps is PD108's. A
-        gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
+        compiling after the first steps is PD108's, and garbage, checkpoints and logs that a capture has timed are
+        PD110's and PD113's. A gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
         step and ten times the usual time from one launch to the next; shorter ones are PD104's. A gap of more than
         20 us before an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in
         whole recordings no graph pauses for longer. So is every gap of a file that was subsampled (ops are numbered,
@@ -238,7 +239,10 @@ def _leave_out_other_rules(rank: Rank) -> Iterator[PauseGroup]:
     """The pauses without those that other rules report."""
     groups = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
     claimed = idle_of_unfused_optimizers(rank) if groups else iv.EMPTY
+    calls = time_of_reported_calls(rank) if groups else iv.EMPTY
     for group in groups:
+        if 2 * iv.total(iv.intersect(group.time, calls)) >= iv.total(group.time):
+            continue
         time = iv.subtract(group.time, claimed)
         if len(time) and iv.total(time) < iv.total(group.time):
             starts = distinct(np.searchsorted(rank.gaps.end_ns, time[:, 0], side="right"))

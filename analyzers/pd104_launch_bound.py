@@ -22,7 +22,6 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
     saving_by_lstm,
     situation_of,
 )
-from perfdoctor.analyzers._pd104_known_calls import TimeInCall
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
 from perfdoctor.rules import (
@@ -207,8 +206,7 @@ class LaunchBound(RankAnalyzer):
             title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: {what}, most at "
             f"{python.location.short}",
             cost_ns=rank.per_step(iv.total(python.time)),
-            # Without a known call nothing is known of what could do without that time.
-            saving=unprofiled.saving(None if python.known is None else 1 - python.known.share),
+            saving=unprofiled.saving(None),  # nothing is known of what could do without that time
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(python.time),
@@ -217,7 +215,6 @@ class LaunchBound(RankAnalyzer):
             evidence=(
                 Evidence("of it at this line", round(100 * python.share, 1), "%"),
                 Evidence("of it in torch.tensor", round(100 * python.list_share, 1), "%"),
-                *([] if python.known is None else [_evidence_of_call(python.known)]),
             ),
             subject="python",
         )
@@ -376,12 +373,6 @@ def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> i
 
 def _describe_python(python: PythonTime) -> tuple[str, str]:
     """What runs while no op does, for a title, and the situation in the table of advice."""
-    if python.known is not None:
-        return f"{python.known.call.name} takes {python.known.share:.0%} of that", python.known.call.situation
     if python.list_share >= _MIN_LIST_SHARE:
         return "lists become tensors number by number", "lists made into tensors on the CPU"
     return "Python", "Python outside of ops on the CPU"
-
-
-def _evidence_of_call(known: TimeInCall) -> Evidence:
-    return Evidence(f"of it in {known.call.name}", round(100 * known.share, 1), "%")

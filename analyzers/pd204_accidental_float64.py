@@ -1,16 +1,15 @@
-"""PD204: kernels that compute in float64."""
+"""PD204: kernels and ops that compute in float64."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import orjson
 
 from perfdoctor.analysis.launching_ops import match_op_names
+from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -19,12 +18,14 @@ from perfdoctor.rules import (
     GpuQuery,
     Rank,
     RankAnalyzer,
+    advise,
     distinct_rows,
     nesting,
     occurring,
     top_kernels,
     top_op,
 )
+from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.kernel_ranges import DurationRange, apply_remedy
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy
 
@@ -35,32 +36,39 @@ _FLOAT64_BYTES_RATIO = 2.0
 
 
 class AccidentalFloat64(RankAnalyzer):
-    """Kernels compute in float64, which deep learning hardly ever needs.
+    """The program computes in float64, which deep learning hardly ever needs.
 
     What it finds:
         Kernels whose name says that they compute in double precision, and kernels of ops that were given float64
-        tensors.
+        tensors. In a program on the CPU alone the ops themselves, and the optimizer's where the weights are float64.
 
     Why it costs time:
         float64 moves twice the bytes of float32, and maths in it runs at half the rate on data-centre GPUs, at a
         64th on GeForce; Tensor Cores help far less, or not at all. One float64 tensor (from numpy, whose default it
-        is, or from torch.tensor where float64 is the default type) turns every result that it meets into float64.
+        is, or from torch.tensor where float64 is the default type) turns every result that it meets into float64. On a
+        CPU half as many numbers fit into a vector register and into the cache.
 
     How it is measured:
         Time of such kernels. Where an op's arguments are recorded as double its kernels count if one of them is a
         tensor of more than one element: Python numbers are recorded as double, too. Of matrix maths the saving follows
         from what recorded kernels in float32 reach of their roofline; of all else half of the bytes goes, and at
         most the ratio of the peaks.
+        On the CPU alone: the own time of ops that were given float64 tensors, by the recorded types of this window or
+        of the capture's evidence window. Measured on a CPU with AVX-512, 0.25 to 0.55 of the time of products and
+        convolutions remains in float32, 0.25 to 0.7 of most other ops, 0.5 to 1 of norms and random numbers.
 
     How to fix:
         Find where the float64 tensor comes from: torch.from_numpy of a numpy array, torch.float64 as default type,
-        .double(); make it float32 there.
+        .double(); make it float32 there. model.double() is often the answer to "expected Double but found Float":
+        cast the data in its place.
 
     When it is wrong:
-        Where float64 is meant: physics, statistics over long sums, solvers.
+        Where float64 is meant: physics, statistics over long sums, solvers. On a CPU nothing is said of programs that
+        spend a tenth of the step in linear algebra or Fourier transforms, or that use LBFGS.
 
     Needs:
-        Kernels; shapes and types for kernels whose name does not say their type, stacks to say where.
+        Kernels; shapes and types for kernels whose name does not say their type, stacks to say where. On the CPU alone
+        ops with types; a capture for the line that asked for float64.
 
     References:
         CUDA C++ Programming Guide, "Arithmetic Instructions" (rates by type); PyTorch, "Tensor Attributes" (type
@@ -69,17 +77,46 @@ class AccidentalFloat64(RankAnalyzer):
 
     rule: ClassVar[str] = "PD204"
     name: ClassVar[str] = "accidental-float64"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    needs: ClassVar[frozenset[str]] = frozenset({"work"})
     # min_share: metrics and step counts in float64 took up to 0.5 % of the steps of real training traces, and nobody
-    # would touch them.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
+    # would touch them. min_cpu_share: on a CPU what is in float64 by intent, such as sums of metrics, is computed in
+    # the step itself; below a twentieth the saving is half of that, a low finding at most.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_cpu_share": 0.05})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions",
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding when such kernels take at least `min_share` of the step."""
+        """One finding when such kernels take at least `min_share` of the step, on a CPU ops `min_cpu_share`."""
+        yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
+
+    def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
+        work = find_float64_work(rank)
+        if work is None:
+            return
+        cost_ns = rank.per_step(iv.total(work.time))
+        if not self.exceeds_min_share(rank, cost_ns, self.settings["min_cpu_share"]):
+            return
+        advice = advise(f"float64 on the CPU: {work.source}", rank.context)
+        yield self.finding(
+            rank,
+            title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} a {rank.unit_name}",
+            cost_ns=cost_ns,
+            saving=work.saving.cap(cost_ns),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(work.time),
+            confidence=0.8,
+            location=work.location,
+            evidence=(
+                Evidence("in matrix products and convolutions", work.matrix_ns, "ns"),
+                Evidence("first float64 op", work.first_op),
+                Evidence("float64 comes from", work.source),
+            ),
+        )
+
+    def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         kernels = _find_float64_kernels(rank)
         time_ns = kernels.time_ns
         cost_ns = rank.per_step(time_ns)
@@ -141,28 +178,10 @@ def _match_float64_arguments(rank: Rank) -> tuple[BoolArray, BoolArray]:
     rows = rows[has_double[ops.types[gpu.op[rows]]] & is_aten[ops.name[gpu.op[rows]]]]
     op = gpu.op[rows]
     which, first = distinct_rows((ops.dims[op], ops.types[op]), len(trace.strings))
-    answers = [_takes_float64_tensor(trace.text(int(ops.dims[i])), trace.text(int(ops.types[i]))) for i in op[first]]
+    answers = [takes_float64_tensor(trace.text(int(ops.dims[i])), trace.text(int(ops.types[i]))) for i in op[first]]
     is_recorded[rows] = np.array([answer is not None for answer in answers], bool)[which]
     is_float64[rows] = np.array([bool(answer) for answer in answers], bool)[which]
     return is_recorded, is_float64
-
-
-def _takes_float64_tensor(dims: str | None, types: str | None) -> bool | None:
-    """Whether a recorded argument is a float64 tensor of more than one element; None where none is of type double."""
-    try:
-        sizes, type_names = orjson.loads(dims or "null"), orjson.loads(types or "null")
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(sizes, list) or not isinstance(type_names, list) or len(sizes) != len(type_names):
-        return None
-    doubles = [size for size, name in zip(sizes, type_names, strict=True) if name == "double"]
-    return any(_count_elements(size) > 1 for size in doubles) if doubles else None
-
-
-def _count_elements(size: Any) -> int:
-    """The number of elements of a tensor by its recorded size; 0 where that is no list of whole numbers."""
-    is_size = isinstance(size, list) and all(type(n) is int for n in size)
-    return math.prod(size) if is_size else 0
 
 
 def _find_durations(rank: Rank, kernels: GpuQuery, matrix: GpuQuery) -> DurationRange:

@@ -18,6 +18,7 @@ from perfdoctor.analyzers._pd205_attention import (
     fused_durations,
     half_remedy_of_attention,
 )
+from perfdoctor.analyzers._pd205_cpu_attention import find_cpu_attention
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -63,6 +64,9 @@ class UnfusedAttention(RankAnalyzer):
         roofline of fused attention (FLOPs of both products; queries, keys, values and result moved once) and from
         the share of it that recorded fused kernels reach; without shapes it is bounded by the time of all but the
         products.
+        On the CPU alone: the time from the first product's call to the last one's return. The fused op takes as long as
+        the products, give or take a half (with the backward pass 0.5 to 1.6 times as long; measured on a CPU with
+        AVX-512 for float32 and 256 elements and more). In bfloat16, and with dropout, it is no faster there.
 
     How to fix:
         torch.nn.functional.scaled_dot_product_attention, with is_causal instead of a mask where that is meant; in
@@ -73,7 +77,7 @@ class UnfusedAttention(RankAnalyzer):
         head sizes over 256.
 
     Needs:
-        Kernels, their launches, and ops; shapes for the length of the sequence.
+        Kernels, their launches, and ops; shapes for the length of the sequence. On the CPU alone ops with shapes.
 
     References:
         PyTorch, "scaled_dot_product_attention"; Dao et al., "FlashAttention".
@@ -81,12 +85,19 @@ class UnfusedAttention(RankAnalyzer):
 
     rule: ClassVar[str] = "PD205"
     name: ClassVar[str] = "unfused-attention"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
     # min_sequence: from 512 on the scores of a head (float16) outgrow what fits beside the operands on a
     # multiprocessor; FlashAttention's measurements show 2 times and more from there. min_share_short: below it
-    # the gain is small, and within what fusing pointwise work gains.
+    # the gain is small, and within what fusing pointwise work gains. min_cpu_sequence, min_cpu_saving: on a CPU shorter
+    # ones gain nothing in training, see _pd205_cpu_attention; below a low finding nobody rewrites an attention.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_share_short": 0.05, "min_sequence": 512}
+        {
+            "min_share": 0.01,
+            "min_share_short": 0.05,
+            "min_sequence": 512,
+            "min_cpu_sequence": 256,
+            "min_cpu_saving": 0.02,
+        }
     )
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
@@ -95,8 +106,36 @@ class UnfusedAttention(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding when such attention takes at least the least share of the step, one for fused float32 attention."""
+        if rank.device_kind == "cpu":
+            yield from self._find_on_cpu(rank)
+            return
         yield from self._find_unfused(rank)
         yield from self._find_fused_float32(rank)
+
+    def _find_on_cpu(self, rank: Rank) -> Iterator[Finding]:
+        found = find_cpu_attention(rank)
+        if found is None or found.sequence < self.settings["min_cpu_sequence"]:
+            return
+        cost_ns = rank.per_step(iv.total(found.time))
+        if not self.exceeds_min_share(rank, found.saving.expected_ns or 0, self.settings["min_cpu_saving"]):
+            return
+        advice = advise("unfused attention", rank.context, where="the model's attention")
+        yield self.finding(
+            rank,
+            title=f"Attention is not fused: product, softmax and product over a sequence of {found.sequence}",
+            cost_ns=cost_ns,
+            saving=found.saving.cap(cost_ns),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(found.time),
+            confidence=0.8,
+            location=found.location,
+            evidence=(
+                Evidence("attentions and their backward passes", rank.count_per_step(found.number), "count"),
+                Evidence("sequence", found.sequence, "count"),
+                Evidence("all but the products", max(cost_ns - found.products_ns, 0), "ns"),
+            ),
+        )
 
     def _find_unfused(self, rank: Rank) -> Iterator[Finding]:
         attentions = find_attentions(rank)

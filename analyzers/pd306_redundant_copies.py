@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, COPY_OPS
 from perfdoctor.analysis.launching_ops import find_outermost_ops
+from perfdoctor.analyzers._pd306_cpu_copies import find_cpu_copies
 from perfdoctor.rules import (
     NONE,
     Advice,
@@ -44,7 +45,8 @@ class RedundantCopies(RankAnalyzer):
 
     How it is measured:
         The time of such kernels, grouped by the op that copies and the op around it. Not counted: casts, copies beside
-        convolutions (PD302) and in the optimizer (PD303), packing for collectives and buckets, and generated code.
+        convolutions (PD302) and in the optimizer (PD303), packing for collectives and buckets, and generated code. On
+        the CPU alone the own time of the ops that move numbers within those; copies within attention are PD205's.
 
     How to fix:
         Keep one order of dimensions from end to end: scaled_dot_product_attention, matmul and einsum take transposed
@@ -56,7 +58,7 @@ class RedundantCopies(RankAnalyzer):
         faster on a contiguous one.
 
     Needs:
-        Kernels or copies, and their launches by ops; stacks for the source line.
+        Kernels or copies, and their launches by ops; on the CPU alone ops. Stacks for the source line.
 
     References:
         PyTorch, "Tensor Views"; PyTorch, "torch.Tensor.contiguous".
@@ -64,7 +66,7 @@ class RedundantCopies(RankAnalyzer):
 
     rule: ClassVar[str] = "PD306"
     name: ClassVar[str] = "redundant-copies"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"work_items", "work_launches"})
     # min_share: on real traces programs that need their copies (concatenated features, windows of attention) spend up
     # to 4.6 % on them; those with copies to get rid of 7.9 to 14 %.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
@@ -75,6 +77,28 @@ class RedundantCopies(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when copies take at least `min_share` of the step."""
+        yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
+
+    def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
+        copies = find_cpu_copies(rank)
+        cost_ns = 0 if copies is None else rank.per_step(intervals.total(copies.time))
+        if copies is None or not self.exceeds_min_share(rank, cost_ns):
+            return
+        costliest = next(iter(copies.times_ns))
+        yield self.finding(
+            rank,
+            title=f"{rank.count_per_step(copies.number):,} copies of tensors a {rank.unit_name}, most of their time "
+            f"in {costliest}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=_advise(rank, costliest).sentence,
+            claim=Claim(copies.time),
+            confidence=0.6,
+            location=copies.location,
+            evidence=tuple(Evidence(name, ns, "ns") for name, ns in list(copies.times_ns.items())[:_MAX_OPS_SHOWN]),
+        )
+
+    def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         copies = (rank.kernels | rank.copies).where(rank.traffic.match_rows(COPY) & ~rank.traffic.is_compiled)
         time = copies.time
         cost_ns = rank.per_step(intervals.total(time))

@@ -8,8 +8,15 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
-from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work, does_equal_work
-from perfdoctor.analyzers._pd401_causes import find_explaining_finding, find_explaining_line
+from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
+from perfdoctor.analyzers._pd401_causes import (
+    enter_apart,
+    enters_late,
+    find_explaining_finding,
+    find_explaining_line,
+    find_told_inside,
+    lacks_core,
+)
 from perfdoctor.analyzers._pd401_texts import (
     clock_evidence,
     describe_lateness,
@@ -47,9 +54,6 @@ _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "other": ("outside of PyTorch", ("PD103",)),
     }
 )
-# Phases that take CPU time. A rank without a GPU that is longer in them than the others has more to do, or lacks a
-# core.
-_WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
 # Which rank is last at fewer collectives than this may be chance.
 _MIN_COLLECTIVES = 10
 
@@ -72,7 +76,9 @@ class Straggler(FleetAnalyzer):
         lateness of a rank is its start minus the second-latest start: what would be saved if it were as fast as the
         next one. The cost is the time in which the other ranks wait in the collective with nothing else to do. Between
         one collective and the next the time of each rank is split into loader, forward, backward, optimizer, syncs,
-        copies and late launches; the part that exceeds the mean of the other ranks most is why the rank is late.
+        copies and late launches; the part that exceeds the mean of the other ranks most is why the rank is late. The
+        line is the one that takes this rank longer than the median of the others. PD409 tells of ranks that are late
+        already when they begin their pass through the model.
 
     How to fix:
         Look at the phase that made it late: its data shard, its CPU, its input sizes; fix what its own findings say.
@@ -126,15 +132,16 @@ class Straggler(FleetAnalyzer):
         cost = victim.per_step(iv.total(waiting))
         if not self.exceeds_min_share(victim, cost):
             return
-        phase = late.find_excess_phase()
         lateness_ns = victim.per_step(late.total_lateness_ns)
-        if (phase is None or phase[0] in _WORKING) and does_equal_work(fleet.summaries, late, lateness_ns):
+        if lacks_core(fleet, late, lateness_ns):
             yield self._report_lack_of_cores(fleet, late, victim, waiting, cost)
-        else:
+        elif not enters_late(fleet, late, lateness_ns):
             yield self._report(fleet, late, victim, waiting, cost)
 
     def _check_noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
         """A finding that ranks take turns at being last, where enough collectives were matched to tell."""
+        if enter_apart(late):
+            return
         table = late.matched.tables[late.longest_waiter]
         rank, waiting = fleet.summary_of(table), late.any_wait_time_of(table)
         cost = rank.per_step(iv.total(waiting))
@@ -194,7 +201,7 @@ class Straggler(FleetAnalyzer):
         where = f"in {place}" if place else activity
         once = "Once in this trace: " if late.once else ""
         at = f", at {location.short}" if location else ""
-        return self.finding(
+        finding = self.finding(
             fleet.summary_of(late.table),
             title=f"{once}{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}{where and f', {where}{at}'}"
             ": the others wait",
@@ -236,3 +243,4 @@ class Straggler(FleetAnalyzer):
                 *clock_evidence(late),
             ),
         )
+        return replace(finding, covers=tuple(each.key for each in find_told_inside(fleet, late)))

@@ -11,8 +11,9 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
-from perfdoctor.analyzers._captured_ddp import captured_ddp_of
+from perfdoctor.analyzers._captured_parallel import captured_ddp_of
 from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
+from perfdoctor.analyzers._pd411_gathers import told_by_prefetch
 from perfdoctor.report.slice_facts import format_rate
 from perfdoctor.rules import (
     Claim,
@@ -76,7 +77,8 @@ class ExposedCommunication(FleetAnalyzer):
         The account's communication: the time of the window in which collectives run and nothing computes. The overlap
         share is the part of the collectives' time in which something computes. A collective also waits for the last
         rank to arrive: with the traces of all ranks that wait is not counted here, as overlap would not help; PD401
-        reports it, as PD406 reports reductions that a later micro-batch repeats. Collectives can hide at most behind
+        reports it, as PD406 reports reductions that a later micro-batch repeats, and PD411 parameters that FSDP gathers
+        too late. Collectives can hide at most behind
         the work that none overlaps yet: the backward pass for gradients, any work for other collectives. A forward pass
         need not gather its whole output: what an all_gather takes that is ten times as long as the median exchange of
         the model's layers can be saved without anything to hide it.
@@ -124,7 +126,7 @@ class ExposedCommunication(FleetAnalyzer):
         self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, is_alone: bool
     ) -> Iterator[Finding]:
         """The finding on one rank; `waiting` is the time in which it only waited for other ranks to arrive."""
-        exposed = iv.subtract(table.exposed, waiting)
+        exposed = iv.subtract(table.exposed, iv.union_of((waiting, told_by_prefetch(rank, waiting))))
         # What is reduced again before the update is left to PD406: to leave it out is better than to overlap it.
         needless_ns = sum(finding.cost_ns for finding in rank.findings if finding.rule == "PD406")
         cost = max(rank.per_step(iv.total(exposed)) - needless_ns, 0)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
-from perfdoctor.analyzers._captured_ddp import ddp_constructor_of
+from perfdoctor.analyzers._captured_parallel import ddp_constructor_of
 from perfdoctor.rules import (
     BoolArray,
     Claim,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_ddp import captured_ddp_of, ddp_constructor_of
+from perfdoctor.analyzers._captured_parallel import captured_ddp_of, ddp_constructor_of
 from perfdoctor.analyzers._pd405_buffer_syncs import buffer_syncs_of, drop_syncs
 from perfdoctor.rules import (
     Claim,

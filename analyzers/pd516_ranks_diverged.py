@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_ddp import ddp_constructor_of
+from perfdoctor.analyzers._captured_parallel import ddp_constructor_of
 from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.rules import (
     Claim,

@@ -22,6 +22,7 @@ FAMILIES = {
     "PD3": "Memory traffic",
     "PD4": "Several ranks",
     "PD5": "Settings and results",
+    "PD6": "The GPU itself",
 }
 # What to know first comes first; the docstring begins with how a number is measured.
 SECTIONS = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.analysis.host.locations import SourceLocation
-    from perfdoctor.api import Comparison, Report, Table, analyze, compare
+    from perfdoctor.api import Comparison, Guide, Report, Table, analyze, compare, guide
     from perfdoctor.capture.session import diagnose, profile
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
     from perfdoctor.report.finding import Evidence, Finding
@@ -28,6 +28,7 @@ __all__ = [
     "Finding",
     "FleetAnalyzer",
     "GateError",
+    "Guide",
     "InputError",
     "PerfdoctorError",
     "RankAnalyzer",
@@ -42,12 +43,13 @@ __all__ = [
     "compare",
     "diagnose",
     "gpu",
+    "guide",
     "profile",
     "read",
 ]
 
 _HOMES = {
-    "perfdoctor.api": ("Comparison", "Report", "Table", "analyze", "compare"),
+    "perfdoctor.api": ("Comparison", "Guide", "Report", "Table", "analyze", "compare", "guide"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
     "perfdoctor.analysis.host.locations": ("SourceLocation",),

@@ -19,6 +19,7 @@ from perfdoctor.comparison.comparison import Comparison as BaseComparison
 from perfdoctor.comparison.comparison import compare_recordings
 from perfdoctor.comparison.inputs import find_inputs
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
+from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
 from perfdoctor.fleet.analyze_files import analyze_files, analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.longest_rank import read_longest_rank
@@ -41,7 +42,7 @@ from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
 
-__all__ = ["Comparison", "FileProgress", "Progress", "Report", "Table", "analyze", "compare", "read"]
+__all__ = ["Comparison", "FileProgress", "Guide", "Progress", "Report", "Table", "analyze", "compare", "guide", "read"]
 
 # Two processes that read 100 MB each take twice as long as one that reads both: each starts and loads compiled code.
 _MIN_TEXT_BYTES = 600_000_000
@@ -83,6 +84,37 @@ class Table(BaseTable):
             InputError: The file cannot be written.
         """
         save_table(self, path)
+
+
+class Guide(BaseGuide):
+    """The field guide for a program; `perfdoctor.field_guide.guide_answers.Guide` describes its fields."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<perfdoctor.Guide: {self.summary} guide.print() shows it>"
+
+    def print(self, *kinds: str, color: bool | None = None) -> None:
+        """Print the guide to standard output, as `perfdoctor guide` does.
+
+        Args:
+            kinds: The answers to print, such as "applies"; all where none is named.
+            color: Whether to use colours; None means on terminals only.
+        """
+        from perfdoctor.field_guide.render_guide import print_guide
+
+        print_guide(self, color=color, kinds=kinds)
+
+    def save(self, path: PathLike) -> None:
+        """Write the guide. The suffix decides the format: .json, .md or .txt.
+
+        Raises:
+            UsageError: The suffix is another one.
+            InputError: The file cannot be written.
+        """
+        from perfdoctor.field_guide.render_guide import save_guide
+
+        save_guide(self, path)
 
 
 class _TableSource:
@@ -215,6 +247,23 @@ class Report(BaseReport):
         index = max(of_rank, key=lambda i: _mean_step_ns(self.account[i]))
         return (self.traces[index].rank, *source.read(self, index))
 
+    def guide(self) -> Guide:
+        """The field guide for this program: each of its 51 rows with what it means here.
+
+        The trace of the rank with the longest step is read again for it, as for a table.
+
+        Returns:
+            The guide; `.answers` has a row each, `.select("applies")` some of them, `.summary` a sentence.
+
+        Raises:
+            UsageError: `analyze` did not make the report.
+            InputError: The trace cannot be read again.
+        """
+        from perfdoctor.field_guide.answer_rows import make_guide
+
+        made = make_guide(self, self._read_rank(None)[1])
+        return Guide(**{field.name: getattr(made, field.name) for field in fields(made)})
+
     def export_chrome_trace(self, path: PathLike) -> None:
         """Write the analysed traces with steps, account, findings and counters as additional tracks.
 
@@ -318,6 +367,29 @@ def analyze(
         dask=dask,
         progress=progress,
     )
+
+
+def guide(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    device: str | None = None,
+    rank: int | None = None,
+    steps: slice | None = None,
+    settings: pipeline.Settings | None = None,
+) -> Guide:
+    """The field guide for recordings of one program: `analyze(paths, ...).guide()`.
+
+    Args:
+        paths: Where the traces are, as for `analyze`.
+        device: The name of the device, where the trace lacks it or has a wrong one.
+        rank: Analyse this rank only.
+        steps: Which steps to analyse, as slice(2, 5); None for all.
+        settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
+
+    Raises:
+        TraceError, InputError, UsageError: As for `analyze`.
+    """
+    return analyze(paths, device=device, rank=rank, steps=steps, settings=settings).guide()
 
 
 def analyze_traces(

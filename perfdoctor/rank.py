@@ -12,17 +12,18 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps
+from perfdoctor.analysis.captured_facts import RunSteps, captured_list, captured_part
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
-from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
+from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line, loop_thread_of
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
+from perfdoctor.analysis.kernels.half_precision import half_precision_share
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, kernel_classes_of
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts, kernel_costs_of
@@ -63,6 +64,7 @@ from perfdoctor.analysis.timeline.own_time import (
     label_gpu_items,
     own_time_by_line,
     own_time_of_gpu_by_line,
+    work_by_line,
 )
 from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
@@ -212,6 +214,7 @@ class Rank:
             "gpu_items": bool(len(trace.gpu)),
             "kernels": kernels,
             "work": kernels or on_cpu,
+            "work_items": bool(len(trace.gpu)) or on_cpu,
             "cpu": bool(len(trace.ops) or len(trace.ranges) or len(trace.calls)),
             "launches": launches,
             "work_launches": launches or (on_cpu and bool(len(trace.ops))),
@@ -219,6 +222,7 @@ class Rank:
             "shapes": bool((trace.ops.dims >= 0).any()),
             "stacks": bool(len(trace.frames)) or (evidence is not None and bool(len(evidence.frames))),
             "facts": self.facts is not None,
+            "nvml": bool(captured_list(captured_part(self.facts, "nvml"), "devices")),
         }
         return frozenset(name for name, available in has.items() if available)
 
@@ -328,6 +332,11 @@ class Rank:
         return ()
 
     @cached_property
+    def half_precision_share(self) -> float | None:
+        """The share (0 to 1) of the time of matrix kernels that multiply in half precision; None without any."""
+        return half_precision_share(self.kernel_classes, self.in_window)
+
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """Warnings about the figures: kernel rules that the trace contradicts, rates that were measured, the sample."""
         notes = [str(violation) for violation in self.verdicts.violations]
@@ -361,6 +370,12 @@ class Rank:
         """Where the CPU spends time that no op and no collective takes; empty without recorded lines or stacks."""
         traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
         return host_time_by_line(traces)
+
+    @cached_property
+    def work_by_line(self) -> tuple[TimeAtLine, ...]:
+        """The lines whose work takes most of a step, without collectives; empty without recorded lines or stacks."""
+        traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
+        return work_by_line(traces, on_gpu=self.device_kind == "gpu")
 
     @cached_property
     def profiler_factor(self) -> float | None:
@@ -431,7 +446,7 @@ class Rank:
     @cached_property
     def account(self) -> Account:
         """The window by where its time went."""
-        loading = self.loader_waits.intervals
+        loading = iv.union_of((self.loader_waits.intervals, find_worker_starts(self.trace)))
         utilization, bytes_per_s = NO_UTILIZATION, None
         if self.device_kind == "gpu":
             causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)

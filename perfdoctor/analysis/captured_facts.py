@@ -69,23 +69,44 @@ class StepTimes:
         cpu_ns: CPU time of the training thread in each step.
         process_cpu_ns: CPU time of all threads of the process.
         preempted: Involuntary context switches of the training thread: how often others got its core.
+        system_cpu_ns: CPU time that the system spent for all threads; it counts by ticks: right on average only.
+        minor_faults: Minor page faults of the process.
         batches: Batches that loaders returned.
         backwards: Backward passes: of gradient accumulation the micro-batches.
+        gc_ns: Time in which garbage was collected.
+        host_call_ns: Time in calls that wait for a disk or copy models.
+        samples: Samples in these batches.
     """
 
     dur_ns: Int64Array
     cpu_ns: Int64Array | None = None
     process_cpu_ns: Int64Array | None = None
     preempted: Int64Array | None = None
+    system_cpu_ns: Int64Array | None = None
+    minor_faults: Int64Array | None = None
     batches: Int64Array | None = None
     backwards: Int64Array | None = None
+    gc_ns: Int64Array | None = None
+    host_call_ns: Int64Array | None = None
+    samples: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.dur_ns)
 
 
 # Columns of `StepTimes` beside the duration, as they are called in steps.jsonl and, behind the window, in facts.json.
-_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards")
+_STEP_COLUMNS = (
+    "cpu_ns",
+    "process_cpu_ns",
+    "preempted",
+    "system_cpu_ns",
+    "minor_faults",
+    "batches",
+    "backwards",
+    "gc_ns",
+    "host_call_ns",
+    "samples",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

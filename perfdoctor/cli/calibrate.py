@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
+import math
+import textwrap
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import GateError, InputError, UsageError
-from perfdoctor.gpu.calibration import BANDWIDTH, LAUNCH, MAX_SPREAD
+from perfdoctor.gpu.calibration import ADDITION, BANDWIDTH, LAUNCH, MAX_SPREAD
 from perfdoctor.reporters.output import write_stdout
 
 if TYPE_CHECKING:
     from perfdoctor.gpu.calibration import Calibration, SweepPoint
     from perfdoctor.gpu.devices import Device
 
-_BAR_WIDTH = 40
+_BAR_WIDTH = 40  # of ten doublings
+# What "Making Deep Learning Go Brrrr From First Principles" (Horace He, 2022) measured.
+QUOTED_OPS_PER_S, QUOTED_ADDITIONS_PER_S = 280_000, 32_000_000
+_NOT_FUSED = (
+    "Without a C compiler (cc, gcc, clang or $CC) the multiplications are ops of their own, on blocks in the cache: a "
+    "fused kernel does more of them."
+)
 
 
 @click.command(
@@ -46,6 +53,8 @@ _BAR_WIDTH = 40
 def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool) -> None:
     """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind.
 
+    With what the framework and Python take by themselves: small ops and additions a second.
+
     Each rate is measured in rounds until three of them lie within 10 % of each other. A rate that does not come to that
     is shown, and not stored. Where nothing does, the exit code is 1.
     """
@@ -58,7 +67,8 @@ def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool)
     path = _output_path(output)
     calibration = measure_device(gpu=False if cpu else None, seconds=seconds, progress=_print_progress)
     write_stdout(format_rates(calibration, find_device(calibration.device)))
-    write_stdout(format_sweep(calibration.sweep))
+    write_stdout(format_overhead(calibration))
+    write_stdout(format_sweep(calibration.sweep, is_fused=calibration.is_fused))
     if path is not None:
         _write(calibration, path)
     stable = calibration.without_unstable()
@@ -91,8 +101,6 @@ def _output_path(name: str | None) -> Path | None:
     path = Path(name)
     if path.suffix not in (".html", ".json"):
         raise UsageError(f"-o {name} must end in .html or .json")
-    if path.suffix == ".html" and find_spec("plotly") is None:
-        raise UsageError(f"-o {name} needs plotly: pip install 'perfdoctor[plot]', or write .json")
     return path
 
 
@@ -112,6 +120,8 @@ def format_rates(calibration: Calibration, device: Device | None) -> str:
         rows.append(("copy", f"{rate / 1e9:,.1f} GB/s", _spread(calibration, BANDWIDTH), share))
     if calibration.launch_s is not None:
         rows.append(("launch", f"{calibration.launch_s * 1e6:,.2f} us", _spread(calibration, LAUNCH), "n/a"))
+    if calibration.addition_s is not None:
+        rows.append(("addition", f"{calibration.addition_s * 1e9:,.1f} ns", _spread(calibration, ADDITION), "n/a"))
     return f"{calibration.device}, measured on {calibration.measured_on}\n\n" + format_table(
         ("what", "measured", "spread", "share of the peak"), rows
     )
@@ -130,55 +140,98 @@ def _peak(device: Device | None, dtype: str) -> float | None:
     return device.peak_flops(dtype)
 
 
-def format_sweep(sweep: tuple[SweepPoint, ...]) -> str:
-    """Return the sweep as a bar chart: FLOP/s grow with the arithmetic intensity up to the ridge point."""
+def format_overhead(calibration: Calibration) -> str:
+    """Return how many small ops and additions a second this machine makes, beside figures that the field quotes."""
+    from perfdoctor.cli.plain_table import format_table
+
+    rows = []
+    for what, seconds, quoted in (
+        ("small ops of PyTorch", calibration.launch_s, QUOTED_OPS_PER_S),
+        ("additions in Python", calibration.addition_s, QUOTED_ADDITIONS_PER_S),
+    ):
+        if seconds is not None:
+            rows.append((what, f"{1 / seconds:,.0f}/s", f"{quoted:,}/s"))
+    if not rows:
+        return ""
+    table = format_table(("overhead", "this machine", "Brrrr (2022)"), rows)
+    fastest = max(calibration.flops.items(), key=lambda each: each[1], default=None)
+    if fastest is None or calibration.launch_s is None:
+        return f"\n{table}"
+    dtype, rate = fastest
+    text = (
+        f"While PyTorch makes one small op, products in {dtype} do {_in_words(rate * calibration.launch_s)} operations:"
+        " ops with less to do wait for the framework."
+    )
+    return f"\n{table}\n{wrap(text)}\n"
+
+
+def _in_words(number: float) -> str:
+    for name, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {name}"
+    return f"{number:.3g}"
+
+
+def wrap(text: str) -> str:
+    """The text in lines of at most 80 columns."""
+    return "\n".join(textwrap.wrap(text, 80))
+
+
+def format_sweep(sweep: tuple[SweepPoint, ...], *, is_fused: bool = True) -> str:
+    """Return the sweep as a bar chart of time: flat while memory binds, and twice as long each row when maths does."""
     if not sweep:
         return "\nno sweep: this device cannot compile a kernel here\n"
-    max_flops_per_s = max(point.flops_per_s for point in sweep)
-    lines = ["", "multiplications for each float32 that is read and written", "   k  FLOP/byte    GFLOP/s     GB/s"]
+    ridge = ridge_of(sweep)
+    elements = round(sweep[0].bytes_per_s * sweep[0].seconds / 8)
+    heading = f"Each of {elements:,} float32 times a number, k times in one pass over memory"
+    lines = ["", heading, "   k       time  x k=1   GFLOP/s     GB/s  time (each column twice as long)"]
+    shortest = min(point.seconds for point in sweep)
     for point in sweep:
-        bar = "#" * max(1, round(_BAR_WIDTH * point.flops_per_s / max_flops_per_s))
-        gflops_per_s, gb_per_s = point.flops_per_s / 1e9, point.bytes_per_s / 1e9
-        lines.append(f"{point.k:4}  {point.k / 8:9.3f}  {gflops_per_s:9,.1f}  {gb_per_s:7,.1f}  {bar}")
-    return "\n".join([*lines, _describe_ridge_point(sweep)]) + "\n"
+        bar = ("▓" if ridge is None or point.k < ridge else "█") * (
+            _BAR_WIDTH // 10 + round(_BAR_WIDTH / 10 * math.log2(point.seconds / shortest))
+        )
+        ratio = point.seconds / sweep[0].seconds
+        rates = f"{point.flops_per_s / 1e9:9,.1f}  {point.bytes_per_s / 1e9:7,.1f}"
+        lines.append(f"{point.k:4}  {_format_seconds(point.seconds):>9}  {ratio:5.3g} {rates}  {bar}")
+    lines += ["      ▓ memory binds   █ maths binds", wrap(describe_ridge_point(sweep))]
+    if not is_fused:
+        lines.append(wrap(_NOT_FUSED))
+    return "\n".join(lines) + "\n"
 
 
-def _describe_ridge_point(sweep: tuple[SweepPoint, ...]) -> str:
-    """Return a sentence about where maths begins to bind: where doubling `k` takes more than 1.5 times as long."""
-    for before, after in pairwise(sweep):
-        if after.seconds > 1.5 * before.seconds:
-            return (
-                f"memory binds up to {before.k} multiplications ({before.k / 8:g} FLOP/byte), maths from {after.k} on"
-            )
-    return "memory binds throughout"
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds * 1e6:,.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:,.2f} ms"
+
+
+def ridge_of(sweep: tuple[SweepPoint, ...]) -> int | None:
+    """The least `k` from which on maths binds: twice as many take more than 1.5 times as long; None up to the end."""
+    return next((after.k for before, after in pairwise(sweep) if after.seconds > 1.5 * before.seconds), None)
+
+
+def describe_ridge_point(sweep: tuple[SweepPoint, ...]) -> str:
+    """Return where maths begins to bind, and what that means."""
+    ridge = ridge_of(sweep)
+    if ridge is None:
+        return "memory binds throughout: more maths on each element costs nothing here"
+    flat = [point.k for point in sweep if point.k < ridge and point.seconds <= 1.2 * sweep[0].seconds]
+    free = max(flat, default=1)
+    cost = f"{free} multiplications cost as much as 1: " if free > 1 else ""
+    last = max((point.k for point in sweep if point.k < ridge), default=1)
+    return (
+        f"{cost}memory binds up to {last} multiplications ({last / 8:g} FLOP/byte), maths from {ridge} on. An op that "
+        f"does less than {ridge / 8:g} FLOP for each byte takes as long as its tensors take to be read and written: "
+        "fuse it with its neighbours, as faster maths would not help it."
+    )
 
 
 def _write(calibration: Calibration, path: Path) -> None:
-    text = json.dumps(calibration.to_dict(), indent=1) + "\n" if path.suffix == ".json" else _to_html(calibration)
+    if path.suffix == ".json":
+        text = json.dumps(calibration.to_dict(), indent=1) + "\n"
+    else:
+        from perfdoctor.reporters.html.sweep_page import make_sweep_page
+
+        text = make_sweep_page(calibration, describe_ridge_point(calibration.sweep), ridge_of(calibration.sweep))
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}); name another file with -o") from None
-
-
-def _to_html(calibration: Calibration) -> str:
-    """Return the sweep as a page with a roofline plot."""
-    import plotly.graph_objects as go
-
-    points = calibration.sweep
-    figure = go.Figure(
-        go.Scatter(
-            x=[point.k / 8 for point in points],
-            y=[point.flops_per_s / 1e9 for point in points],
-            mode="lines+markers",
-            name="multiplications",
-            text=[f"{point.k} multiplications, {point.bytes_per_s / 1e9:,.1f} GB/s" for point in points],
-        )
-    )
-    figure.update_layout(
-        title=f"{calibration.device}, {calibration.measured_on}",
-        xaxis={"type": "log", "title": "arithmetic intensity, FLOP/byte"},
-        yaxis={"type": "log", "title": "GFLOP/s"},
-    )
-    page: Any = figure.to_html(include_plotlyjs=True, full_html=True)
-    return str(page)

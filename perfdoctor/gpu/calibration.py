@@ -23,7 +23,7 @@ SCHEMA = "perfdoctor.calibration/1"
 FOLDER_VARIABLE = "PERFDOCTOR_CALIBRATION_DIR"
 # Roofs that move by more would move the account's border between compute and latency as well.
 MAX_SPREAD = 0.10
-BANDWIDTH, LAUNCH = "copy", "launch"
+BANDWIDTH, LAUNCH, ADDITION = "copy", "launch", "addition"
 
 
 class SweepPoint(NamedTuple):
@@ -54,8 +54,11 @@ class Calibration:
         bandwidth_bytes_per_s: Bandwidth of a large copy, reading and writing together; None if not measured.
         launch_s: CPU time for each of many tiny ops, launched one after the other; None if not measured.
         sweep: Points of growing arithmetic intensity.
-        spread: By operand type, or BANDWIDTH or LAUNCH: how far the last rounds of measuring lay apart, the largest
-            less the smallest, as a share of their median. Empty in files of earlier versions.
+        spread: By operand type, or BANDWIDTH, LAUNCH or ADDITION: how far the last rounds of measuring lay apart, the
+            largest less the smallest, as a share of their median. Empty in files of earlier versions.
+        addition_s: Time of each of many additions of integers in Python; None if not measured.
+        is_fused: Whether the multiplications of the sweep stayed in registers. Without a C compiler those of a CPU are
+            ops of their own, on blocks that stay in the cache.
     """
 
     device: str
@@ -65,6 +68,8 @@ class Calibration:
     launch_s: float | None
     sweep: tuple[SweepPoint, ...] = ()
     spread: Mapping[str, float] = field(default_factory=dict)
+    addition_s: float | None = None
+    is_fused: bool = True
 
     @property
     def unstable(self) -> tuple[str, ...]:
@@ -84,6 +89,7 @@ class Calibration:
             flops={dtype: rate for dtype, rate in self.flops.items() if dtype not in dropped},
             bandwidth_bytes_per_s=None if BANDWIDTH in dropped else self.bandwidth_bytes_per_s,
             launch_s=None if LAUNCH in dropped else self.launch_s,
+            addition_s=None if ADDITION in dropped else self.addition_s,
             spread={name: share for name, share in self.spread.items() if name not in dropped},
         )
 
@@ -96,6 +102,8 @@ class Calibration:
             "flops": dict(self.flops),
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
             "launch_s": self.launch_s,
+            "addition_s": self.addition_s,
+            "is_fused": self.is_fused,
             "sweep": [point._asdict() for point in self.sweep],
             "spread": dict(self.spread),
         }
@@ -158,6 +166,8 @@ def _parse_calibration(stored: Any) -> Calibration:
         if stored["bandwidth_bytes_per_s"] is None
         else _parse_rate(stored["bandwidth_bytes_per_s"]),
         launch_s=None if stored["launch_s"] is None else _parse_rate(stored["launch_s"]),
+        addition_s=None if stored.get("addition_s") is None else _parse_rate(stored["addition_s"]),
+        is_fused=bool(stored.get("is_fused", True)),
         sweep=tuple(SweepPoint(**point) for point in stored["sweep"]),
         spread=MappingProxyType({str(name): float(share) for name, share in stored.get("spread", {}).items()}),
     )

@@ -23,20 +23,24 @@ from pathlib import Path
 from typing import Any
 
 from perfdoctor.errors import InputError
-from perfdoctor.gpu.calibration import BANDWIDTH, LAUNCH, MAX_SPREAD, Calibration, SweepPoint
+from perfdoctor.gpu.calibration import ADDITION, BANDWIDTH, LAUNCH, MAX_SPREAD, Calibration, SweepPoint
+from perfdoctor.gpu.fused_on_cpu import Multiply, compile_multiply
 
 _GPU_GEMM_SIZE, _CPU_GEMM_SIZE = 8192, 1024
 _GPU_COPY_BYTES, _CPU_COPY_BYTES = 1 << 30, 1 << 27
-_GPU_SWEEP_BYTES, _CPU_SWEEP_BYTES = 1 << 30, 1 << 24
+# Larger than the caches.
+_GPU_SWEEP_BYTES, _CPU_SWEEP_BYTES = 1 << 30, 1 << 27
 _TINY_OPS = 2000
+_ADDITIONS = 200_000
 _SWEEP_MULTIPLICATIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # 128 KiB of float32: a block stays in the cache between multiplications and is long enough to hide the cost of an op.
 # Torch runs longer ones on several threads: waiting for them would take longer than the multiplications.
 _CPU_BLOCK_ELEMENTS = 1 << 15
 _MIN_REPEATS = 3
+_LONG_S = 0.2  # a point of the sweep that takes less is never the last one
 _ROUNDS = 3  # that must agree
 _MAX_ROUNDS = 9
-_GEMM_SHARE, _COPY_SHARE, _LAUNCH_SHARE, _SWEEP_SHARE = 0.5, 0.1, 0.05, 0.35  # of the time
+_GEMM_SHARE, _COPY_SHARE, _LAUNCH_SHARE, _SWEEP_SHARE = 0.45, 0.1, 0.05, 0.35  # of the time
 _GPU_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 _CPU_TYPES = ("fp64", "fp32", "bf16")
 _TORCH_NAMES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -98,6 +102,7 @@ def measure_device(
         raise InputError("torch sees no GPU here; leave out --gpu to measure the CPU")
     use_gpu = gpu_available if gpu is None else gpu
     bench = Benchmark(torch, use_gpu, seconds or (40.0 if use_gpu else 10.0))
+    fused = None if use_gpu else compile_multiply(torch.get_num_threads())
     with torch.no_grad():
         seconds_of, spread = measure_in_rounds(_list_measurements(bench), progress)
         copy_s = seconds_of.get(BANDWIDTH)
@@ -111,8 +116,10 @@ def measure_device(
             },
             bandwidth_bytes_per_s=None if copy_s is None else 2 * _copy_bytes(bench) / copy_s,
             launch_s=seconds_of.get(LAUNCH),
-            sweep=tuple(_measure_sweep(bench, progress)),
+            sweep=tuple(_measure_sweep(bench, fused, progress)),
             spread=spread,
+            addition_s=seconds_of.get(ADDITION),
+            is_fused=use_gpu or fused is not None,
         )
 
 
@@ -159,6 +166,7 @@ def _list_measurements(bench: Benchmark) -> dict[str, Callable[[], float]]:
     measurements: dict[str, Callable[[], float]] = {dtype: partial(_time_gemm, bench, dtype, gemm_s) for dtype in types}
     measurements[BANDWIDTH] = partial(_time_copy, bench, _COPY_SHARE * bench.seconds / _ROUNDS)
     measurements[LAUNCH] = partial(_time_launch, bench, _LAUNCH_SHARE * bench.seconds / _ROUNDS)
+    measurements[ADDITION] = partial(_time_addition, bench, _LAUNCH_SHARE * bench.seconds / _ROUNDS)
     return measurements
 
 
@@ -249,19 +257,38 @@ def _time_launch(bench: Benchmark, budget_s: float) -> float:
     return bench.median_seconds(launch_many, budget_s) / _TINY_OPS
 
 
-def _measure_sweep(bench: Benchmark, progress: Progress) -> Iterator[SweepPoint]:
-    """Yield the rates of `k` multiplications for each element that is read and written, for growing `k`."""
+def _time_addition(bench: Benchmark, budget_s: float) -> float:
+    """Return the seconds of an addition of two integers in Python, with its part of the loop around it."""
+
+    def add_many() -> int:
+        total = 0
+        for number in range(_ADDITIONS):
+            total += number
+        return total
+
+    return bench.median_seconds(add_many, budget_s) / _ADDITIONS
+
+
+def _measure_sweep(bench: Benchmark, fused: Multiply | None, progress: Progress) -> Iterator[SweepPoint]:
+    """Yield the rates of `k` multiplications for each element that is read and written, for growing `k`.
+
+    Args:
+        bench: The device.
+        fused: What multiplies in one pass on a CPU; None where nothing was compiled.
+        progress: Called before each `k`.
+    """
+    multiply_on_cpu = fused or _make_cpu_multiply
     budget_s = _SWEEP_SHARE * bench.seconds / len(_SWEEP_MULTIPLICATIONS)
     x = bench.torch.rand((_GPU_SWEEP_BYTES if bench.gpu else _CPU_SWEEP_BYTES) // 4, device=bench.device)
     for k in _SWEEP_MULTIPLICATIONS:
         progress(f"{k} multiplications an element")
         try:
-            multiply = _make_gpu_multiply(x, k) if bench.gpu else _make_cpu_multiply(x, k)
+            multiply = _make_gpu_multiply(x, k) if bench.gpu else multiply_on_cpu(x, k)
             seconds = bench.median_seconds(multiply, budget_s)
         except _UNSUPPORTED:
             return
         yield SweepPoint(k, seconds, x.numel() * k / seconds, 8 * x.numel() / seconds)
-        if not bench.gpu and seconds > 2 * budget_s:  # larger k would take even longer
+        if not bench.gpu and seconds > max(2 * budget_s, _LONG_S):  # larger k would take even longer
             return
 
 
@@ -276,7 +303,10 @@ def _make_gpu_multiply(x: Any, k: int) -> Callable[[], object]:
 
 
 def _make_cpu_multiply(x: Any, k: int) -> Callable[[], object]:
-    """Return a call that multiplies each block k times in the cache before it fetches the next one from memory."""
+    """Return a call that multiplies each block k times in the cache before it fetches the next one from memory.
+
+    That is as near to a fused kernel as ops come, and each of them still reads and writes the cache.
+    """
     blocks = x.split(_CPU_BLOCK_ELEMENTS)
 
     def multiply() -> None:

@@ -99,6 +99,7 @@ class Finding:
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
         covering_key: The `key` of that finding, while the order of findings is not known.
         makes_results_wrong: Whether the fault makes results wrong, not slow: it is high whatever it costs, and first.
+        covers: Of a finding about several ranks: the findings on its `rank`, by their `key`, that are told inside it.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -145,6 +146,7 @@ class Finding:
     covered_by: int | None = None
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
     makes_results_wrong: bool = field(default=False, repr=False)
+    covers: tuple[FindingKey, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def key(self) -> FindingKey:
@@ -164,6 +166,9 @@ class Finding:
         _require_type("recurrence", self.recurrence, Recurrence, None)
         _require_type("covered_by", self.covered_by, int, None)
         _check_key(self.covering_key)
+        _require_type("covers", self.covers, tuple)
+        for key in self.covers:
+            _check_key(key)
         _require_type("cost_ns", self.cost_ns, int)
         _require_type("confidence", self.confidence, int, float)
         _require_number("confidence", self.confidence, most=1)

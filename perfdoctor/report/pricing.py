@@ -235,6 +235,10 @@ def prioritize_fleet(
             each.cap(limit_ns)
             each.note_coverage(of_fleet)
         each.cap(limit_ns)
+        told_in = next((other for other in of_fleet if _tells(other.finding, each.finding)), None)
+        if told_in is not None:
+            each.cap(0)
+            each.covered_by = told_in
     everything = sorted([*of_fleet, *of_ranks], key=lambda each: each.sort_key)
     overlaps = [each.find_overlap(everything[:position]) for position, each in enumerate(everything)]
     left_ns = step_ns
@@ -244,6 +248,11 @@ def prioritize_fleet(
             each.covered_by = each.covered_by or other
     ordered = sorted(everything, key=lambda each: each.sort_key)
     return _finish([each.build() for each in ordered], step_ns, own_steps_ns)
+
+
+def _tells(of_fleet: Finding, of_rank: Finding) -> bool:
+    """Whether a finding about several ranks tells one on the rank that it is about."""
+    return of_rank.rank is not None and of_fleet.rank == of_rank.rank and of_rank.key in of_fleet.covers
 
 
 def step_after_fixes_ns(

@@ -38,7 +38,9 @@ class RankSummary:
         cpu_wait_ns: The most that faster kernels can save in the window, see `cpu_waits.cpu_wait_ns`.
         collectives: When the rank came to each collective; None where they were not examined.
         host_time: Where the CPU spends time outside of ops, if lines or stacks were recorded; empty for an only rank.
+        work_by_line: The lines whose work takes most of a step, the same.
         step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or for an only rank.
+        half_precision_share: See `half_precision_share`; None without collectives.
         facts: What was captured beside the trace.
         findings: The findings on the rank, in order, with savings capped within the rank. Their claims have only the
             intervals in exposed communication, which rules over ranks may claim too.
@@ -59,7 +61,9 @@ class RankSummary:
     cpu_wait_ns: int | None = None
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
     host_time: tuple[TimeAtLine, ...] = ()
+    work_by_line: tuple[TimeAtLine, ...] = ()
     step_flops: tuple[int, ...] = ()
+    half_precision_share: float | None = None
     facts: Mapping[str, Any] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
     outcomes: tuple[Outcome, ...] = ()

@@ -12,7 +12,7 @@ from perfdoctor.analysis.communication.match_collectives import MatchedCollectiv
 from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
-from perfdoctor.analysis.host.loader_waits import find_worker_startups
+from perfdoctor.analysis.host.loader_waits import find_worker_starts, find_worker_startups, find_worker_stops
 from perfdoctor.analysis.host.locations import SourceLocation, most_common_location
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
 from perfdoctor.analysis.timeline.pauses import PauseGroup, pausing_threads
@@ -104,7 +104,9 @@ __all__ = [
     "distinct_rows",
     "find_hot_path",
     "find_pause_path",
+    "find_worker_starts",
     "find_worker_startups",
+    "find_worker_stops",
     "format_frequency",
     "format_per_step",
     "format_time",

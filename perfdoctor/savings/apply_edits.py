@@ -14,7 +14,7 @@ from perfdoctor.savings.replay_graph import NEVER, Graph
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.rows import CallRows
+from perfdoctor.trace.tables.rows import CallRows, GpuRows
 
 
 def apply_edits(graph: Graph, edits: Iterable[tuple[Edit, float]]) -> Int64Array:
@@ -52,6 +52,21 @@ def _shorten_items(graph: Graph, edit: Edit, strength: float, lag_ns: Int64Array
     recorded_ns = graph.lag_ns[ends, ACTIVITY]
     less_ns = np.maximum(recorded_ns - new_ns[nodes.item], 0) * strength
     lag_ns[ends, ACTIVITY] = np.minimum(lag_ns[ends, ACTIVITY], recorded_ns - less_ns.astype(np.int64))
+
+
+def lengthen_items(graph: Graph, items: GpuRows, dur_ns: Int64Array) -> Int64Array:
+    """The lags of a graph whose GPU items take other times, longer ones too: a question about more work, no fix.
+
+    Args:
+        graph: The graph.
+        items: The items.
+        dur_ns: For each of them how long it takes, against its duration in the table.
+    """
+    lag_ns, nodes = graph.lag_ns.copy(), graph.nodes
+    more_ns = np.zeros(len(items.table) + 1, np.int64)  # the last entry is for nodes of no item
+    more_ns[items.index] = dur_ns - items.table.dur_ns[items.index]
+    lag_ns[nodes.item_end, ACTIVITY] += more_ns[nodes.item]
+    return lag_ns
 
 
 def _unblock_calls(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:

@@ -55,11 +55,25 @@ def kernels_table(rank: Rank, by: str) -> Table:
         *step_columns(source, time_ns),
         count_column(source, groups.counts),
         *keys,
+        *(_flops_shares(inner, groups) if by == "category" else ()),
         *work.columns,
         *_describe(inner, groups, by),
         *window_columns(time_ns, groups.counts, groups.max_ns),
     )
     return Table("kernels", by, columns, rank=rank.rank, notes=(*source.notes, *work.notes)).sort("step_ns")
+
+
+def _flops_shares(rank: Rank, groups: Groups) -> tuple[Column, ...]:
+    """The share of all known FLOPs, beside the share of time: products do nearly all, and take part of the time.
+
+    Kernels that multiply no matrices count as well, with a few FLOPs an element: too rough for a rate, and enough here.
+    """
+    usable = np.where(rank.verdicts.impossible[groups.items], np.nan, 1.0)
+    flops = groups.total(rank.kernel_costs.flops[groups.items] * usable)
+    whole = np.nansum(flops)
+    shares = flops / whole if whole else np.full(len(flops), np.nan)
+    text = "Share of the FLOPs of all kernels whose work is known; 1 to 12 an element where no matrices are multiplied."
+    return (number_column("flops_share", "of FLOPs", "share", shares, text),)
 
 
 def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:

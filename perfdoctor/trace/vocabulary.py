@@ -65,6 +65,8 @@ LOADER_NEXT_FRAME = (
 """Pattern of the Python frame of `__next__`, in the loaders of several libraries."""
 LOADER_EPOCH_FRAME = r"utils/data/dataloader\.py\(\d+\): (__iter__|_get_iterator|__init__)$"
 """Pattern of the Python frames with which an epoch of a DataLoader begins."""
+LOADER_START = r"^perfdoctor::loader_start$"
+"""Pattern of the range that `perfdoctor run` puts around an `iter(loader)` that starts workers."""
 LOADER_COLLATE_FRAME = r"utils/data/_utils/collate\.py\("
 """Pattern of the Python frames that put items together to a batch."""
 
@@ -107,6 +109,8 @@ CLOSURE_RANGE = rf"^{CLOSURE_MARK_NAME}$"
 """Pattern of the range around a closure."""
 DDP_FORWARD, FSDP_FORWARD = r"^DistributedDataParallel\.forward$", r"^FullyShardedDataParallel\.forward$"
 """Patterns of the ranges that torch.nn.parallel.DistributedDataParallel and FSDP put around `forward`."""
+FSDP2_ROOT_FORWARD = r"^FSDP::root_pre_forward$"
+"""Pattern of the range in which the root of a model of `fully_shard` begins its forward pass."""
 DATA_PARALLEL_FORWARD = r"^DataParallel\.forward$"
 """Pattern of the range that torch.nn.DataParallel, which is another class, puts around `forward`."""
 FORWARD_RANGE = rf"^{FORWARD_MARK_NAME}$|{DDP_FORWARD}|{FSDP_FORWARD}"
@@ -329,12 +333,19 @@ SOURCE_MARK = r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$"
 
 The line is the one that executes. Recordings of 0.1.0 name no function.
 """
+MODULE_CALL_MARK = rf"^perfdoctor::module_call {SOURCE_MARK[1:]}"
+"""Pattern of the ranges that `perfdoctor run` puts around outermost calls of modules: the line calls the model."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 
 def parse_source_mark(name: str) -> SourceLine | None:
     """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name."""
     return _source_line(re.match(SOURCE_MARK, name))
+
+
+def parse_module_call_mark(name: str) -> SourceLine | None:
+    """The place that the name of a range marks, see `MODULE_CALL_MARK`; None for any other name."""
+    return _source_line(re.match(MODULE_CALL_MARK, name))
 
 
 def parse_frame(name: str) -> SourceLine | None:
@@ -347,6 +358,9 @@ def _source_line(found: re.Match[str] | None) -> SourceLine | None:
 
 
 ANNOTATION = "|".join(
-    (PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE, SOURCE_MARK)
+    (
+        *(PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE),
+        *(r"^perfdoctor::module_call @", SOURCE_MARK),
+    )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""

@@ -58,6 +58,7 @@ def table_of(
         exposed_ns=end * 0,
         preceding_phase_ns=np.zeros((count, len(PHASES)), np.float32),
         preceding_once_ns=np.zeros(count, np.int64),
+        since_pass_start_ns=unknown,
         window_ns=100 * MS,
         **fields,
     )

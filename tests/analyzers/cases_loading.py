@@ -137,21 +137,6 @@ def loader_facts(**facts: Any) -> Mapping[str, Any]:
     return {"loaders": [{"num_workers": 4, "wait_ns": 1, **facts}]}
 
 
-ONCE = (
-    ExpectedFinding(
-        "info",
-        0,
-        (None, None, None),
-        title="Once in this trace: the GPU waits 60 ms at the start of an epoch",
-        fix="persistent_workers=True",
-    ),
-)
-STARTUP = (
-    ExpectedFinding(
-        "low", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
-    ),
-)
-
 PD101: list[RuleCase] = [
     RuleCase(
         "PD101",
@@ -357,11 +342,6 @@ PD101: list[RuleCase] = [
         "program-on-the-cpu-that-loads-fast",
         lambda: TraceBuilder(device=None).step(0, 1000).range(LOADER, 0, 20).op("aten::addmm", 20, 980),
     ),
-    RuleCase("PD101", "workers-start", epochs, ONCE),
-    RuleCase("PD101", "workers-start-in-frames", epochs_in_frames, ONCE),
-    RuleCase(
-        "PD101", "workers-start-each-epoch", epochs, STARTUP, facts=loader_facts(persistent_workers=False, iterations=2)
-    ),
     RuleCase(
         "PD101",
         "collating",
@@ -394,13 +374,8 @@ PD101: list[RuleCase] = [
         lambda: loader_in_frames(30),
         (ExpectedFinding("high", 30_000_000, (0, None, 30_000_000)),),
     ),
-    RuleCase("PD101", "workers-are-kept", epochs, facts=loader_facts(persistent_workers=True, iterations=2)),
-    RuleCase("PD101", "one-epoch", epochs, facts=loader_facts(persistent_workers=False, iterations=1)),
-    RuleCase("PD101", "a-first-batch-that-is-little-late", lambda: epochs(first_ms=4)),
-    RuleCase("PD101", "workers-that-start-quickly", lambda: epochs(first_ms=4.9)),
     RuleCase("PD101", "collating-quickly", lambda: long_steps(LOADER, 2, 2).op("aten::stack", 100, 1800)),
     RuleCase("PD101", "frames-only-that-are-short", lambda: loader_in_frames(1)),
-    RuleCase("PD101", "workers-start-while-the-gpu-works", lambda: while_the_gpu_works(epochs())),
     RuleCase(
         "PD101",
         "decoding-while-the-gpu-works",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +18,13 @@ torch = pytest.importorskip("torch")
 
 from perfdoctor.capture.inject._perfdoctor_inject import machine_facts  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject import recorder as recorder_module  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.nvml_sampler import GpuSampler, devices_in_use, summarize  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.gpu_processes import find_other_processes  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.nvml_sampler import (  # noqa: E402
+    GpuSampler,
+    devices_in_use,
+    summarize,
+    summarize_load,
+)
 from perfdoctor.capture.session import profile  # noqa: E402
 
 # nvidia-ml-py's names and units: mW, MHz, bytes, a bit mask. Generation of the link is "not supported" here.
@@ -47,7 +55,18 @@ def nvmlDeviceGetMaxPcieLinkGeneration(handle): raise NVMLError("Not Supported")
 def nvmlDeviceGetCurrPcieLinkGeneration(handle): raise NVMLError("Not Supported")
 def nvmlDeviceGetMaxPcieLinkWidth(handle): return 16
 def nvmlDeviceGetCurrPcieLinkWidth(handle): return 8
+def nvmlDeviceGetPowerManagementDefaultLimit(handle): return 800000
 def nvmlDeviceGetComputeRunningProcesses(handle): return [Struct(pid=1), Struct(pid=2)]
+"""
+# This process, its MPS server and one of another job, which takes 30 % of the SMs' time.
+SHARED = f"""{FAKE}
+import os
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [Struct(pid=os.getpid(), usedGpuMemory=5), Struct(pid=1, usedGpuMemory=7)]
+def nvmlDeviceGetProcessUtilization(handle, since):
+    return [Struct(pid=os.getpid(), timeStamp=9, smUtil=60), Struct(pid=1, timeStamp=8, smUtil=30)]
+def nvmlDeviceGetMaxPcieLinkGeneration(handle): return 5
+def nvmlDeviceGetCurrPcieLinkGeneration(handle): return 4
 """
 
 
@@ -76,7 +95,7 @@ def run(sampler: GpuSampler, seconds: float = 0.0) -> dict[str, Any]:
 @pytest.mark.usefixtures("fake")
 def test_samples_are_streamed_and_summarized() -> None:
     lines: list[str] = []
-    summary = run(GpuSampler((3,), lines.append), 0.2)
+    summary = run(GpuSampler((3,), lines.append, lambda: "timing"), 0.2)
     assert (summary["status"], summary["why"], summary["driver"]) == ("sampled", None, "570.1")
     sample = json.loads(lines[0])
     assert sample["t_ns"] == pytest.approx(time.time_ns(), abs=60e9)
@@ -94,6 +113,10 @@ def test_samples_are_streamed_and_summarized() -> None:
         "pcie_generation": None,
         "pcie_width": 8,
         "processes": 2,
+        "other_processes": None,  # this process is not among them: they are counted in another namespace
+        "other_memory_bytes": None,
+        "other_sm_percent": None,
+        "window": "timing",
     }
     (device,) = summary["devices"]
     assert 2 <= device["samples"] == len(lines) <= 6  # 20 Hz, on a machine that others use
@@ -103,6 +126,11 @@ def test_samples_are_streamed_and_summarized() -> None:
     assert device["max_pcie_width"] == 16
     assert device["pcie_width"] == {"min": 8, "max": 8}
     assert device["throttle_share"] == {"sw_power_cap": 1.0, "hw_thermal": 1.0}
+    assert (device["default_power_limit_w"], device["other_processes"]) == (800, None)
+    (window,) = device["under_load"].values()
+    assert window["samples"] == window["busy"] == window["clocked"] == len(lines)
+    assert window["reasons"] == {n: {"samples": len(lines), "sm_mhz": 1501} for n in ("hw_thermal", "sw_power_cap")}
+    assert (window["linked"], window["pcie_generation"], window["power_w"]) == (0, None, 650.5)
     assert sys.modules["pynvml"].calls == ["init", "shutdown"]
     assert not [thread for thread in threading.enumerate() if thread.name == "perfdoctor-nvml"]
 
@@ -128,10 +156,75 @@ def test_a_missing_driver_or_device_is_a_fact(fake: Any, broken: str, status: st
     assert summary["why"]
 
 
+@pytest.mark.usefixtures("sessions")
+def test_processes_of_other_jobs_are_counted_without_names(fake: Any) -> None:
+    fake(SHARED)
+    (device,) = run(GpuSampler((3,), lambda _: None, lambda: "base"), 0.1)["devices"]
+    assert device["other_processes"] == {"min": 1, "max": 1}
+    assert device["other_memory_bytes"] == {"min": 7, "max": 7}
+    assert device["other_sm_percent"] == {"min": 30, "max": 30}
+    assert (device["under_load"]["base"]["pcie_generation"], device["max_pcie_generation"]) == (4, 5)
+
+
+def sample_of(percent: int | None, mhz: int | None, reasons: list[str] | None, generation: int | None = 5) -> Any:
+    figures = dict.fromkeys(("power_w", "temperature_c"), 50.0)
+    link = {"pcie_generation": generation, "pcie_width": 16}
+    return {"gpu_percent": percent, "sm_mhz": mhz, "throttle": reasons, **figures, **link}
+
+
+def test_idle_samples_say_nothing_of_a_load() -> None:
+    idle = [sample_of(percent, 300, ["idle"], 1) for percent in (0, 49, None)]
+    assert summarize_load(idle) == {
+        "samples": 3,
+        **dict.fromkeys(("busy", "clocked", "linked"), 0),
+        **dict.fromkeys(("sm_mhz", "power_w", "temperature_c", "pcie_generation", "pcie_width")),
+        "reasons": {},
+    }
+
+
+def test_the_load_has_the_mean_clock_of_each_reason_and_the_best_link() -> None:
+    busy = [sample_of(90, 1000, ["hw_thermal"], 1), sample_of(90, 2000, []), sample_of(90, None, None, None)]
+    summary = summarize_load([*busy, sample_of(0, 300, ["idle"], 1)])
+    assert [summary[name] for name in ("samples", "busy", "clocked", "linked")] == [4, 3, 2, 2]
+    assert (summary["sm_mhz"], summary["pcie_generation"]) == (1500, 5)
+    assert summary["reasons"] == {"hw_thermal": {"samples": 1, "sm_mhz": 1000}}
+
+
+class Running:
+    def __init__(self, pid: int, memory: int | None = None) -> None:
+        self.pid = pid
+        self.usedGpuMemory = memory
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process in a session of its own, whatever started the tests: process 1 is a stranger's."""
+    monkeypatch.setattr(os, "getsid", lambda pid: pid)
+
+
+@pytest.mark.usefixtures("sessions")
+def test_the_processes_of_the_job_are_no_others() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        own = [os.getpid(), os.getppid(), child.pid]
+        found = find_other_processes([*map(Running, own), Running(1, 5)])
+        assert found == (frozenset({1}), 5)
+        assert find_other_processes([Running(pid) for pid in own]) == (frozenset(), 0)
+        assert find_other_processes([Running(os.getpid()), Running(1)]) == (frozenset({1}), None)
+    finally:
+        child.communicate(b"\n")
+
+
+def test_nothing_is_known_of_another_namespace() -> None:
+    assert find_other_processes([Running(1, 5)]) is None
+    assert find_other_processes([]) is None
+
+
 def test_missing_figures_are_no_zeros() -> None:
     nothing = dict.fromkeys(("sm_mhz", "memory_mhz", "throttle", "power_w", "temperature_c", "gpu_percent"))
     more = dict.fromkeys(("memory_percent", "memory_used_bytes", "pcie_generation", "pcie_width", "processes"))
-    summary = summarize([{**nothing, **more}])
+    others = dict.fromkeys(("other_processes", "other_memory_bytes", "other_sm_percent"))
+    summary = summarize([{**nothing, **more, **others}])
     assert summary.pop("samples") == 1
     assert set(summary.values()) == {None}
 
@@ -179,6 +272,7 @@ def test_the_recorder_samples_until_all_is_recorded(
     lines = (rank / "nvml.jsonl").read_text().splitlines()
     assert summary["status"] == "sampled"
     assert summary["devices"][0]["samples"] == len(lines) > 2
+    assert "timing" in {json.loads(line)["window"] for line in lines}
 
 
 def test_a_program_without_a_gpu_loads_no_nvml(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ CASES = [
     (["analyze", "--sel"], {"--select"}),
     (["try", "--only", "pin"], {"pin-memory"}),
     (["show", "ker"], {"kernels"}),
+    (["gui"], {"guide"}),
+    (["guide", "trace.json", "--only", "a"], {"applies"}),
 ]
 PATHS = [
     ["analyze", "rep"],
@@ -52,6 +54,7 @@ PATHS = [
     ["compare", "before", "rep"],
     ["analyze", "-o", "rep"],
     ["show", "ops", "rep"],
+    ["guide", "rep"],
 ]
 # What stands behind a program is the program's: its options are not ours.
 PATHS += [["run", "train.py", "--rep"], ["try", "train.py", "rep"]]

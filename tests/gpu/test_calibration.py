@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoctor.cli.calibrate import format_rates, format_sweep
+from perfdoctor.cli.calibrate import format_overhead, format_rates, format_sweep
 from perfdoctor.cli.main import main
 from perfdoctor.errors import InputError
 from perfdoctor.gpu import find_device
@@ -23,6 +23,7 @@ from perfdoctor.gpu.calibration import (
     store_calibration,
 )
 from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision
+from perfdoctor.gpu.fused_on_cpu import compile_multiply
 from perfdoctor.gpu.measure_device import measure_in_rounds
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -141,7 +142,40 @@ def test_the_sweep_says_where_maths_begins_to_bind() -> None:
     assert "memory binds up to 4 multiplications" in text
     assert "memory binds throughout" in format_sweep(SWEEP[:2])
     assert "no sweep" in format_sweep(())
-    assert all("#" in line for line in text.splitlines() if line.lstrip()[:2].strip().isdigit())
+    rows = [line for line in text.splitlines() if line.endswith(("▓", "█"))]
+    assert [("▓" in row, "█" in row) for row in rows] == [(True, False)] * 2 + [(False, True)] * 2
+    assert max(map(len, text.splitlines())) <= 80
+    assert "4 multiplications cost as much as 1: memory binds" in text
+    assert "maths from 16 on. An op that does less than 2 FLOP for each byte" in " ".join(text.split())
+    assert "C compiler" not in text
+    assert "Without a C compiler" in format_sweep(SWEEP, is_fused=False)
+
+
+def test_small_ops_and_additions_stand_beside_what_the_field_quotes() -> None:
+    text = format_overhead(replace(measured(), addition_s=25e-9))
+    assert "small ops of PyTorch  250,000/s     280,000/s" in text
+    assert "additions in Python   40,000,000/s  32,000,000/s" in text
+    assert "products in bf16 do 2.8 billion operations" in " ".join(text.split())
+    assert format_overhead(replace(measured(), launch_s=None)) == ""
+
+
+def test_without_a_compiler_blocks_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("perfdoctor.gpu.fused_on_cpu.shutil.which", lambda _: None)
+    assert compile_multiply(1) is None
+    monkeypatch.setenv("CC", "false")  # a compiler that fails
+    assert compile_multiply(1) is None
+
+
+def test_the_compiled_multiplications_are_right() -> None:
+    torch = pytest.importorskip("torch")
+    multiply = compile_multiply(1)
+    if multiply is None:
+        pytest.skip("no C compiler")
+    x = torch.rand(1024)
+    before = x.clone()
+    multiply(x, 3)()
+    assert torch.equal(x, -before)
 
 
 def test_the_table_compares_with_peaks_where_they_are_known() -> None:
@@ -257,23 +291,14 @@ def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.Cap
 
 def test_the_plot_is_written_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    pytest.importorskip("plotly")
-
     path = tmp_path / "c.html"
     assert main(["calibrate", "--cpu", "--seconds", "0.1", "--no-store", "-o", str(path)]) == 0
-    assert "arithmetic intensity" in path.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
+    assert "arithmetic intensity" in page
+    assert page.count("<circle") >= 4
+    assert "prefers-color-scheme: dark" in page
+    assert "http" not in page.replace("http-equiv", "")  # it needs no network
     assert capsys.readouterr().out
-
-
-def test_without_plotly_a_page_is_refused_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("perfdoctor.cli.calibrate.find_spec", lambda _: None)
-
-    assert main(["calibrate", "--cpu", "-o", "c.html"]) == 2
-    assert capsys.readouterr().err == (
-        "perfdoctor: -o c.html needs plotly: pip install 'perfdoctor[plot]', or write .json\n"
-    )
 
 
 @pytest.mark.parametrize("options", [["--seconds", "0"], ["--seconds", "nan"], ["-o", "plot.png"]])

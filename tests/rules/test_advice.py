@@ -42,8 +42,8 @@ ENDINGS = re.compile(
 OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler))")
 # These are found on the CPU, by what is compiled, and on devices of the last generations.
 NOT_BEFORE_VOLTA = re.compile(r"^(bound by ops on the CPU|recompiles|kernels of an old architecture)$")
-# These are found by ranges that DistributedDataParallel or DataParallel writes.
-OF_WRAPPERS = re.compile(r"^(DDP |DataParallel$|gradients reduced)")
+# These are found by ranges that DistributedDataParallel, FSDP or DataParallel writes.
+OF_WRAPPERS = re.compile(r"^(DDP |FSDP |DataParallel$|gradients reduced)")
 
 
 def programs_of(when: When) -> list[Context]:

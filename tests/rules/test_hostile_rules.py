@@ -119,6 +119,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "recurrence": (None,),
     "covered_by": (None, 3),
     "covering_key": (None,),
+    "covers": (),
     "evidence": (),
     "references": (),
     "severity": (),

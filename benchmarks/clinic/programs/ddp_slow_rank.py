@@ -16,8 +16,8 @@ STEPS, RANKS = 45, 2
 
 def summarize_activations(values):
     array = values.detach().cpu().numpy()
-    histogram, _ = np.histogram(array, bins=64)
-    return {"histogram": histogram.tolist(), "quantiles": np.quantile(array, [0.01, 0.5, 0.99]).tolist()}
+    histogram, _ = np.histogram(array, bins=64)  # planted
+    return {"histogram": histogram.tolist(), "quantiles": np.quantile(array, [0.01, 0.5, 0.99]).tolist()}  # planted
 
 
 def train(rank, args, port):

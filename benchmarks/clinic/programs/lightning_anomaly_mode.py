@@ -64,7 +64,7 @@ def main():
         callbacks=[Stopwatch()], logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Residual(width, 8), DataLoader(data, batch_size=64, shuffle=True))
+    trainer.fit(Residual(width, 8), DataLoader(data, batch_size=64, shuffle=True))  # planted: it turns the mode on
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
+from perfdoctor.analysis.communication.pass_starts import find_pass_starts, time_since_pass_start
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges
 from perfdoctor.analysis.timeline.phases import PHASES
@@ -89,6 +90,8 @@ class CollectiveTable:
         preceding_phase_ns: float32 (n, PHASES): time of this rank in each phase from the previous collective's start to
             this one's, inside the window. float32 is exact to 1e-7, far below the error of the clocks.
         preceding_once_ns: Time in the same span that the rank idled for what happens once (`Rank.one_offs`).
+        since_pass_start_ns: Time since this rank began the pass that the collective is the first one of; -1 for the
+            others, see `time_since_pass_start`.
         exposed: The time of the window in which collectives ran and nothing computed.
         totals: By kind and group, over the whole window, including rows that were left out.
         phase_ns: By name of PHASES the time in the window.
@@ -116,6 +119,7 @@ class CollectiveTable:
     exposed_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     preceding_phase_ns: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty((0, len(PHASES)), np.float32))
     preceding_once_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    since_pass_start_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     exposed: Intervals = field(default_factory=lambda: iv.EMPTY)
     totals: tuple[CollectiveTotal, ...] = ()
     phase_ns: Mapping[str, int] = field(default_factory=dict)
@@ -162,6 +166,7 @@ def collectives_of(
     """
     trace = classes.trace
     events = collective_events(classes, on_gpu=on_gpu)
+    pass_starts_ns = find_pass_starts(classes, steps, on_gpu=on_gpu)
     metadata = collective_metadata(trace, events.comms)
     last = slice(max(len(events) - max_rows, 0), None)
     return CollectiveTable(
@@ -183,6 +188,7 @@ def collectives_of(
         exposed_ns=iv.overlap(events.start_ns[last], events.end_ns[last], exposed),
         preceding_phase_ns=_preceding_times(window, tuple(phases.values()), events.start_ns)[last].astype(np.float32),
         preceding_once_ns=_preceding_times(window, (one_offs,), events.start_ns)[last, 0],
+        since_pass_start_ns=time_since_pass_start(pass_starts_ns, events.start_ns)[last],
         exposed=_longest_intervals(exposed),
         totals=_totals(window, exposed, events, metadata),
         phase_ns={name: iv.total(phase) for name, phase in phases.items()},

@@ -11,6 +11,7 @@ from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.steps import Steps
 
 # An epoch begins with a seed for its workers and an order of its samples.
 _EPOCH_OP = r"^aten::(random_|randperm)$"
@@ -83,19 +84,50 @@ def find_epoch_starts(trace: Trace, waits: LoaderWaits) -> BoolArray:
     return is_first
 
 
+def find_worker_starts(trace: Trace) -> Intervals:
+    """When `iter(loader)` starts processes, before the first wait for them; only `perfdoctor run` records it."""
+    rows = trace.match_rows(trace.ranges, vocabulary.LOADER_START)
+    return iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+
+
+def find_worker_stops(waits: LoaderWaits, starts: Intervals, steps: Steps) -> BoolArray:
+    """For each wait whether it finds an epoch over and ends its workers, before others are started.
+
+    A wait without a batch is in one step with the first wait of the next epoch; after a batch, a training step lies
+    between them.
+
+    Args:
+        waits: The waits.
+        starts: What `find_worker_starts` returns.
+        steps: The steps of the trace.
+    """
+    after = np.searchsorted(waits.start_ns, starts[:, 1])
+    before = np.searchsorted(waits.end_ns, starts[:, 0], "right") - 1
+    known = (before >= 0) & (after < len(waits))
+    before, after = before[known], after[known]
+    same = steps.at(waits.start_ns[before]) == steps.at(waits.start_ns[after])
+    stops = np.zeros(len(waits), bool)
+    stops[before[same & (waits.thread[before] == waits.thread[after])]] = True
+    return stops
+
+
 def find_worker_startups(trace: Trace, waits: LoaderWaits) -> BoolArray:
     """For each wait whether it is the first of an epoch, in which workers start.
 
-    The first wait of a recording may be the first of an epoch, too. The start of the workers shows by a wait that is
-    `_MIN_STARTUP_FACTOR` times as long as the median within epochs.
+    It follows what `find_worker_starts` finds. Else the first wait of a recording may be the first of an epoch, too,
+    and the start of the workers shows by a wait `_MIN_STARTUP_FACTOR` times as long as the median within epochs.
     """
     dur_ns = waits.end_ns - waits.start_ns
+    starts = find_worker_starts(trace)
+    marked = np.zeros(len(waits), bool)
+    first = np.searchsorted(waits.start_ns, starts[:, 1])
+    marked[first[first < len(waits)]] = True
     names = [trace.strings[code] for code in waits.name.tolist()]
     has_workers = np.array([vocabulary.MULTI_PROCESS_LOADER in name for name in names], bool)
     is_first = find_epoch_starts(trace, waits) | (np.arange(len(waits)) == 0)
     within_epochs_ns = dur_ns[~is_first]
     if not len(within_epochs_ns):
-        return np.zeros(len(waits), bool)
+        return marked
     min_startup_ns = max(_MIN_STARTUP_NS, _MIN_STARTUP_FACTOR * float(np.median(within_epochs_ns)))
-    startups: BoolArray = has_workers & is_first & (dur_ns > min_startup_ns)
+    startups: BoolArray = marked | (has_workers & is_first & (dur_ns > min_startup_ns))
     return startups

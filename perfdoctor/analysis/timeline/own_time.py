@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations, name_files_alike
-from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
+from perfdoctor.analysis.host.time_by_line import TimeAtLine, has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
 from perfdoctor.trace import vocabulary
@@ -289,13 +289,39 @@ def own_time_by_line(traces: Iterable[Trace], loading: Iterable[Intervals]) -> t
     return ()
 
 
-def own_time_of_gpu_by_line(traces: Iterable[Trace]) -> tuple[OwnTime, ...]:
+def work_by_line(traces: Iterable[Trace], *, on_gpu: bool) -> tuple[TimeAtLine, ...]:
+    """The lines whose work takes most of a step, without collectives, in which ranks also wait; longest first.
+
+    Args:
+        traces: The traces of a rank; the first one with lines or stacks is used.
+        on_gpu: Whether it works on a GPU: then the work is kernels and copies, else all time of the loop's thread.
+    """
+    trace = next((each for each in traces if has_locations(each) and (len(each.gpu) or not on_gpu)), None)
+    if trace is None:
+        return ()
+    steps = max(find_steps(trace).count, 1)
+    if on_gpu:
+        lines = own_time_of_gpu_by_line((trace,), with_collectives=False)
+    else:
+        ranges = trace.ranges
+        rows = trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
+        working = iv.subtract(_window_of(trace), iv.union(ranges.start_ns[rows], ranges.end_ns[rows]))
+        at_ns = _spread_instants(working)
+        thread = np.full(len(at_ns), loop_thread_of(trace), np.int32)
+        weights = np.full(len(at_ns), iv.total(working) / max(len(at_ns), 1))
+        lines = _by_line(trace, thread, at_ns, weights, working, iv.EMPTY) if len(at_ns) else ()
+    return tuple(TimeAtLine(line.location, round(line.time_ns / steps)) for line in lines)
+
+
+def own_time_of_gpu_by_line(traces: Iterable[Trace], *, with_collectives: bool = True) -> tuple[OwnTime, ...]:
     """The lines of the user's code whose kernels and copies take most of the steps, longest first."""
     trace = next((each for each in traces if has_locations(each) and len(each.gpu)), None)
     if trace is None:
         return ()
     gpu, calls, window = trace.gpu, trace.calls, _window_of(trace)
     time_ns = iv.overlap(gpu.start_ns, gpu.end_ns, window)
+    if not with_collectives:
+        time_ns = np.where(trace.match_rows(gpu, vocabulary.NCCL_KERNEL), 0, time_ns)
     rows = np.flatnonzero((time_ns > 0) & (gpu.call >= 0))
     chosen = rows[:: max(len(rows) // _INSTANTS, 1)]
     if not len(chosen):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoctor.rules.advice.autograd_rows import AUTOGRAD_ROWS
 from perfdoctor.rules.advice.data_parallel_rows import RANK_ROWS, WRAPPER_ROWS
 from perfdoctor.rules.advice.exposed_collective_rows import EXPOSED_ROWS
 from perfdoctor.rules.advice.fusion_rows import FUSION_ROWS
+from perfdoctor.rules.advice.host_pause_rows import HOST_PAUSE_ROWS
 from perfdoctor.rules.advice.launch_rows import LAUNCH_ROWS
 from perfdoctor.rules.advice.loader_rows import LOADER_ROWS
 from perfdoctor.rules.advice.matrix_rows import MATRIX_ROWS
@@ -22,6 +24,7 @@ TABLE = (
     *SYNC_ROWS,
     *COPY_ROWS,
     *LAUNCH_ROWS,
+    *HOST_PAUSE_ROWS,
     *MEMORY_ROWS,
     *PRECISION_ROWS,
     *TRANSFER_ROWS,
@@ -32,5 +35,6 @@ TABLE = (
     *SMALL_ROWS,
     *WRAPPER_ROWS,
     *RANK_ROWS,
+    *AUTOGRAD_ROWS,
 )
 """All rows, in the order of the rules that ask for them."""

@@ -1,4 +1,4 @@
-"""Advice about data-parallel programs, their wrappers and their ranks: PD401, PD403, PD405 to PD408."""
+"""Advice about data-parallel programs, their wrappers and their ranks: PD401, PD403, PD405 to PD411."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
 _ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+_HOOKS = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 _RUN_BARE = (
@@ -32,6 +33,8 @@ _USUAL_BUCKETS = (
     "reduction takes its latency."
 )
 _ACCUMULATED = "Reduce once an update: "
+_HALF_GRADIENTS = "Send the gradients in half precision: "
+_LESS_EXACT = "Sums over ranks get less exact: compare the loss over some hundred steps."
 
 WRAPPER_ROWS = (
     *rows_of(
@@ -228,6 +231,124 @@ WRAPPER_ROWS = (
         ),
     ),
     *rows_of(
+        "gradients reduced in float32",
+        (
+            When(uses=("Megatron",)),
+            f"{_HALF_GRADIENTS}let Megatron reduce in bfloat16. {_LESS_EXACT}",
+            "--grad-reduce-in-bf16   # and no --accumulate-allreduce-grads-in-fp32",
+            "",
+            "https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/core/distributed.html",
+        ),
+        (
+            When(uses=ZERO),
+            f"{_HALF_GRADIENTS}tell DeepSpeed the type. {_LESS_EXACT}",
+            '"communication_data_type": "bf16"',
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(uses=("FSDP",)),
+            f"{_HALF_GRADIENTS}leave reduce_dtype out, or set it. {_LESS_EXACT}",
+            "policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)\n"
+            "fully_shard(block, mp_policy=policy)   # FSDP1: MixedPrecision(...) with the same types",
+            "",
+            _FSDP2,
+        ),
+        (
+            When(uses=("Lightning",), lacks_bfloat16=True),
+            f"{_HALF_GRADIENTS}give the strategy a hook. {_LESS_EXACT}",
+            "Trainer(strategy=DDPStrategy(ddp_comm_hook=default_hooks.fp16_compress_hook))",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Lightning",)),
+            f"{_HALF_GRADIENTS}give the strategy a hook. {_LESS_EXACT}",
+            "Trainer(strategy=DDPStrategy(ddp_comm_hook=default_hooks.bf16_compress_hook))",
+            "PyTorch 1.11",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            f"{_HALF_GRADIENTS}the Trainer has no argument for it, so a subclass has to give its Accelerator "
+            f"DistributedDataParallelKwargs with a hook. {_LESS_EXACT}",
+            None,
+            "",
+            _ACCELERATE,
+        ),
+        (
+            When(uses=("Accelerate",)),
+            f"{_HALF_GRADIENTS}give the Accelerator a hook. {_LESS_EXACT}",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)])",
+            "",
+            _ACCELERATE,
+        ),
+        (
+            When(uses=("DDP",), lacks_bfloat16=True),
+            f"{_HALF_GRADIENTS}register a hook. {_LESS_EXACT}",
+            "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"
+            "   # torch.distributed.algorithms.ddp_comm_hooks",
+            "",
+            _HOOKS,
+        ),
+        (
+            When(uses=("DDP",)),
+            f"{_HALF_GRADIENTS}register a hook. {_LESS_EXACT}",
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+            "   # torch.distributed.algorithms.ddp_comm_hooks",
+            "PyTorch 1.11",
+            _HOOKS,
+        ),
+        (
+            ANY,
+            f"{_HALF_GRADIENTS}cast each bucket before its all-reduce, and back after it. {_LESS_EXACT}",
+            None,
+            "",
+            _HOOKS,
+        ),
+    ),
+    *rows_of(
+        "FSDP gathers late in the forward pass",
+        (
+            When(phases=FORWARD),
+            "Fetch the parameters of the next layers while this one computes, or do not shard a model that fits on one "
+            "GPU.",
+            "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
+            "PyTorch 2.5",
+            _FSDP2,
+        ),
+        (
+            ANY,
+            "Let the CPU issue the all-gather of the next units before it launches this one's work; with FSDP1 only "
+            "where the units run in the same order in each step, and limit_all_gathers=False where memory allows.",
+            "block.set_modules_to_forward_prefetch([next_block, the_one_after])   # FSDP1: forward_prefetch=True",
+            "PyTorch 2.5",
+            _FSDP2,
+        ),
+    ),
+    *rows_of(
+        "FSDP gathers late in the backward pass",
+        (
+            ANY,
+            "Let each unit gather the parameters of the one before it ahead of its own gradients.",
+            "block.set_modules_to_backward_prefetch([previous_block])   # FSDP1: "
+            "backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
+            "PyTorch 2.5",
+            _FSDP2,
+        ),
+    ),
+    *rows_of(
+        "FSDP gathers again with memory to spare",
+        (
+            ANY,
+            "Keep the gathered parameters from the forward to the backward pass: the memory for them is there, and the "
+            "second all-gather falls away.",
+            "fully_shard(block, reshard_after_forward=False)   # FSDP1: ShardingStrategy.SHARD_GRAD_OP",
+            "PyTorch 2.4",
+            _FSDP2,
+        ),
+    ),
+    *rows_of(
         "DataParallel",
         (
             When(phases=FORWARD),
@@ -315,6 +436,50 @@ RANK_ROWS = (
             None,
             "",
             "https://docs.pytorch.org/docs/stable/profiler.html",
+        ),
+    ),
+    *rows_of(
+        "a rank enters late",
+        (
+            ANY,
+            "Move what {they} {do} before the step out of the loop, or share it: log every N steps, evaluate on all "
+            "ranks, each with its part of the data, save in a thread of its own. All other ranks wait for it at the "
+            "first collective.",
+            None,
+            "",
+            "https://hta.readthedocs.io/",
+        ),
+    ),
+    *rows_of(
+        "a rank enters late by its loader",
+        (
+            ANY,
+            "Make the loader of {they} as fast as those of the others: compare its shard of the data, its disk and "
+            "the cores that its workers have; prefetch more batches where single ones take long.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/data.html",
+        ),
+    ),
+    *rows_of(
+        "ranks enter late in turns",
+        (
+            ANY,
+            "Make the ranks do the same between their steps, or in the same step: more workers and prefetched batches "
+            "where single batches take long, garbage collection and logging in fixed steps.",
+            None,
+            "",
+            _TUNING,
+        ),
+    ),
+    *rows_of(
+        "ranks collect garbage apart",
+        (
+            ANY,
+            "Collect garbage in the same steps on all ranks: each pause of one rank is one of all.",
+            "gc.disable()   # once; then in the loop:\nif step % 100 == 0: gc.collect()",
+            "",
+            "https://docs.python.org/3/library/gc.html",
         ),
     ),
     *rows_of(

@@ -93,6 +93,25 @@ FUSION_ROWS = (
         ),
     ),
     *rows_of(
+        "GELU as its formula on the CPU",
+        (
+            When(uses=("Hugging Face Transformers", "Hugging Face Trainer", "Hugging Face pipeline")),
+            'Choose "gelu_pytorch_tanh" in the model\'s config: the same function as "gelu_new" and "gelu_fast", which '
+            "Transformers computes op by op, in one op.",
+            'config.activation_function = "gelu_pytorch_tanh"   # of other models: hidden_act, ffn_activation',
+            "",
+            "https://huggingface.co/docs/transformers/model_doc/gpt2",
+        ),
+        (
+            ANY,
+            "Call functional.gelu in place of the formula: one op that reads its input once, and writes its result "
+            'once. approximate="tanh" where the formula has a tanh.',
+            'torch.nn.functional.gelu(x)   # approximate="tanh" for the formula with tanh',
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html",
+        ),
+    ),
+    *rows_of(
         "layout copies",
         (
             When(uses=("TensorRT",)),

@@ -302,49 +302,6 @@ LAUNCH_ROWS = (
         ),
     ),
     *rows_of(
-        "garbage is collected in the step",
-        (
-            ANY,
-            "Leave gc.collect() out of the loop: Python collects by itself, and tensors are freed without it. Freeze "
-            "what lives long once it is made, so that it is scanned no more; where memory runs out collect every so "
-            "many steps.",
-            "gc.collect(); gc.freeze()   # once, before the loop",
-            "",
-            "https://docs.python.org/3/library/gc.html#gc.freeze",
-        ),
-    ),
-    *rows_of(
-        "the step waits until a file is on disk",
-        (
-            ANY,
-            "Log every so many steps, or once at the end. Each os.fsync waits for the disk.",
-            None,
-            "",
-            "https://docs.python.org/3/library/os.html#os.fsync",
-        ),
-    ),
-    *rows_of(
-        "the step saves a checkpoint",
-        (
-            ANY,
-            "Save less often, or on a thread of its own: copy the state dict first "
-            "(torch.distributed.checkpoint.async_save does both).",
-            None,
-            "",
-            "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",
-        ),
-    ),
-    *rows_of(
-        "the step copies objects",
-        (
-            ANY,
-            "Copy less often, or into tensors that exist already (Tensor.copy_): copy.deepcopy makes each object anew.",
-            None,
-            "",
-            "https://docs.python.org/3/library/copy.html",
-        ),
-    ),
-    *rows_of(
         "Python outside of ops on the CPU",
         (
             ANY,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, TOO_OLD_TO_COMPILE, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, rows_of
 
 _OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _ADAGRAD = "https://github.com/pytorch/pytorch/pull/177672"
@@ -17,6 +17,43 @@ _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 _USE_FUSED = "Use the fused {optimizer}: one kernel reads and writes each parameter and its state once."
 _USE_FUSED_ON_CPU = "Use the fused {optimizer}: one op reads and writes each parameter and its state once."
 _FUSED = "torch.optim.{optimizer}(..., fused=True)"
+
+_EMBEDDING = "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html"
+_SPARSE_ADAM = "https://docs.pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html"
+# What the gradients of embeddings need to be sparse, by the optimizer: as (sentence, code, source).
+_SPARSE_GRADIENTS = {
+    ": SGD": (
+        "Let the embedding make sparse gradients: SGD without momentum and weight decay then updates the looked-up "
+        "rows alone, with the same results.",
+        "nn.Embedding(..., sparse=True)",
+        _EMBEDDING,
+    ),
+    ": Adagrad": (
+        "Let the embedding make sparse gradients: Adagrad without weight decay then updates the looked-up rows alone, "
+        "with the same results.",
+        "nn.Embedding(..., sparse=True)",
+        _EMBEDDING,
+    ),
+    ": Adam": (
+        "Let the embedding make sparse gradients, and update it by an optimizer of its own, SparseAdam: it moves the "
+        "looked-up rows alone, where {optimizer} also moves rows by momentum that no batch has looked up. That trains "
+        "a little differently.",
+        "nn.Embedding(..., sparse=True); torch.optim.SparseAdam(embedding.parameters())",
+        _SPARSE_ADAM,
+    ),
+    ": another optimizer": (
+        "Let the embedding make sparse gradients, and update it by an optimizer of its own that takes them: SGD "
+        "without momentum, Adagrad or SparseAdam. That trains differently than {optimizer} does.",
+        "nn.Embedding(..., sparse=True)",
+        _EMBEDDING,
+    ),
+    ", clipped": (
+        "Let the embedding make sparse gradients, leave it out of the clipping, whose norm takes no sparse ones, and "
+        "update it by an optimizer of its own: SGD without momentum, Adagrad or SparseAdam. That trains differently.",
+        "nn.Embedding(..., sparse=True)",
+        _EMBEDDING,
+    ),
+}
 
 UPDATE_ROWS = (
     *rows_of(
@@ -164,6 +201,22 @@ UPDATE_ROWS = (
             "",
             _ZERO_GRAD,
         ),
+    ),
+    *(
+        row
+        for kind, (sentence, code, source) in _SPARSE_GRADIENTS.items()
+        for row in rows_of(
+            f"gradients of embeddings{kind}",
+            (
+                When(uses=TORCHREC),
+                "Let the tables' optimizer run in the backward pass (apply_optimizer_in_backward): the kernels of "
+                "fbgemm then update the looked-up rows alone.",
+                'apply_optimizer_in_backward(torch.optim.Adagrad, tables.parameters(), {{"lr": ...}})',
+                "",
+                "https://docs.pytorch.org/torchrec/",
+            ),
+            (ANY, sentence, code, "", source),
+        )
     ),
 )
 """What to do about optimizers and gradients."""

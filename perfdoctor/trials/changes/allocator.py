@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
 EXPANDABLE = "expandable_segments"
 CUDA_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+# What lets glibc keep freed memory; either variable alone switches off its own adjustment, and makes it slower.
+KEEP_PAGES = "keep-pages"
+KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
 PRELOADED = ("jemalloc", "tcmalloc")
 LIBRARY_FOLDERS = ("/usr/lib/*-linux-gnu*", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 
 
 class Allocator:
-    """Segments of CUDA memory that grow, or another malloc on the CPU where one is installed."""
+    """Segments of CUDA memory that grow; on the CPU a malloc that keeps pages, or another one where installed."""
 
     name = "allocator"
-    summary = "expandable_segments on a GPU; jemalloc or tcmalloc on the CPU, where installed"
-    rules = ("PD107",)
+    summary = "expandable_segments on a GPU; on the CPU glibc keeps pages, or jemalloc or tcmalloc where installed"
+    rules = ("PD107", "PD513")
     needs = ""
     alters_numerics = False
     effect_on_results = "none"
@@ -33,6 +36,8 @@ class Allocator:
         is_set = EXPANDABLE in os.environ.get(CUDA_VARIABLE, "")
         found = [EXPANDABLE] if facts.get("devices") and not is_set else []
         loaded = (facts.get("libraries") or {}).get("allocators") or ()
+        if facts and not facts.get("devices") and not loaded and not is_keeping(os.environ):
+            found.append(KEEP_PAGES)
         return (*found, *(name for name in PRELOADED if not loaded and find_library(name)))
 
     def environment(self, setting: str) -> Mapping[str, str]:
@@ -40,11 +45,18 @@ class Allocator:
         if setting == EXPANDABLE:
             now = os.environ.get(CUDA_VARIABLE)
             return {CUDA_VARIABLE: f"{now},{EXPANDABLE}:True" if now else f"{EXPANDABLE}:True"}
+        if setting == KEEP_PAGES:
+            return KEEPING
         library, now = find_library(setting), os.environ.get("LD_PRELOAD")
         return {"LD_PRELOAD": f"{library}:{now}" if now else library} if library else {}
 
     def apply(self, setting: str, program: Program) -> None:
         """Note whether the variable has an effect here: the library is loaded, or the model is on a GPU."""
+        if setting == KEEP_PAGES:
+            # Another malloc takes no notice of glibc's variables.
+            if is_keeping(program.environment) and not any(is_loaded(name) for name in PRELOADED):
+                program.met(self, None, " ".join(f"{name}={value}" for name, value in KEEPING.items()))
+            return
         if setting != EXPANDABLE:
             if is_loaded(setting):
                 program.met(self, None, f"{setting} is loaded")
@@ -62,8 +74,15 @@ class Allocator:
         return f"{variables or f'LD_PRELOAD=lib{setting}.so'} python ..."
 
     def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code names this allocator."""
-        return finding.get("rule") in self.rules and setting in (finding.get("fix") or "")
+        """Whether the finding's code names this allocator, or what keeps pages."""
+        code = finding.get("fix") or ""
+        is_named = all(name in code for name in KEEPING) if setting == KEEP_PAGES else setting in code
+        return finding.get("rule") in self.rules and is_named
+
+
+def is_keeping(environment: Mapping[str, str]) -> bool:
+    """Whether glibc was told to keep freed memory."""
+    return all(environment.get(name) == value for name, value in KEEPING.items())
 
 
 def find_library(name: str) -> str | None:

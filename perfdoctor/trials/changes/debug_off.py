@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # Questions whose answers are no list of events.
 ASKED = ("total_average", "table")
+# What the capture calls those that this change turns off.
+SWITCHES = ("anomaly detection", "profiler", "emit_nvtx")
 
 
 class DebugOff:
@@ -19,7 +21,7 @@ class DebugOff:
 
     name = "debug-off"
     summary = "anomaly detection, emit_nvtx and the program's own profiler do nothing"
-    rules = ()
+    rules = ("PD503",)
     needs = ""
     alters_numerics = False
     effect_on_results = "none; a NaN in a gradient is no error any more"
@@ -29,7 +31,8 @@ class DebugOff:
         """Where anomaly detection is on, or a profiler of the program was seen."""
         said = [*(facts.get("notes") or ()), *((facts.get("run") or {}).get("unrecorded") or ())]
         is_profiled = any("program's own profiler" in each for each in said)
-        return ("on",) if is_profiled or (facts.get("flags") or {}).get("anomaly_detection") else ()
+        is_on = any(each.get("switch") in SWITCHES for each in facts.get("debug_switches") or ())
+        return ("on",) if is_profiled or is_on or (facts.get("flags") or {}).get("anomaly_detection") else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""

@@ -14,15 +14,16 @@ class DeterministicOff:
 
     name = "deterministic-off"
     summary = "deterministic algorithms are turned off"
-    rules = ()
+    rules = ("PD514",)
     needs = ""
     alters_numerics = False
     effect_on_results = "sums in another order, which may differ from run to run"
     is_what_if = False
 
     def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
-        """Where they are on."""
-        return ("on",) if (facts.get("flags") or {}).get("deterministic_algorithms") else ()
+        """Where they are on, at the end of the run or in its steps."""
+        was_on = any(each.get("switch") == "deterministic algorithms" for each in facts.get("debug_switches") or ())
+        return ("on",) if was_on or (facts.get("flags") or {}).get("deterministic_algorithms") else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""
@@ -49,4 +50,5 @@ class DeterministicOff:
 
     def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Whether the finding's code turns them off."""
-        return "use_deterministic_algorithms(False)" in (finding.get("fix") or "")
+        code = finding.get("fix") or ""
+        return "use_deterministic_algorithms(False)" in code or "fill_uninitialized_memory" in code

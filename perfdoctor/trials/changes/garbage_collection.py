@@ -15,7 +15,7 @@ class GarbageCollection:
 
     name = "gc"
     summary = "garbage collection at the borders of steps only; long-lived objects are frozen"
-    rules = ("PD003",)
+    rules = ("PD003", "PD110")
     needs = ""
     alters_numerics = False
     effect_on_results = "none; cycles that outlive a step are not freed"

@@ -18,7 +18,7 @@ class NoGradEvaluation:
 
     name = "no-grad-evaluation"
     summary = "evaluation without gradients (torch.no_grad)"
-    rules = ()
+    rules = ("PD507", "PD518")
     needs = ""
     alters_numerics = False
     effect_on_results = "none"

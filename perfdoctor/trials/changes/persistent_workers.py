@@ -15,7 +15,7 @@ class PersistentWorkers:
 
     name = "persistent-workers"
     summary = "workers of DataLoaders live from one epoch to the next"
-    rules = ("PD101",)
+    rules = ("PD101", "PD112")
     needs = ""
     alters_numerics = False
     effect_on_results = "what a data set changes in itself between epochs does not reach its workers"

@@ -16,7 +16,7 @@ class Threads:
 
     name = "threads"
     summary = "N threads for each op on the CPU (torch.set_num_threads)"
-    rules = ("PD101", "PD114", "PD115")
+    rules = ("PD101", "PD114", "PD115", "PD512")
     needs = ""
     alters_numerics = False
     effect_on_results = "sums in another order"

@@ -1,6 +1,6 @@
 """facts.json: what is worth knowing besides the trace. An allow-list, so that no secret can slip in.
 
-Never the environment (two named thread counts excepted), never arguments, never tensor values.
+Of the environment only named switches (environment_facts.py), never arguments, never tensor values.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from typing import Any, Protocol
 import torch
 
 from . import machine_facts
+from .checkpoint_calls import CheckpointCalls
 from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
+from .debug_switches import DebugSwitches
+from .environment_facts import describe_environment
 from .loader_records import LoaderRecords
+from .memory_records import MemoryRecords
 from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
 from .parameter_checksums import ParameterChecksums
+from .retained_graphs import RetainedGraphs
 from .run_totals import RunTotals
 from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
+from .step_meter import StepMeter
 
 SCHEMA = "perfdoctor.facts/1"
 
@@ -39,8 +45,14 @@ class Recording(Protocol):
     step: int
     detector: StepDetector
     windows: dict[str, dict[str, Any]]
+    flags_by_window: dict[str, dict[str, Any]]
     totals: RunTotals
+    meter: StepMeter
     core_usage: CoreUsage
+    memory: MemoryRecords
+    checkpoints: CheckpointCalls
+    debug_switches: DebugSwitches
+    retained: RetainedGraphs
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     scalers: ScalerRecords
@@ -92,14 +104,23 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "models": program.get("models"),
         "parameter_checksums": recording.checksums.samples,
         "amp": {**describe_amp(totals.counts), **recording.scalers.to_dict()},
+        "float64_sources": totals.float64_sources.found,
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
+        "collector": recording.meter.host_calls.describe_collector(),
+        "host_calls": recording.meter.host_calls.describe_calls(),
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
+        "debug_switches": recording.debug_switches.to_list(),
+        "retained": recording.retained.to_dict(),
+        "flags_by_window": recording.flags_by_window,
+        "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},
         "cores": describe_cores(recording.core_usage, recording.loaders.count_worker_cores(base_span_ns)),
         "libraries": program.get("libraries"),
         "devices": machine_facts.describe_gpus(),
         "cuda_memory": machine_facts.read_cuda_memory(),
+        "memory": recording.memory.to_dict(),
+        "checkpointing": recording.checkpoints.to_dict(),
         "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
         "notes": recording.notes,
     }

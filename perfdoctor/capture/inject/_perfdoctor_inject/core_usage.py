@@ -25,6 +25,9 @@ class CoreUsage:
         self._step_wall_ns = 0
         self._cpu_at_step = 0
         self._machine: list[tuple[int, int, int]] = []
+        # Where nothing limits the process, there is nothing to read at each step.
+        self._has_quota = read_quota() is not None
+        self._stopped: list[tuple[int, int]] = []
 
     def begin_step(self) -> None:
         """A step begins."""
@@ -43,6 +46,19 @@ class CoreUsage:
             busy_ns = read_machine_busy_ns()
             if busy_ns is not None:
                 self._machine = [*self._machine[:1], (now_ns, busy_ns, cpu_ns)]
+            stopped_ns = read_throttled_ns() if self._has_quota else None
+            if stopped_ns is not None:
+                self._stopped = [*self._stopped[:1], (now_ns, stopped_ns)]
+
+    def throttled_cores(self) -> float | None:
+        """Cores on which the quota of a control group stopped the process in the base window, on average.
+
+        None without a quota, or where the window is too short to say it: quotas count by intervals of 100 ms.
+        """
+        if len(self._stopped) < 2:
+            return None
+        (start_ns, before_ns), (end_ns, now_ns) = self._stopped
+        return round((now_ns - before_ns) / (end_ns - start_ns), 3) if end_ns - start_ns >= _MIN_SPAN_NS else None
 
     def training_cores(self) -> float | None:
         """Cores that this process used in the base window, on average; None where it had no step."""
@@ -75,6 +91,7 @@ def describe_cores(usage: CoreUsage, workers: float | None) -> dict[str, Any]:
         "training": usage.training_cores(),
         "workers": workers,
         "others": usage.other_cores(workers),
+        "throttled": usage.throttled_cores(),
         "local_ranks": count_local_ranks(),
     }
 
@@ -107,22 +124,51 @@ def read_quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") 
         root: Where control groups are mounted.
         groups: The file that names the groups of this process.
     """
+    read = {2: _read_quota_v2, 1: _read_quota_v1}
+    found = (read[version](folder) for version, folder in _group_folders(root, groups))
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def read_throttled_ns(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int | None:
+    """How long quotas have stopped the cores of this process's control groups so far; None where nothing says it.
+
+    Args:
+        root: Where control groups are mounted.
+        groups: The file that names the groups of this process.
+    """
+    found = (_read_throttled(folder) for _, folder in _group_folders(root, groups))
+    return max((ns for ns in found if ns is not None), default=None)
+
+
+def _group_folders(root: str, groups: str) -> list[tuple[int, str]]:
+    """The folders that may describe the control groups around this process, each with the version of its files."""
     try:
         with open(groups, encoding="utf-8", errors="replace") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
-        return None
-    quotas: list[float] = []
+        return []
+    found: list[tuple[int, str]] = []
     for _, controllers, path in (line for line in lines if len(line) == 3):
         if not controllers:
-            folders, read = (root, os.path.join(root, "unified")), _read_quota_v2
+            version, folders = 2, (root, os.path.join(root, "unified"))
         elif "cpu" in controllers.split(","):
-            folders, read = (os.path.join(root, "cpu"), os.path.join(root, controllers)), _read_quota_v1
+            version, folders = 1, (os.path.join(root, "cpu"), os.path.join(root, controllers))
         else:
             continue
-        for folder in folders:
-            quotas += [quota for group in _groups_upwards(path) if (quota := read(folder + group)) is not None]
-    return min(quotas, default=None)
+        found += [(version, folder + group) for folder in folders for group in _groups_upwards(path)]
+    return found
+
+
+def _read_throttled(folder: str) -> int | None:
+    """The time in a group's `cpu.stat`: `throttled_usec` in version 2, `throttled_time` in ns in version 1."""
+    try:
+        with open(os.path.join(folder, "cpu.stat"), encoding="utf-8") as file:
+            values = dict(line.split()[:2] for line in file if len(line.split()) >= 2)
+        if "throttled_usec" in values:
+            return int(values["throttled_usec"]) * 1000
+        return int(values["throttled_time"]) if "throttled_time" in values else None
+    except (OSError, ValueError):
+        return None
 
 
 def _groups_upwards(path: str) -> list[str]:

@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from .user_code import Location, user_location
-from .worker_fetches import Fetch, read_fetches
+from .user_code import Location, code_location, user_location
+from .worker_fetches import Fetch, local_fetches, read_fetches
 
 LOADER_SETTINGS = (
     "num_workers",
@@ -29,6 +29,45 @@ MAX_BATCHES_KEPT = 2000
 # A loop that waits in `__next__` for less than this without computing has found its batch ready: a queue that is empty
 # costs a switch to the worker and back, 0.05 ms and more.
 READY_NS = 50_000
+
+
+# Restarts of workers that are kept, one by one, for medians.
+MAX_RESTARTS_KEPT = 200
+
+
+class Wait(NamedTuple):
+    """One call of `__next__`, in nanoseconds.
+
+    Attributes:
+        wall_ns: How long it took.
+        cpu_ns: CPU time of the training thread in it.
+        process_cpu_ns: CPU time of the process in it.
+        fetch_ns: The part of it in which this thread itself fetched a batch; 0 with workers.
+        collate_ns: The part of that in `collate_fn`.
+    """
+
+    wall_ns: int
+    cpu_ns: int
+    process_cpu_ns: int
+    fetch_ns: int = 0
+    collate_ns: int = 0
+
+
+class Restart(NamedTuple):
+    """What it cost to end the workers of an epoch and to start those of the next one, in nanoseconds.
+
+    Attributes:
+        stop_ns: The `__next__` that found the epoch over and waited for its workers to end; None where the loop had
+            left the epoch before its end.
+        start_ns: `iter(loader)`, which starts processes.
+        first_batch_ns: The wait for the first batch of the new workers.
+        profiled: Whether the profiler recorded.
+    """
+
+    stop_ns: int | None
+    start_ns: int
+    first_batch_ns: int
+    profiled: bool
 
 
 @dataclass
@@ -47,8 +86,9 @@ class LoaderRecord:
         iterations: How many loops called `iter()` on the loader.
         first_batch_ns: The longest wait for the first batch of an iteration.
         ready: Batches that were there when the loop asked for them; only of loaders with workers.
-        waits: Wall time, the thread's and the process's CPU time of `__next__` in steps without a profiler, one by one,
-            without the first batch of each iteration.
+        waits: The calls of `__next__` in steps without a profiler, without the first batch of each iteration.
+        restarts: What it cost to start workers again, of the first iterations that did so.
+        restart_count: How often workers were started again.
         fetches: Batches that workers have loaded, those that were still known when they were asked for.
         batch_bytes: Size of the tensors of the first batch; None before it.
         batch_tensors: Their number.
@@ -65,12 +105,47 @@ class LoaderRecord:
     iterations: int = 0
     first_batch_ns: int | None = None
     ready: int = 0
-    waits: list[tuple[int, int, int]] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
+    restart_count: int = 0
     fetches: list[Fetch] = field(default_factory=list)
     workers: dict[int, int] = field(default_factory=dict)
     is_first_batch: bool = True
     batch_bytes: int | None = None
     batch_tensors: int | None = None
+    _stop_ns: int | None = None
+    _restart_ns: int | None = None
+
+    def begin_iteration(self, start_ns: int | None) -> None:
+        """A loop has called `iter()` on the loader; `start_ns` is what that took, None where it started no workers."""
+        self._restart_ns = start_ns if self.iterations else None
+        self.iterations += 1
+        self.is_first_batch = True
+
+    def note_restart(self, wait: Wait, *, profiled: bool) -> None:
+        """Add what the workers' new start has cost, once their first batch is there."""
+        if self._restart_ns is not None:
+            self.restart_count += 1
+            if len(self.restarts) < MAX_RESTARTS_KEPT:
+                self.restarts.append(Restart(self._stop_ns, self._restart_ns, wait.wall_ns, profiled))
+        self._restart_ns = self._stop_ns = None
+
+    def note_end(self, wait: Wait) -> None:
+        """Remember how long the `__next__` took that found the iteration over."""
+        self._stop_ns = wait.wall_ns
+
+    def describe_restarts(self) -> dict[str, Any] | None:
+        """How often workers were started again, and what that took in the median; None without workers."""
+        if not self.settings.get("num_workers"):
+            return None
+        chosen = [each for each in self.restarts if not each.profiled] or self.restarts
+        stops = [each.stop_ns for each in chosen if each.stop_ns is not None]
+        return {
+            "count": self.restart_count,
+            "stop_ns": _median(stops) if stops else None,
+            "start_ns": _median(each.start_ns for each in chosen) if chosen else None,
+            "first_batch_ns": _median(each.first_batch_ns for each in chosen) if chosen else None,
+        }
 
     def read_workers(self) -> None:
         """Read what the workers have written since the last call."""
@@ -99,25 +174,28 @@ class LoaderRecord:
                 "cpu_ns": _median(each.cpu_ns for each in chosen),
                 "process_cpu_ns": _median(each.process_cpu_ns for each in chosen),
                 "collate_ns": _median(each.collate_ns for each in chosen),
+                "items_ns": _median(each.wall_ns - each.collate_ns for each in chosen),
                 "queued_ns": _median(queued) if min(queued) >= 0 else None,
                 "max_ns": max(each.wall_ns for each in chosen),
             }
         if not self.waits:
             return None
+        fetched = [each for each in self.waits if each.fetch_ns]
         return {
             "where": "main",
             "batches": len(self.waits),
-            "median_ns": _median(wall for wall, _, _ in self.waits),
-            "cpu_ns": _median(cpu for _, cpu, _ in self.waits),
-            "process_cpu_ns": _median(cpu for _, _, cpu in self.waits),
-            "collate_ns": None,
+            "median_ns": _median(each.wall_ns for each in self.waits),
+            "cpu_ns": _median(each.cpu_ns for each in self.waits),
+            "process_cpu_ns": _median(each.process_cpu_ns for each in self.waits),
+            "collate_ns": _median(each.collate_ns for each in fetched) if fetched else None,
+            "items_ns": _median(each.fetch_ns - each.collate_ns for each in fetched) if fetched else None,
             "queued_ns": None,
-            "max_ns": max(wall for wall, _, _ in self.waits),
+            "max_ns": max(each.wall_ns for each in self.waits),
         }
 
     def to_dict(self, span_ns: tuple[int, int] | None = None) -> dict[str, Any]:
         """The record as it stands in facts.json; `span_ns` as in `describe_fetch`."""
-        return {**self._totals(), "fetch": self.describe_fetch(span_ns)}
+        return {**self._totals(), "fetch": self.describe_fetch(span_ns), "restarts": self.describe_restarts()}
 
     def _totals(self) -> dict[str, Any]:
         return {
@@ -133,7 +211,7 @@ class LoaderRecord:
             "ready": self.ready if self.settings.get("num_workers") else None,
             "batch_bytes": self.batch_bytes,
             "batch_tensors": self.batch_tensors,
-            "wait_median_ns": _median(wall for wall, _, _ in self.waits) if self.waits else None,
+            "wait_median_ns": _median(each.wall_ns for each in self.waits) if self.waits else None,
         }
 
 
@@ -166,8 +244,26 @@ def read_settings(loader: Any) -> dict[str, Any]:
         **values,
         "sampler": type(getattr(loader, "sampler", None)).__name__,
         "collate_fn": getattr(getattr(loader, "collate_fn", None), "__name__", None),
+        "collate_location": code_location(getattr(loader, "collate_fn", None)),
+        "items_location": _locate_items(getattr(loader, "dataset", None)),
         "start_method": context.get_start_method() if context is not None else None,
     }
+
+
+def _locate_items(dataset: Any) -> Location | None:
+    """Where the method of a data set is written that makes its items; None where it is torch's."""
+    for name in ("__getitems__", "__getitem__", "__iter__"):
+        place = code_location(getattr(type(dataset), name, None))
+        if place is not None:
+            return place
+    return None
+
+
+def starts_workers(loader: Any) -> bool:
+    """Whether `iter(loader)` starts worker processes: not where those of an earlier iteration persist."""
+    if not getattr(loader, "num_workers", 0):
+        return False
+    return not getattr(loader, "persistent_workers", False) or getattr(loader, "_iterator", None) is None
 
 
 def read_iterator_settings(iterator: Any) -> dict[str, Any]:
@@ -180,6 +276,8 @@ def read_iterator_settings(iterator: Any) -> dict[str, Any]:
         "batch_size": getattr(sampler, "batch_size", None),
         "sampler": type(getattr(sampler, "sampler", sampler)).__name__,
         "collate_fn": getattr(getattr(iterator, "_collate_fn", None), "__name__", None),
+        "collate_location": code_location(getattr(iterator, "_collate_fn", None)),
+        "items_location": _locate_items(getattr(iterator, "_dataset", None)),
         "start_method": start_method() if start_method is not None else None,
     }
 
@@ -195,8 +293,15 @@ class LoaderRecords:
         """Remember a new DataLoader and the user's line above the frame that made it."""
         self._by_object[loader] = LoaderRecord(read_settings(loader), user_location(frame))
 
-    def add_iterator(self, loader: Any, iterator: Any, frame: FrameType | None) -> None:
-        """Remember the iterator that a loop got from `iter(loader)`; the first one puts the loader on record."""
+    def add_iterator(self, loader: Any, iterator: Any, frame: FrameType | None, start_ns: int | None = None) -> None:
+        """Remember the iterator that a loop got from `iter(loader)`; the first one puts the loader on record.
+
+        Args:
+            loader: The loader.
+            iterator: Its new iterator.
+            frame: The frame that asked for it.
+            start_ns: How long that took, where it has started workers.
+        """
         record = self._by_object.get(loader)
         if record is None:
             record = self._by_object[loader] = LoaderRecord(read_settings(loader), None)
@@ -204,8 +309,7 @@ class LoaderRecords:
             self.records.append(record)
             record.location = user_location(frame)
             record.settings = read_settings(loader)
-        record.iterations += 1
-        record.is_first_batch = True
+        record.begin_iteration(start_ns)
         for process in getattr(iterator, "_workers", ()):
             record.workers.setdefault(process.pid, 0)
         self._by_object[iterator] = record
@@ -218,26 +322,31 @@ class LoaderRecords:
             record.batch_tensors = len(tensors)
             record.batch_bytes = sum(each.numel() * each.element_size() for each in tensors)
 
-    def add_wait(self, iterator: Any, wait: tuple[int, int, int], *, profiled: bool) -> None:
+    def add_wait(self, iterator: Any, wait: tuple[int, int, int], *, profiled: bool, exhausted: bool = False) -> None:
         """Add one call of the iterator's `__next__`.
 
         Args:
             iterator: The iterator.
             wait: How long the call took, and the CPU time of the training thread and of the process in it.
             profiled: Whether the profiler recorded, which makes loading slower.
+            exhausted: Whether it found no batch.
         """
+        call = Wait(*wait, *local_fetches.take())
         record = self._by_object.get(iterator)
         if record is None:
             record = LoaderRecord(read_iterator_settings(iterator), None, user_location(sys._getframe(1)), iterations=1)
             self._by_object[iterator] = record
             self.records.append(record)
-        wait_ns, cpu_ns, _ = wait
+        wait_ns, cpu_ns = call.wall_ns, call.cpu_ns
         record.batches += 1
         if record.is_first_batch:
             record.is_first_batch = False
             record.first_batch_ns = max(record.first_batch_ns or 0, wait_ns)
+            record.note_restart(call, profiled=profiled)
+        elif exhausted:
+            record.note_end(call)
         elif not profiled and len(record.waits) < MAX_BATCHES_KEPT:
-            record.waits.append(wait)
+            record.waits.append(call)
         record.ready += wait_ns - cpu_ns < READY_NS
         record.wait_ns += wait_ns
         record.wait_cpu_ns += cpu_ns

@@ -26,12 +26,14 @@ def cuda_is_initialized() -> bool:
 
 def describe_torch_flags() -> dict[str, Any]:
     """Switches of torch that decide how fast or how exact its kernels are."""
-    backends = torch.backends
+    backends, fills = torch.backends, getattr(torch.utils, "deterministic", None)
     return {
         "cudnn_benchmark": backends.cudnn.benchmark,
         "cudnn_allow_tf32": allows_tf32(backends.cudnn, getattr(backends.cudnn, "conv", None)),
         "matmul_allow_tf32": allows_tf32(backends.cuda.matmul, backends.cuda.matmul),
         "float32_matmul_precision": read_or_none(torch.get_float32_matmul_precision),
+        "cudnn_deterministic": backends.cudnn.deterministic,
+        "fill_uninitialized_memory": getattr(fills, "fill_uninitialized_memory", None),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "anomaly_detection": torch.is_anomaly_enabled(),
         "default_dtype": str(torch.get_default_dtype()),

@@ -14,15 +14,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from .parallel_facts import describe_ddp, describe_fsdp
 from .user_code import Location, constructor_location
 
-DDP_FLAGS = (
-    "find_unused_parameters",
-    "static_graph",
-    "gradient_as_bucket_view",
-    "bucket_bytes_cap",
-    "broadcast_buffers",
-)
 # A finding needs a few names only; a model of a thousand layers repeats the same ones.
 MAX_NAMES = 10
 # Channels and features must be multiples of eight for Tensor Cores (NVIDIA's rule).
@@ -101,14 +95,8 @@ def describe_model(model: nn.Module, lines: ModuleLines) -> dict[str, Any]:
         "recurrent_cells": sum(isinstance(module, nn.RNNCellBase) for _, module in modules),
         "data_parallel": isinstance(model, nn.DataParallel),
         "ddp": describe_ddp(model, lines.get(model)),
+        "fsdp": describe_fsdp(modules),
     }
-
-
-def describe_ddp(model: nn.Module, created: Location | None = None) -> dict[str, Any] | None:
-    """Settings of DistributedDataParallel, None for another model."""
-    if not isinstance(model, nn.parallel.DistributedDataParallel):
-        return None
-    return {**{name: getattr(model, name, None) for name in DDP_FLAGS}, "created": created}
 
 
 def find_biases_before_norms(modules: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module, nn.Module]]:

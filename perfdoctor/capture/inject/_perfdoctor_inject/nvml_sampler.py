@@ -13,8 +13,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from statistics import median
+from statistics import fmean, median
 from typing import Any
+
+from .gpu_processes import OtherProcesses, find_other_processes
 
 SAMPLE_INTERVAL_S = 0.05
 # Only the list of processes is slow to read: once a second.
@@ -22,6 +24,8 @@ SAMPLES_PER_PROCESS_COUNT = 20
 # 80 minutes of samples: a longer recording needs no finer record.
 MAX_SAMPLES = 100_000
 STOP_TIMEOUT_S = 1.0
+# The windows whose steps a report is about; "warm" are the steps between them.
+RECORDED_WINDOWS = ("base", "warm", "timing", "evidence")
 THROTTLE_REASONS = (
     (0x01, "idle"),
     (0x02, "application_clocks"),
@@ -43,7 +47,16 @@ MEDIAN_FIGURES = (
     "memory_percent",
     "memory_used_bytes",
 )
-EXTREME_FIGURES = ("pcie_generation", "pcie_width", "processes")
+EXTREME_FIGURES = (
+    "pcie_generation",
+    "pcie_width",
+    "processes",
+    "other_processes",
+    "other_memory_bytes",
+    "other_sm_percent",
+)
+# Percentage of the time in which kernels ran, from which on a sample is one under load: clocks and link rest below.
+BUSY_PERCENT = 50
 
 Sample = dict[str, Any]
 
@@ -68,6 +81,9 @@ class Gpu:
         self.handle = nvml.nvmlDeviceGetHandleByUUID(key) if by_uuid else nvml.nvmlDeviceGetHandleByIndex(key)
         self.index = self.query("nvmlDeviceGetIndex")
         self._processes: int | None = None
+        self._others: OtherProcesses | None = None
+        self._other_sm_percent: int | None = None
+        self._last_use_us = 0
 
     def query(self, name: str, *args: Any) -> Any:
         """What a documented function of NVML returns for this device, None when device or driver do not support it."""
@@ -79,11 +95,13 @@ class Gpu:
     def describe(self) -> dict[str, Any]:
         """The figures that do not change while a program runs."""
         limit_mw = self.query("nvmlDeviceGetEnforcedPowerLimit")
+        default_mw = self.query("nvmlDeviceGetPowerManagementDefaultLimit")
         return {
             "device": self.index,
             "name": to_text(self.query("nvmlDeviceGetName")),
             "max_sm_mhz": self.query("nvmlDeviceGetMaxClockInfo", self.nvml.NVML_CLOCK_SM),
             "power_limit_w": None if limit_mw is None else limit_mw / 1000,
+            "default_power_limit_w": None if default_mw is None else default_mw / 1000,
             "memory_total_bytes": getattr(self.query("nvmlDeviceGetMemoryInfo"), "total", None),
             "max_pcie_generation": self.query("nvmlDeviceGetMaxPcieLinkGeneration"),
             "max_pcie_width": self.query("nvmlDeviceGetMaxPcieLinkWidth"),
@@ -100,6 +118,9 @@ class Gpu:
         if number % SAMPLES_PER_PROCESS_COUNT == 0:
             running = self.query("nvmlDeviceGetComputeRunningProcesses")
             self._processes = None if running is None else len(running)
+            self._others = None if running is None else find_other_processes(running)
+            self._other_sm_percent = self._read_other_use()
+        others = self._others
         return {
             "t_ns": time.time_ns(),
             "device": self.index,
@@ -114,7 +135,23 @@ class Gpu:
             "pcie_generation": self.query("nvmlDeviceGetCurrPcieLinkGeneration"),
             "pcie_width": self.query("nvmlDeviceGetCurrPcieLinkWidth"),
             "processes": self._processes,
+            "other_processes": None if others is None else len(others.pids),
+            "other_memory_bytes": None if others is None else others.memory_bytes,
+            "other_sm_percent": self._other_sm_percent,
         }
+
+    def _read_other_use(self) -> int | None:
+        """Percentage of the SMs' time that processes of others took since the last look; None if unknown."""
+        if self._others is None or not self._others.pids:
+            return None
+        uses = self.query("nvmlDeviceGetProcessUtilization", self._last_use_us)
+        if not uses:
+            return None
+        self._last_use_us = max(use.timeStamp for use in uses)
+        highest: Counter[int] = Counter()
+        for use in uses:
+            highest[use.pid] = max(highest[use.pid], use.smUtil)
+        return min(sum(highest[pid] for pid in self._others.pids), 100)
 
     def _throttle(self) -> list[str] | None:
         """Why the clocks are not at their maximum, None when the driver gives no reasons."""
@@ -141,6 +178,33 @@ def summarize(samples: list[Sample]) -> dict[str, Any]:
     return summary
 
 
+def summarize_load(samples: list[Sample]) -> dict[str, Any]:
+    """What one device did in the samples of a window that were taken under load: clocks and link rest otherwise."""
+    busy = [sample for sample in samples if (sample["gpu_percent"] or 0) >= BUSY_PERCENT]
+    timed = [sample for sample in busy if sample["throttle"] is not None and sample["sm_mhz"] is not None]
+    reasons = sorted({reason for sample in timed for reason in sample["throttle"]})
+    clocks = {name: [sample["sm_mhz"] for sample in timed if name in sample["throttle"]] for name in reasons}
+    links = [
+        (s["pcie_generation"], s["pcie_width"]) for s in busy if None not in (s["pcie_generation"], s["pcie_width"])
+    ]
+    return {
+        "samples": len(samples),
+        "busy": len(busy),
+        "clocked": len(timed),
+        "sm_mhz": round(fmean(sample["sm_mhz"] for sample in timed), 1) if timed else None,
+        "power_w": _mean([sample["power_w"] for sample in busy if sample["power_w"] is not None]),
+        "temperature_c": _mean([sample["temperature_c"] for sample in busy if sample["temperature_c"] is not None]),
+        "reasons": {name: {"samples": len(mhz), "sm_mhz": round(fmean(mhz), 1)} for name, mhz in clocks.items()},
+        "linked": len(links),
+        "pcie_generation": max((generation for generation, _ in links), default=None),
+        "pcie_width": max((width for _, width in links), default=None),
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return round(fmean(values), 1) if values else None
+
+
 def devices_in_use(cuda: Any) -> tuple[str | int, ...]:
     """The keys by which NVML finds the GPUs that this process uses; torch must have initialised CUDA.
 
@@ -163,18 +227,25 @@ def nvml_key(cuda: Any, index: int) -> str | int:
 class GpuSampler:
     """The thread that samples, from `start` to `stop`."""
 
-    def __init__(self, keys: tuple[str | int, ...], write: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        keys: tuple[str | int, ...],
+        write: Callable[[str], None],
+        read_window: Callable[[], str | None] = lambda: None,
+    ) -> None:
         """Start nothing yet.
 
         Args:
             keys: What `devices_in_use` returned.
             write: Called in the thread with each sample as a line of JSON.
+            read_window: Returns the window that the program is in, as steps.jsonl names it.
         """
         self.status = "starting"
         self.why: str | None = None
         self.driver: str | None = None
         self._keys = keys
         self._write = write
+        self._read_window = read_window
         self._stopped = threading.Event()
         self._devices: list[dict[str, Any]] = []
         self._samples: dict[Any, list[Sample]] = {}
@@ -197,8 +268,14 @@ class GpuSampler:
             "why": self.why,
             "driver": self.driver,
             "period_ns": round(SAMPLE_INTERVAL_S * 1e9),
-            "devices": [{**each, **summarize(list(self._samples[each["device"]]))} for each in list(self._devices)],
+            "devices": [self._summarize_device(each) for each in list(self._devices)],
         }
+
+    def _summarize_device(self, device: dict[str, Any]) -> dict[str, Any]:
+        samples = list(self._samples[device["device"]])
+        by_window = {name: [each for each in samples if each["window"] == name] for name in RECORDED_WINDOWS}
+        loads = {name: summarize_load(of_window) for name, of_window in by_window.items() if of_window}
+        return {**device, **summarize(samples), "under_load": loads}
 
     def _run(self) -> None:
         try:
@@ -227,7 +304,7 @@ class GpuSampler:
         self.status = "sampled"
         for number in range(MAX_SAMPLES):
             for gpu in gpus:
-                sample = gpu.sample(number)
+                sample = {**gpu.sample(number), "window": self._read_window()}
                 self._samples[gpu.index].append(sample)
                 self._write(json.dumps(sample, separators=(",", ":")) + "\n")
             if self._stopped.wait(SAMPLE_INTERVAL_S):

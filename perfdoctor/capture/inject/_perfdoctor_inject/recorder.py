@@ -15,10 +15,13 @@ from typing import Any
 
 import torch
 
+from .checkpoint_calls import CheckpointCalls
 from .collect_facts import collect_facts, describe_program
 from .core_usage import CoreUsage
+from .debug_switches import DebugSwitches
 from .loader_records import LoaderRecords
-from .machine_facts import cuda_is_initialized
+from .machine_facts import cuda_is_initialized, describe_torch_flags
+from .memory_records import MemoryRecords, count_samples
 from .messages import USER_PROFILER, leave_marker, warn
 from .model_facts import ModuleLines
 from .nvml_sampler import GpuSampler, devices_in_use
@@ -28,7 +31,8 @@ from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
-from .run_totals import RunTotals
+from .retained_graphs import RetainedGraphs
+from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals
 from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_meter import StepMeter
@@ -57,7 +61,11 @@ MAX_INTERRUPTIONS = 3
 MAX_STREAMED_STEPS = 200_000
 
 
-class StepRange:
+# The range around `iter(loader)` that starts workers; torch has one around `__next__` only.
+LOADER_START = "perfdoctor::loader_start"
+
+
+class RecordedRange:
     """A range in the trace, opened when made; not by `record_function`, whose marks of steps are the program's own."""
 
     def __init__(self, name: str) -> None:
@@ -83,6 +91,7 @@ class Recorder:
         folder: The rank's folder, None before the first whole step.
         step: Number of the running step.
         windows: The recorded windows, as they stand in facts.json.
+        flags_by_window: Torch's flags as each window began: programs set some in a block, and at exit they are gone.
         notes: What went wrong, without a full stop.
         is_forked_helper: Whether this process was forked from one that is recorded.
     """
@@ -114,8 +123,13 @@ class Recorder:
         self.checksums = ParameterChecksums()
         self.totals = RunTotals()
         self.core_usage = CoreUsage()
+        self.memory = MemoryRecords()
+        self.checkpoints = CheckpointCalls()
+        self.debug_switches = DebugSwitches()
+        self.retained = RetainedGraphs()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
+        self.flags_by_window: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.step = 0
         self.gpu_sampler: GpuSampler | None = None
@@ -165,7 +179,13 @@ class Recorder:
         self._in_loader = False
         self._loader_wait_ns += wait[0]
         self.loaders.add_batch(iterator, batch)
-        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
+        self.meter.add_samples(count_samples(batch))
+        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared, exhausted=batch is None)
+
+    def on_loader_start(self) -> RecordedRange | None:
+        """Workers of a loader are about to be started; a range of the trace, where one is recorded."""
+        self.meter.see("worker_start")
+        return RecordedRange(LOADER_START) if self.profiler.recording else None
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -177,6 +197,7 @@ class Recorder:
         self._end_step_if(self.detector.on_backward())
         self._close_window_in_long_step()
         self.meter.add_backward()
+        self.debug_switches.on_backward()
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
@@ -284,6 +305,7 @@ class Recorder:
                 self.gpu_sampler.stop()
             self._close_window(partial=True)
             self._describe_program()
+            self.retained.look_last(self.step)
         except Exception as error:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
@@ -407,7 +429,10 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
+        self.meter.host_calls.end_step(dur_ns, profiled=label not in UNPROFILED_WINDOWS)
         self.optimizers.end_step(window)
+        self.checkpoints.end_step(window)
+        self.debug_switches.end_step(label)
         self.core_usage.end_step(window, dur_ns)
         if self.profiler.recording:
             self._recorded_steps += 1
@@ -416,7 +441,7 @@ class Recorder:
 
     def _open_step_ranges(self) -> None:
         if self.plan.stage.counted and self.profiler.recording:
-            self._step_range = StepRange(f"ProfilerStep#{self.step}")
+            self._step_range = RecordedRange(f"ProfilerStep#{self.step}")
         if self.profiler.recording:
             self.ranges.start(profiled=True)
         self.ranges.begin_step()
@@ -468,6 +493,7 @@ class Recorder:
         from torch.utils.data import get_worker_info
 
         self.rank, self.world_size = rank_and_world_size()
+        self.meter.host_calls.wants_checksums = self.world_size > 1
         self.pid = os.getpid()
         ranks = self.settings.ranks
         return get_worker_info() is None and (ranks is None or self.rank in ranks)
@@ -486,6 +512,7 @@ class Recorder:
             self.core_usage = CoreUsage()
         self._start_gpu_sampler()
         if self.plan.stage is not old:
+            self.memory.end_window(old.window, self.step)
             self._begin_stage()
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
@@ -494,10 +521,13 @@ class Recorder:
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
+        if stage.window in TIMED_WINDOWS:
+            self.flags_by_window[stage.window] = describe_torch_flags()
         if stage.trace is None:
             return
         if not self.profiler.prepared:
             self._describe_program()
+            self.retained.look_first(self.step)
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
             self.profiler.prepare(stage.trace, self._events_per_step.get("timing", 0) if self.plan.adapts else 0)
@@ -511,7 +541,8 @@ class Recorder:
     def _start_gpu_sampler(self) -> None:
         """Sample NVML from the first step boundary after the program has initialised CUDA until all is recorded."""
         if self.gpu_sampler is None and self.folder is not None and not self.plan.finished and cuda_is_initialized():
-            self.gpu_sampler = GpuSampler(devices_in_use(torch.cuda), self.folder.write_sample)
+            keys, plan = devices_in_use(torch.cuda), self.plan
+            self.gpu_sampler = GpuSampler(keys, self.folder.write_sample, lambda: plan.stage.window)
             self.gpu_sampler.start()
 
     def _close_window(self, *, partial: bool) -> None:
@@ -574,6 +605,7 @@ class Recorder:
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
         self._describe_program()
+        self.retained.look_last(self.step)
         self._write_facts("recorded")
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")

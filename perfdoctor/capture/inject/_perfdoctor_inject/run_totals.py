@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from .compile_counters import CompilesByWindow
+from .float64_sources import Float64Sources
 from .step_meter import StepWork
 from .user_code import Location, user_location
 
@@ -19,7 +20,18 @@ TIMED_WINDOWS = ("base", "timing", "evidence")
 # Windows without a profiler, after the warm-up of the program.
 UNPROFILED_WINDOWS = ("base", "after")
 # Of each step of a timed window, in facts.json.
-WORK_NAMES = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards")
+WORK_NAMES = (
+    "cpu_ns",
+    "process_cpu_ns",
+    "preempted",
+    "system_cpu_ns",
+    "minor_faults",
+    "batches",
+    "backwards",
+    "gc_ns",
+    "host_call_ns",
+    "samples",
+)
 # The median of the run is of this many unprofiled steps at most: 8 bytes each.
 MAX_UNPROFILED_STEPS = 200_000
 # A run has changed when the median of this many late steps has, by so much: early steps of many programs are shorter
@@ -49,6 +61,7 @@ class RunTotals:
         user_profiled_steps: Steps in which a profiler of the program ran.
         compiles: What was compiled in the steps of each window.
         threads_set: The line that called `torch.set_num_threads` last; None where none did.
+        float64_sources: The lines that ask for float64.
     """
 
     def __init__(self) -> None:
@@ -60,10 +73,12 @@ class RunTotals:
         self.steps = self.user_profiled_steps = 0
         self.compiles = CompilesByWindow()
         self.threads_set: Location | None = None
+        self.float64_sources = Float64Sources()
         self._last_step_ns = 0
         self._first_step_end_ns = 0
         self._first_step_ns = 0
         self._unprofiled_ns = array("q")
+        self._unprofiled_steps = self._unprofiled_total_ns = 0
 
     def count_call(self, name: str) -> None:
         """Add one call."""
@@ -88,6 +103,9 @@ class RunTotals:
         self.steps += 1
         self.user_profiled_steps += label == "user_profiler"
         self._last_step_ns = dur_ns
+        if label in UNPROFILED_WINDOWS:
+            self._unprofiled_steps += 1
+            self._unprofiled_total_ns += dur_ns
         if label in UNPROFILED_WINDOWS and len(self._unprofiled_ns) < MAX_UNPROFILED_STEPS:
             self._unprofiled_ns.append(dur_ns)
         if label == "after":
@@ -125,11 +143,13 @@ class RunTotals:
         return not 1 / CHANGED_RATIO <= now / max(before, 1) <= CHANGED_RATIO
 
     def describe_run(self) -> dict[str, Any]:
-        """The whole run: its steps, the median of those without a profiler, and its time."""
+        """The whole run: its steps and its time; of the steps without a profiler their number, median and time."""
         return {
             "steps": self.steps,
             "median_ns": int(statistics.median(self._unprofiled_ns)) if self._unprofiled_ns else None,
             "seen_ns": self.seen_ns(),
+            "unprofiled_steps": self._unprofiled_steps,
+            "unprofiled_ns": self._unprofiled_total_ns,
         }
 
     def seen_ns(self) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import overrides
 
+from .module_lines import ModuleLines
 from .tracebacks import remove_own_frames
 from .user_code import user_line
 
@@ -64,6 +65,7 @@ class SourceLines:
     def __init__(self) -> None:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
+        self._module_lines = ModuleLines()
 
     def start(self) -> None:
         """Push the mode, unless compiled code would have to be compiled again."""
@@ -72,6 +74,7 @@ class SourceLines:
         self._mode = SourceLineMode()
         self._protect_from_user_modes(self._mode)
         _modes._push_mode(self._mode)
+        self._module_lines.start()
 
     def stop(self) -> None:
         """Remove the mode from wherever it stands in the stack; without a mode, do nothing."""
@@ -79,6 +82,7 @@ class SourceLines:
         if mode is None:
             return
         mode.is_active = False
+        self._module_lines.stop()
         if self._restore_exit is not None:
             self._restore_exit()
             self._restore_exit = None

@@ -1,4 +1,4 @@
-"""What the running step costs and does: CPU time, preemption, and the calls that the hooks have seen in it.
+"""What the running step costs and does: CPU time, preemption, page faults, and the calls that the hooks have seen.
 
 CPU time tells work from waiting, and involuntary context switches tell a slow step from a step that other programs
 kept off its core. The calls tell steps of unequal work apart: micro-batches, checkpoints, evaluation in between.
@@ -6,13 +6,14 @@ kept off its core. The calls tell steps of unequal work apart: micro-batches, ch
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from .host_calls import HostCalls
 
 try:
     import resource
@@ -38,19 +39,29 @@ class StepWork:
         cpu_ns: CPU time of the training thread.
         process_cpu_ns: CPU time of all threads of the process.
         preempted: How often the system took the core from the training thread (involuntary context switches).
+        system_cpu_ns: CPU time that the system spent for all threads of the process: page faults, reads, switches.
+        minor_faults: Pages that the process touched for the first time since the system gave them to it.
         batches: Batches that loaders returned.
         backwards: Backward passes: micro-batches, for gradient accumulation.
         optimizer_steps: Calls of `Optimizer.step`.
-        contains: What else was seen in the step: save, evaluation, rollout, compile, gc.
+        gc_ns: Time in which garbage was collected: the oldest generation, and calls of `gc.collect`.
+        host_call_ns: Time in calls that wait for a disk or copy models, see `HostCalls`.
+        contains: What else was seen in the step: save, evaluation, worker_start, rollout, compile, gc.
+        samples: Samples in these batches, by the first dimension of each; None where batches have no tensors.
     """
 
     cpu_ns: int | None = None
     process_cpu_ns: int | None = None
     preempted: int | None = None
+    system_cpu_ns: int | None = None
+    minor_faults: int | None = None
     batches: int = 0
     backwards: int = 0
     optimizer_steps: int = 0
+    gc_ns: int = 0
+    host_call_ns: int = 0
     contains: tuple[str, ...] = ()
+    samples: int | None = None
 
     @property
     def amount(self) -> int:
@@ -63,9 +74,14 @@ class StepWork:
             "cpu_ns": self.cpu_ns,
             "process_cpu_ns": self.process_cpu_ns,
             "preempted": self.preempted,
+            "system_cpu_ns": self.system_cpu_ns,
+            "minor_faults": self.minor_faults,
             "batches": self.batches,
             "backwards": self.backwards,
             "optimizer_steps": self.optimizer_steps,
+            "gc_ns": self.gc_ns,
+            "host_call_ns": self.host_call_ns,
+            "samples": self.samples,
         }
         return {**values, "contains": list(self.contains)} if self.contains else values
 
@@ -81,6 +97,17 @@ def count_preemptions() -> int | None:
     return None if GETRUSAGE_THREAD is None else int(resource.getrusage(GETRUSAGE_THREAD).ru_nivcsw)
 
 
+def read_memory_work() -> tuple[int, int] | None:
+    """System CPU time in ns and minor page faults of the process so far; None where the system does not count them.
+
+    The system knows its share by ticks of 4 to 10 ms: of many steps it is right on average, of one it is not.
+    """
+    if GETRUSAGE_THREAD is None:  # Windows has no resource, others count less
+        return None
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return int(usage.ru_stime * 1e9), int(usage.ru_minflt)
+
+
 class StepMeter:
     """The clocks and counts of the running step.
 
@@ -89,18 +116,20 @@ class StepMeter:
         backwards: Backward passes in this step so far.
         optimizer_steps: Calls of `Optimizer.step` in this step so far.
         no_grad_blocks: Blocks without gradients entered in this step.
+        host_calls: Garbage collections, and calls that wait for a disk or copy models.
     """
 
     def __init__(self) -> None:
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._samples: int | None = None
         self._unused_batches = 0
         self._batch_is_unused = False
         self._usual_unused_batches: int | None = None
         self._seen: list[str] = []
         self._thread: int | None = None
         self._clocks: tuple[int, int, int | None] = (0, 0, None)
-        self._collection_start_ns = 0
-        self._collection_ns = 0
+        self.host_calls = HostCalls()
+        self._memory_work: tuple[int, int] | None = None
         self._first_node = 0
         self._evaluation_since: tuple[int, int] | None = None
         self._evaluates_later = False
@@ -108,13 +137,15 @@ class StepMeter:
     def begin_step(self) -> None:
         """Begin a step in the calling thread."""
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._samples = None
         self._unused_batches = 0
-        self._collection_ns = 0
+        self.host_calls.begin_step()
         self._seen = ["evaluation"] if self._evaluates_later else []
         self._evaluates_later = False
         self._evaluation_since = None
         self._thread = threading.get_ident()
         self._first_node = count_graph_nodes()
+        self._memory_work = read_memory_work()
         self._clocks = time.thread_time_ns(), time.process_time_ns(), count_preemptions()
 
     def estimate_events(self) -> int:
@@ -134,20 +165,31 @@ class StepMeter:
             process_cpu_ns = time.process_time_ns() - self._clocks[1]
             before, now = self._clocks[2], count_preemptions()
             preempted = None if before is None or now is None else now - before
+        first, last = self._memory_work, read_memory_work()
         return StepWork(
-            cpu_ns,
-            process_cpu_ns,
-            preempted,
-            self.batches,
-            self.backwards,
-            self.optimizer_steps,
-            self._list_contents(compiled, uses_loader),
+            cpu_ns=cpu_ns,
+            process_cpu_ns=process_cpu_ns,
+            preempted=preempted,
+            system_cpu_ns=None if first is None or last is None else max(last[0] - first[0], 0),
+            minor_faults=None if first is None or last is None else last[1] - first[1],
+            batches=self.batches,
+            backwards=self.backwards,
+            optimizer_steps=self.optimizer_steps,
+            gc_ns=self.host_calls.gc_ns,
+            host_call_ns=self.host_calls.call_ns,
+            contains=self._list_contents(compiled, uses_loader),
+            samples=self._samples,
         )
 
     def add_batch(self) -> None:
         """A loader has returned a batch."""
         self.batches += 1
         self._batch_is_unused = True
+
+    def add_samples(self, samples: int | None) -> None:
+        """A batch of a loader has so many samples; None where it has no tensors."""
+        if samples is not None:
+            self._samples = (self._samples or 0) + samples
 
     def on_loader_next(self) -> None:
         """The loop asks for the next batch: a batch that saw no backward pass was evaluated, or belongs to a pair."""
@@ -167,24 +209,6 @@ class StepMeter:
         if content == "evaluation":
             self._evaluation_since = (self.batches, self.no_grad_blocks)
 
-    def on_collection(self, phase: str, info: dict[str, int]) -> None:
-        """Python's garbage collector starts or stops; only its oldest generation takes long."""
-        if info["generation"] < 2:
-            return
-        if phase == "start":
-            self._collection_start_ns = time.perf_counter_ns()
-        elif self._collection_start_ns:
-            self._collection_ns += time.perf_counter_ns() - self._collection_start_ns
-
-    def watch_collections(self) -> None:
-        """Time the garbage collector from now on."""
-        gc.callbacks.append(self.on_collection)
-
-    def stop_watching(self) -> None:
-        """Time the garbage collector no longer."""
-        if self.on_collection in gc.callbacks:
-            gc.callbacks.remove(self.on_collection)
-
     def _list_contents(self, compiled: bool, uses_loader: bool) -> tuple[str, ...]:
         contents = list(self._seen)
         since = self._evaluation_since
@@ -203,6 +227,6 @@ class StepMeter:
             contents.append("rollout")
         if compiled:
             contents.append("compile")
-        if self._collection_ns >= LONG_COLLECTION_NS:
+        if self.host_calls.gc_ns >= LONG_COLLECTION_NS:
             contents.append("gc")
         return tuple(dict.fromkeys(contents))

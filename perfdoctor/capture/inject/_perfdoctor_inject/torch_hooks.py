@@ -18,8 +18,14 @@ import torch
 from torch.amp import autocast_mode, grad_scaler
 from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import checkpoint
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .checkpoint_calls import wrap_checkpoint
+from .debug_switches import DebugHooks
+from .float64_sources import asks_for_float64
+from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
+from .loader_records import starts_workers
 from .model_facts import LOCATED_MODULES
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
@@ -78,11 +84,16 @@ class Hooks:
         for clipping in (torch.nn.utils, torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 self._patch(clipping, name, self._wrap_clipping)
-        self._patch(torch, "save", self._wrap_to_see("save"))
         self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
         self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
-        self.recorder.meter.watch_collections()
-        self._undo.append(self.recorder.meter.stop_watching)
+        for owner, name, call in WATCHED_CALLS:
+            self._patch(owner, name, wrap_host_call(self, call))
+        self._undo.append(watch_collections(self))
+        self._patch(checkpoint, "checkpoint", self._wrap_checkpoint)
+        DebugHooks(self.recorder.debug_switches, self.recorder.is_listening, self.call_recorder).install(self._patch)
+        self._patch(torch.nn.Module, "double", self._wrap_float64("Module.double"))
+        self._patch(torch.nn.Module, "to", self._wrap_float64("Module.to"))
+        self._patch(torch, "set_default_dtype", self._wrap_float64("set_default_dtype"))
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
@@ -172,14 +183,24 @@ class Hooks:
         return wrap
 
     def _wrap_loader_iter(self, original: Function) -> Function:
+        recorder = self.recorder
+
         def __iter__(loader: Any) -> Any:  # noqa: N807
+            starts = not recorder.finished and self.call_recorder(starts_workers, loader)
+            start = self.call_recorder(recorder.on_loader_start) if starts and recorder.is_listening() else None
+            start_ns = time.perf_counter_ns()
             try:
                 iterator = original(loader)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
-            if not self.recorder.finished:
-                self.call_recorder(self.recorder.loaders.add_iterator, loader, iterator, sys._getframe(1))
+            finally:
+                spent_ns = time.perf_counter_ns() - start_ns
+                if start:
+                    self.call_recorder(start.close)
+            if not recorder.finished:
+                frame = sys._getframe(1)
+                self.call_recorder(recorder.loaders.add_iterator, loader, iterator, frame, spent_ns if starts else None)
             return iterator
 
         return __iter__
@@ -438,6 +459,32 @@ class Hooks:
                     raise
 
             return see_and_call
+
+        return wrap
+
+    def _wrap_checkpoint(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def is_listening() -> bool:
+            # A backward pass that computes a part again calls the checkpoints inside of it again.
+            return not self._is_in_backward and recorder.is_listening()
+
+        return wrap_checkpoint(recorder.checkpoints, is_listening, self.call_recorder)(original)
+
+    def _wrap_float64(self, call: str) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper notes the line, where the call asks for float64."""
+
+        def wrap(original: Function) -> Function:
+            def convert(*args: Any, **kwargs: Any) -> Any:
+                if self.recorder.is_listening() and (call == "Module.double" or asks_for_float64(args, kwargs)):
+                    self.call_recorder(self.recorder.totals.float64_sources.note, call, sys._getframe(1))
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+
+            return convert
 
         return wrap
 

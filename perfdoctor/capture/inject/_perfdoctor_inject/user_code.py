@@ -71,6 +71,20 @@ def constructor_location(frame: FrameType | None, made: Any) -> Location | None:
     return user_location(frame)
 
 
+def code_location(function: Any) -> Location | None:
+    """Where a function, a method or the `__call__` of an object is written; None for what is torch's or not Python's.
+
+    A `functools.partial` is written where its function is.
+    """
+    function = getattr(function, "func", function)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None and function is not None and not isinstance(function, type):
+        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
+    if code is None or code.co_filename.startswith(_skipped_prefixes):
+        return None
+    return {"file": name_file(code.co_filename), "line": code.co_firstlineno, "function": code.co_name}
+
+
 def user_line(frame: FrameType | None) -> str | None:
     """`@file:line function` of the innermost frame of the user's code, else of a library other than torch.
 
@@ -119,6 +133,14 @@ def _find_room(file: str) -> int:
         return _TORCH
     # "<string>" is what dataclasses generate; of `python -c` there is no other frame, which is found all the same.
     return _LIBRARY if file.startswith((*LIBRARY_FOLDERS, "<frozen", "<string>")) else _USER
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file, by the name in its code, is the user's; each is looked at once."""
+    room = _room_of_file.get(file)
+    if room is None:
+        room = _room_of_file[file] = _find_room(file)
+    return room == _USER
 
 
 def is_foreign_file(file: str) -> bool:

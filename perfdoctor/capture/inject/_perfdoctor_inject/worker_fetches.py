@@ -1,7 +1,8 @@
-"""What loading a batch takes in the worker processes of a DataLoader.
+"""What loading a batch takes: the items of the data set, and putting them together (`collate_fn`).
 
-Each worker writes the times of its last batches to a small file that it maps into memory, and the training process
-reads the files of the workers it knows. This works however workers are started, and needs neither locks nor a message:
+Where the training process loads, the times are kept for the record of the loader. Each worker writes the times of its
+last batches to a small file that it maps into memory, and the training process reads the files of the workers it knows.
+This works however workers are started, and needs neither locks nor a message:
 a row is written before the count that makes it visible.
 """
 
@@ -11,6 +12,7 @@ import functools
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,6 +48,27 @@ class Fetch(NamedTuple):
     process_cpu_ns: int
     collate_ns: int
     queued_ns: int
+
+
+class LocalFetches(threading.local):
+    """What this thread has fetched itself since it was last asked, without workers.
+
+    Attributes:
+        wall_ns: Time in `fetch`.
+        collate_ns: The part of it in `collate_fn`.
+    """
+
+    def __init__(self) -> None:
+        self.wall_ns = self.collate_ns = 0
+
+    def take(self) -> tuple[int, int]:
+        """Both times, which begin at 0 again."""
+        taken = self.wall_ns, self.collate_ns
+        self.wall_ns = self.collate_ns = 0
+        return taken
+
+
+local_fetches = LocalFetches()
 
 
 class FetchWriter:
@@ -99,9 +122,9 @@ def _writer_of_this_worker() -> FetchWriter | None:
 
 
 class _TimedCollate:
-    """A `collate_fn` that adds its time to the writer; it passes on arguments, result and errors."""
+    """A `collate_fn` that adds its time to a writer; it passes on arguments, result and errors."""
 
-    def __init__(self, collate: Callable[..., Any], writer: FetchWriter) -> None:
+    def __init__(self, collate: Callable[..., Any], writer: FetchWriter | LocalFetches) -> None:
         self._collate, self._writer = collate, writer
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -124,6 +147,26 @@ def _read_queued_ns() -> int:
         return _UNKNOWN
 
 
+def _time_collate(fetcher: Any, writer: FetchWriter | LocalFetches) -> None:
+    """Let a fetcher, which belongs to one iterator, time its `collate_fn`."""
+    collate = getattr(fetcher, "collate_fn", None)
+    if callable(collate) and type(collate) is not _TimedCollate:
+        fetcher.collate_fn = _TimedCollate(collate, writer)
+
+
+def _fetch_here(original: Callable[..., Any], fetcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Fetch a batch in a process that is no worker, and add its time to `local_fetches`."""
+    _time_collate(fetcher, local_fetches)
+    start_ns = time.perf_counter_ns()
+    try:
+        return original(fetcher, *args, **kwargs)
+    except BaseException as error:
+        remove_own_frames(error)
+        raise
+    finally:
+        local_fetches.wall_ns += time.perf_counter_ns() - start_ns
+
+
 def wrap_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `fetch` of a dataset fetcher: in a worker, each call becomes a row of the worker's file."""
 
@@ -132,13 +175,11 @@ def wrap_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
         writer = _writer_of_this_worker()
         if writer is None:
             try:
-                return original(fetcher, *args, **kwargs)
+                return _fetch_here(original, fetcher, args, kwargs)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
-        collate = getattr(fetcher, "collate_fn", None)
-        if callable(collate) and type(collate) is not _TimedCollate:
-            fetcher.collate_fn = _TimedCollate(collate, writer)
+        _time_collate(fetcher, writer)
         writer.collate_ns = 0
         queued_ns = _read_queued_ns()
         start_ns, cpu_ns, process_ns = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()

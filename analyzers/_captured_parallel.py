@@ -1,4 +1,4 @@
-"""What a capture says of the model that is wrapped in DistributedDataParallel: its settings, and the line to change."""
+"""What a capture says of a data-parallel model: the settings of its wrapper, and the line to change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from perfdoctor.rules import SourceLocation, captured_list, captured_part
 
 
 def captured_ddp_of(facts: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The captured settings of the first wrapped model; empty without one."""
-    wrapped = (captured_part(model, "ddp") for model in captured_list(facts, "models"))
+    """The captured settings of DistributedDataParallel of the first wrapped model; empty without one."""
+    return _first_of(facts, "ddp")
+
+
+def captured_fsdp_of(facts: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The captured settings of FSDP of the first sharded model; empty without one."""
+    return _first_of(facts, "fsdp")
+
+
+def _first_of(facts: Mapping[str, Any] | None, wrapper: str) -> Mapping[str, Any]:
+    wrapped = (captured_part(model, wrapper) for model in captured_list(facts, "models"))
     return next((settings for settings in wrapped if settings), {})
 
 

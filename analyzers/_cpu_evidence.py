@@ -1,0 +1,121 @@
+"""Programs on the CPU: the own time of ops, and what a window with recorded inputs says of the window without them.
+
+`perfdoctor run` analyses a window that has no shapes, because recording them costs time, and records shapes of the same
+program in another one. What is known of an op there holds for the op that stands at the same place of the step here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace
+from perfdoctor.rules import intervals as iv
+
+# An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
+_LEAST_NS = 5_000
+
+
+def own_time_of(trace: Trace) -> Int64Array:
+    """The time of each op without the ops inside: a convolution allocates its result, and computes after that."""
+    ops = trace.ops
+    inside = np.flatnonzero(ops.parent != NONE)
+    children_ns = np.bincount(ops.parent[inside], ops.dur_ns[inside], minlength=len(ops.parent))
+    own_ns: Int64Array = ops.dur_ns - children_ns.astype(np.int64)
+    return own_ns
+
+
+def computing_ops(rank: Rank) -> BoolArray:
+    """For each op of the window whether it computes itself, and longer than it takes to call it.
+
+    Ops that run while the loop waits for a batch are the loader's.
+    """
+    ops = rank.trace.ops
+    inside = iv.contains(iv.subtract(rank.window, rank.loader_waits.intervals), ops.start_ns)
+    result: BoolArray = inside & (own_time_of(rank.trace) >= _LEAST_NS)
+    return result
+
+
+def rank_with_shapes(rank: Rank) -> Rank | None:
+    """The rank where its ops have recorded inputs, else its evidence window; None where neither has any."""
+    for each in (rank, rank.evidence):
+        if each is not None and (each.trace.ops.dims >= 0).any():
+            return each
+    return None
+
+
+def project(rank: Rank, shaped: Rank, marks: BoolArray) -> BoolArray:
+    """What is true of some ops of another window, for the ops of this one.
+
+    Ops are the same where they are as many of a name in the step, and at the same place among them. Of a name that is
+    called more or less often in a step than there, all are marked if most of its time there is::
+
+        last step of the other window   mul*  add  mul        (* marked)
+        a step of this one              mul*  add  mul
+        a step of this one              mul   add  mul  mul   half of mul's time or less is marked there
+
+    Args:
+        rank: The rank.
+        shaped: The rank itself, or its evidence window.
+        marks: For each op of `shaped` whether it is marked.
+    """
+    if shaped is rank:
+        return marks
+    here, there = _Places(rank), _Places(shaped)
+    codes = {name: code for code, name in enumerate(shaped.trace.strings)}
+    same = np.array([codes.get(name, NONE) for name in rank.trace.strings], np.int64)
+    of_marked, of_all = (
+        np.bincount(there.name, weights=there.dur_ns * weight, minlength=len(codes) + 1)
+        for weight in (marks[there.rows], np.ones(len(there.rows)))
+    )
+    mostly = np.append(of_marked > of_all / 2, False)
+    last = np.flatnonzero(there.step == there.step.max()) if len(there.rows) else np.empty(0, np.int64)
+    count = np.bincount(there.name[last], minlength=len(codes) + 1)
+    first = np.cumsum(count) - count
+    at = np.zeros(len(last) + 1, bool)
+    at[first[there.name[last]] + there.place[last]] = marks[there.rows[last]]
+    name = same[here.name]
+    known = (name >= 0) & (count[name] == here.count) & (here.count > 0)
+    result = np.zeros(len(rank.trace.ops), bool)
+    result[here.rows] = np.where(known, at[np.where(known, first[name] + here.place, len(last))], mostly[name])
+    return result
+
+
+class _Places:
+    """Where each op of the steps stands among those of its name and step.
+
+    Attributes:
+        rows: The ops in the steps, rows of `trace.ops`.
+        name, dur_ns: Their columns.
+        step: The number of each op's step.
+        place: How many of its name began before it in the step.
+        count: How many of its name there are in the step.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        ops, starts = rank.trace.ops, rank.window[:, 0]
+        self.rows: Int64Array = np.flatnonzero(iv.contains(rank.window, ops.start_ns))
+        if rank.steps.count:
+            starts = rank.steps.intervals[:, 0]
+        self.name, self.dur_ns = ops.name[self.rows].astype(np.int64), ops.dur_ns[self.rows]
+        self.step: Int64Array = np.searchsorted(starts, ops.start_ns[self.rows], "right")
+        group = self.step * (len(rank.trace.strings) + 1) + self.name
+        order = np.argsort(group, kind="stable")  # the rows are sorted by start
+        _, first, number, count = np.unique(group[order], return_index=True, return_inverse=True, return_counts=True)
+        self.place = np.empty(len(order), np.int64)
+        self.place[order] = np.arange(len(order)) - first[number]
+        self.count = np.empty(len(order), np.int64)
+        self.count[order] = count[number]
+
+
+def time_of_ops(rank: Rank, rows: BoolArray) -> Intervals:
+    """When any of some ops ran in the window, without the time in which the loop waits for a batch."""
+    ops = rank.trace.ops
+    time = iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
+    return iv.subtract(time, rank.loader_waits.intervals)
+
+
+def line_of(rank: Rank | None, rows: Int64Array) -> SourceLocation | None:
+    """The user's line that calls most of some ops of a window; None where that does not say."""
+    if rank is None:
+        return None
+    return rank.locations.of_ops(rows)

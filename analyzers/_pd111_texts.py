@@ -1,0 +1,132 @@
+"""What PD111 says of a batch that takes too long to make."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from perfdoctor.analyzers._pd101_shared_cores import SharedCores
+from perfdoctor.analyzers._pd101_shared_texts import choose_sure_workers, recorded_scale
+from perfdoctor.analyzers._pd101_texts import CHEAPER_BATCH, count_workers, describe_loading_work, format_ms
+from perfdoctor.analyzers._pd101_wait_parts import LoadingWork
+from perfdoctor.analyzers._pd111_batch_work import BatchWork
+from perfdoctor.rules import Rank, Saving, SourceLocation
+from perfdoctor.rules import activity_kinds as kinds
+
+_IN_GENERAL = "prepare once what does not change, and work on whole arrays or batches instead of Python loops"
+_LISTS = "return tensors or arrays from the data set instead of lists"
+_ROWS = "take tensors of the columns once, as df.iloc makes a Series of each row"
+_DATA_FRAME = r"pandas|\((frame|series|indexing|generic|managers)\.py\)|\b(iloc|DataFrame|Series)\b"
+# Work that can be done once before training, whatever the program is.
+_DONE_ONCE = frozenset({kinds.TOKENIZING, kinds.LISTS_TO_TENSORS})
+# A worker finds a core where the training leaves so much of one.
+_FREE_CORES = 0.5
+# What a batch of ready tensors still takes: an item and its place in the batch, measured for tensors of some kB.
+_READY_BATCH_NS = 200_000
+
+
+class CheaperBatch(NamedTuple):
+    """What to say.
+
+    Attributes:
+        title, advice: The texts of the finding.
+        saving: Of a step, on the clock of the recorded steps.
+        location: The line to change.
+        work: What the training process does to load; None where that is not known.
+    """
+
+    title: str
+    advice: str
+    saving: Saving
+    location: SourceLocation | None
+    work: LoadingWork | None
+
+
+def advise_cheaper_batch(
+    rank: Rank,
+    shared: SharedCores | None,
+    batch: BatchWork,
+    work: LoadingWork | None,
+    created: SourceLocation | None,
+    cost_ns: int,
+    *,
+    computes: bool,
+) -> CheaperBatch | None:
+    """What to change so that a batch takes less; None where workers that wait for a disk are the better answer.
+
+    Args:
+        rank: The rank.
+        shared: The cores and the loading of a program without a GPU; None where that was not measured.
+        batch: What a batch takes.
+        work: What the training process does to load; None where it is not known.
+        created: Where the loader was made.
+        cost_ns: The wait per step.
+        computes: Whether loading computes, rather than waits for a disk or a network.
+    """
+    if shared is not None and not computes and choose_sure_workers(shared) is not None:
+        return None
+    location = (work.location if work is not None else None) or batch.place or created
+    do, is_once = _what_to_do(rank, batch, work)
+    wait_ns = cost_ns if shared is None else min(cost_ns, round(shared.wait_ns * recorded_scale(rank, shared)))
+    # Items that are ready still have to be picked and put together.
+    expected_ns = max(wait_ns - _READY_BATCH_NS, 0) if is_once else None
+    what = _name_part(batch, work, location)
+    step_ns = rank.per_step(rank.window_ns)
+    who = "GPU" if rank.device_kind == "gpu" else "training loop"
+    title = f"The {who} waits {format_ms(wait_ns)} of each {format_ms(step_ns)} step for a batch: {what}"
+    why = "" if shared is None else _why_no_workers(shared)
+    return CheaperBatch(
+        title,
+        f"Make a batch cheaper: {do}. {why}{describe_loading_work(work)}".rstrip(),
+        Saving(0, expected_ns, wait_ns, "bounded"),
+        location,
+        work,
+    )
+
+
+def _what_to_do(rank: Rank, batch: BatchWork, work: LoadingWork | None) -> tuple[str, bool]:
+    """The change, as a part of a sentence, and whether it can be done once before training for sure."""
+    if batch.makes_many_tensors:
+        return _LISTS, True
+    if work is None:
+        return _IN_GENERAL, False
+    if re.search(_DATA_FRAME, work.name):
+        return _ROWS, True
+    cheaper = CHEAPER_BATCH.get(work.kind or "")
+    if cheaper is None:
+        return _IN_GENERAL, False
+    if rank.device_kind == "cpu" and "GPU" in cheaper:
+        cheaper = cheaper.split(", or ")[0]  # this program has none
+    return cheaper, work.kind in _DONE_ONCE
+
+
+def _name_part(batch: BatchWork, work: LoadingWork | None, location: SourceLocation | None) -> str:
+    """What of the fetch takes the time, as the end of a sentence."""
+    place = f" ({location.short})" if location is not None else ""
+    whole = format_ms(batch.wall_ns)
+    if not batch.is_split:
+        name = "loading" if work is None else kinds.short_name(work.name)
+        return f"{name}{place} has to get cheaper"
+    if batch.makes_many_tensors:
+        return f"samples are lists{place}, and default_collate takes {format_ms(batch.collate_ns or 0)} of {whole}"
+    if batch.mostly_collate:
+        name = f"the collate function {batch.collate_fn}" if batch.collate_fn else "putting its items together"
+        return f"{name}{place} takes {format_ms(batch.collate_ns or 0)} of {whole}"
+    name = location.function if location is not None and location.function else "the data set"
+    return f"making its items in {name}{place} takes {format_ms(batch.items_ns or 0)} of {whole}"
+
+
+def _why_no_workers(loader: SharedCores) -> str:
+    """Why (more) workers do not make the step shorter, or why less work is better, as a sentence."""
+    more = "More workers" if loader.workers else "Workers"
+    used = f"{loader.training_cores:.2g} of {loader.cores:.3g} cores"
+    if choose_sure_workers(loader) is not None:
+        return f"{more} would hide it, too, but take cores: the program itself uses {used}."
+    if loader.cores - loader.training_cores >= _FREE_CORES:
+        handover = format_ms(loader.handover_ns / max(loader.batches, 1))
+        fetch = format_ms(loader.fetch_ns / max(loader.batches, 1))
+        return f"{more} would save little or nothing: handing a batch over takes {handover}, loading one {fetch}."
+    sentence = f"More workers would not help: the program itself uses {used}"
+    if loader.workers:
+        sentence += f", {count_workers(loader.workers)} the others"
+    return f"{sentence}, and a worker that computes takes its time from them."

@@ -1,0 +1,217 @@
+"""PD204 on the CPU alone: ops that compute in float64, what they take in float32, and who asked for float64.
+
+The shares were measured on a CPU with AVX-512 (AMD EPYC, 2.6 GHz, torch 2.13, one thread, CPU time): float32 over
+float64. Products of 64 to 1,024 a side, batched ones and products with a vector 0.33 to 0.46; convolutions 0.25 to
+0.39; copies, additions, relu and sums of 16,384 to 8 million elements 0.25 to 0.68; exp, tanh, sigmoid, gelu and
+softmax 0.18 to 0.54; layer norms 0.55 to 1.0, dropout 0.7 to 1.0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from perfdoctor.analysis.host.locations import captured_location
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
+from perfdoctor.analyzers._cpu_evidence import (
+    computing_ops,
+    line_of,
+    own_time_of,
+    project,
+    rank_with_shapes,
+    time_of_ops,
+)
+from perfdoctor.rules import (
+    BoolArray,
+    Intervals,
+    Rank,
+    Saving,
+    SourceLocation,
+    captured_list,
+    captured_part,
+    distinct_rows,
+    occurring,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
+
+
+class _Remaining(NamedTuple):
+    """The share of an op's time (0 to 1) that remains in float32: at best, as expected, at worst."""
+
+    at_best: float
+    expected: float
+    at_worst: float
+
+
+_MATRIX = _Remaining(0.25, 0.42, 0.55)
+_OTHER = _Remaining(0.25, 0.5, 0.7)
+_SLOW_TO_GAIN = _Remaining(0.5, 0.85, 1.0)
+_MATRIX_OP = r"^aten::(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|dot|\w*conv\w*)$"
+_SLOW_TO_GAIN_OP = r"norm|dropout|bernoulli|random|sort|topk|index|embedding|gather|scatter"
+# Solvers, spectra and second derivatives are where float64 is meant.
+_MEANT_OP = r"^aten::_?(linalg_|fft_|cholesky|lu_|triangular_solve|svd|eigh?$|inverse|det|logdet|lstsq|special_)"
+_MOST_MEANT = 0.1
+# From this share of the weights on the model counts as one in float64.
+_MOSTLY = 0.9
+
+
+class Float64Work(NamedTuple):
+    """The ops of the window that compute in float64.
+
+    Attributes:
+        rows: Which ops, for each op of the trace.
+        time: When they run.
+        saving: What float32 saves of a step.
+        matrix_ns: Their time in products and convolutions, in ns a step.
+        source: Who asks for float64: "model", "default type" or "data".
+        location: The line that asks for it, else the one that first calls an op on it.
+        first_op: The name of the first op on float64 in the forward pass; None where there is none.
+    """
+
+    rows: BoolArray
+    time: Intervals
+    saving: Saving
+    matrix_ns: int
+    source: str
+    location: SourceLocation | None
+    first_op: str | None
+
+
+def find_float64_work(rank: Rank) -> Float64Work | None:
+    """The ops in float64 of a program on the CPU; None without any, where inputs are unknown, or float64 is meant."""
+    shaped = rank_with_shapes(rank)
+    if shaped is None or _is_meant(rank):
+        return None
+    marks = _match_float64(shaped)
+    has_float64_weights = _share_of_float64_weights(shaped) >= _MOSTLY
+    if has_float64_weights:
+        marks |= _match_optimizers(shaped)
+    rows = project(rank, shaped, marks) & computing_ops(rank)
+    if not rows.any():
+        return None
+    matrix = rows & rank.trace.match_rows(rank.trace.ops, _MATRIX_OP)
+    forward = np.flatnonzero(marks & computing_ops(shaped) & ~_in_backward(shaped))
+    source, location = _find_source(rank, has_float64_weights=has_float64_weights)
+    first_op = shaped.trace.text(int(shaped.trace.ops.name[forward[0]])) if len(forward) else None
+    return Float64Work(
+        rows=rows,
+        time=time_of_ops(rank, rows),
+        saving=_saving(rank, rows, matrix),
+        matrix_ns=rank.per_step(iv.total(time_of_ops(rank, matrix))),
+        source=source,
+        location=location or line_of(shaped, forward[:1]),
+        first_op=first_op,
+    )
+
+
+def _is_meant(rank: Rank) -> bool:
+    """Whether the program is of a kind that needs float64: it solves, or LBFGS searches along lines."""
+    trace = rank.trace
+    if any(each.get("class") == "LBFGS" for each in captured_list(rank.facts, "optimizers")):
+        return True
+    if trace.match_rows(trace.ranges, f"{vocabulary.OPTIMIZER_STEP}LBFGS").any():
+        return True
+    meant = trace.match_rows(trace.ops, _MEANT_OP)
+    return iv.total(time_of_ops(rank, meant)) > _MOST_MEANT * rank.window_ns
+
+
+def _match_float64(shaped: Rank) -> BoolArray:
+    """For each op whether it computes on a tensor of float64 with more than one element.
+
+    A cast to another type is no such op: where the rest computes in float32 it is all that is left to do.
+    """
+    trace, ops = shaped.trace, shaped.trace.ops
+    rows = np.flatnonzero((ops.dims >= 0) & (ops.types >= 0))
+    has_double = np.zeros(len(trace.strings), bool)
+    codes = occurring(ops.types[rows]).tolist()
+    has_double[[code for code in codes if '"double"' in trace.strings[code]]] = True
+    rows = rows[has_double[ops.types[rows]]]
+    found = np.zeros(len(ops), bool)
+    which, first = distinct_rows((ops.name[rows], ops.dims[rows], ops.types[rows]), len(trace.strings))
+    texts = zip(*(column[rows[first]].tolist() for column in (ops.name, ops.dims, ops.types)), strict=True)
+    answers = [_takes_float64(*(trace.strings[code] for code in codes)) for codes in texts]
+    found[rows] = np.array(answers, bool)[which]
+    return found
+
+
+def _takes_float64(name: str, dims: str, types: str) -> bool:
+    is_cast = name == "aten::copy_" and not re.match(r'\["double"', types)
+    return not is_cast and bool(takes_float64_tensor(dims, types))
+
+
+def takes_float64_tensor(dims: str | None, types: str | None) -> bool | None:
+    """Whether a recorded argument is a float64 tensor of more than one element; None where none is of type double."""
+    try:
+        sizes, type_names = orjson.loads(dims or "null"), orjson.loads(types or "null")
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(sizes, list) or not isinstance(type_names, list) or len(sizes) != len(type_names):
+        return None
+    doubles = [size for size, name in zip(sizes, type_names, strict=True) if name == "double"]
+    return any(_count_elements(size) > 1 for size in doubles) if doubles else None
+
+
+def _count_elements(size: Any) -> int:
+    """The number of elements of a tensor by its recorded size; 0 where that is no list of whole numbers."""
+    is_size = isinstance(size, list) and all(type(n) is int for n in size)
+    return math.prod(size) if is_size else 0
+
+
+def _share_of_float64_weights(shaped: Rank) -> float:
+    """The share of the gradients that are float64, by number; 0 without any."""
+    trace, ops = shaped.trace, shaped.trace.ops
+    gradients = trace.match_rows(ops, r"^torch::autograd::AccumulateGrad$") & (ops.types >= 0)
+    types = [trace.strings[code] for code in ops.types[gradients].tolist()]
+    return sum('"double"' in each for each in types) / len(types) if types else 0.0
+
+
+def _match_optimizers(shaped: Rank) -> BoolArray:
+    """For each op whether an optimizer calls it: lists of tensors are recorded without their types."""
+    ops = shaped.trace.ops
+    around = optimizer_steps_of(shaped.trace).around(ops.start_ns, ops.thread)
+    result: BoolArray = around >= 0
+    return result
+
+
+def _in_backward(shaped: Rank) -> BoolArray:
+    """For each op whether autograd runs it, or an optimizer."""
+    trace, ops = shaped.trace, shaped.trace.ops
+    backward = trace.match_rows(ops, vocabulary.BACKWARD_OP)
+    for _ in range(64):  # ops nest a few deep
+        inside = backward | ((ops.parent >= 0) & backward[ops.parent])
+        if (inside == backward).all():
+            break
+        backward = inside
+    return backward | _match_optimizers(shaped)
+
+
+def _find_source(rank: Rank, *, has_float64_weights: bool) -> tuple[str, SourceLocation | None]:
+    """Who asks for float64, and the line that does, as captured."""
+    lines: Mapping[object, SourceLocation | None] = {
+        each.get("call"): captured_location(each.get("location"))
+        for each in reversed(captured_list(rank.facts, "float64_sources"))
+    }
+    if captured_part(rank.facts, "flags").get("default_dtype") == "torch.float64" or "set_default_dtype" in lines:
+        return "default type", lines.get("set_default_dtype")
+    if has_float64_weights:
+        return "model", lines.get("Module.double") or lines.get("Module.to")
+    return "data", None
+
+
+def _saving(rank: Rank, rows: BoolArray, matrix: BoolArray) -> Saving:
+    """What float32 saves: each kind of op keeps a share of its own time."""
+    own_ns, trace = own_time_of(rank.trace), rank.trace
+    slow = rows & ~matrix & trace.match_rows(trace.ops, _SLOW_TO_GAIN_OP)
+    times = [int(own_ns[each].sum()) for each in (matrix, slow, rows & ~matrix & ~slow)]
+    kinds = (_MATRIX, _SLOW_TO_GAIN, _OTHER)
+    high, expected, low = (
+        rank.per_step(round(sum(ns * (1 - remaining[i]) for ns, remaining in zip(times, kinds, strict=True))))
+        for i in range(3)
+    )
+    return Saving(low, expected, high, "bounded")

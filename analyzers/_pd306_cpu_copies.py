@@ -1,0 +1,95 @@
+"""PD306 on the CPU alone: copies that contiguous, clone, reshape, cat and repeat make."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analysis.kernels.traffic_kinds import COPY_OPS
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
+from perfdoctor.analyzers._cpu_evidence import computing_ops, line_of, own_time_of, time_of_ops
+from perfdoctor.analyzers._pd205_attention import find_attentions
+from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation
+from perfdoctor.rules import intervals as iv
+
+# Ops that move numbers themselves; the others of COPY_OPS call one of them.
+_MOVING = r"^aten::(copy_|cat|_cat|repeat_interleave|stack)$"
+# What copies for a reason of its own: another type, a gradient that is kept, a bucket, a convolution's layout, the
+# first result of pow and masked_fill.
+_NEEDED = (
+    r"^aten::(_?to|_to_copy|type_as|float|half|double|masked_fill|pow|\w*conv\w*|scaled_dot_product\w*|_scaled_dot\w*)$"
+    r"|AccumulateGrad|c10d|reducer|all_?gather|reduce|flatten_dense"
+)
+
+
+class CpuCopies(NamedTuple):
+    """Copies of tensors, grouped by the op that makes them.
+
+    Attributes:
+        time: When they run.
+        number: How many there are in the window.
+        times_ns: The time by op, such as "contiguous" or "reshape in CloneBackward0", in ns a step, costliest first.
+        location: The user's line of the costliest, in the forward pass where that has some.
+    """
+
+    time: Intervals
+    number: int
+    times_ns: dict[str, int]
+    location: SourceLocation | None
+
+
+def find_cpu_copies(rank: Rank) -> CpuCopies | None:
+    """The copies in the window; None without any."""
+    rows = _match_copies(rank)
+    if not rows.any():
+        return None
+    times_ns = _times_by_op(rank, rows)
+    location = _locate(rank, rows)
+    if location is None and rank.evidence is not None:
+        location = _locate(rank.evidence, _match_copies(rank.evidence))
+    return CpuCopies(time_of_ops(rank, rows), int(rows.sum()), times_ns, location)
+
+
+def _match_copies(rank: Rank) -> BoolArray:
+    """For each op whether it copies a tensor for no other reason than its order or place."""
+    trace, ops = rank.trace, rank.trace.ops
+    rows = computing_ops(rank) & trace.match_rows(ops, _MOVING)
+    rows &= optimizer_steps_of(trace).around(ops.start_ns, ops.thread) < 0
+    attentions = find_attentions(rank)
+    rows &= ~iv.contains(iv.union(attentions.start_ns, attentions.end_ns), ops.start_ns)
+    copying = trace.match_rows(ops, COPY_OPS)
+    is_copy, is_needed = _any_around(rank, copying), _any_around(rank, trace.match_rows(ops, _NEEDED))
+    return rows & is_copy & ~is_needed
+
+
+def _any_around(rank: Rank, wanted: BoolArray) -> BoolArray:
+    """For each op whether it or an op around it is wanted."""
+    parent, result = rank.trace.ops.parent, wanted.copy()
+    while True:
+        more = result | ((parent >= 0) & result[parent])
+        if (more == result).all():
+            return more
+        result = more
+
+
+def _times_by_op(rank: Rank, rows: BoolArray) -> dict[str, int]:
+    trace, ops, own_ns = rank.trace, rank.trace.ops, own_time_of(rank.trace)
+    copying = trace.match_rows(ops, COPY_OPS)
+    times: dict[str, int] = {}
+    for row in np.flatnonzero(rows).tolist():
+        outer = row
+        while ops.parent[outer] != NONE and copying[ops.parent[outer]]:
+            outer = int(ops.parent[outer])
+        name = trace.strings[ops.name[outer]].removeprefix("aten::")
+        if ops.parent[outer] != NONE:
+            name += f" in {trace.strings[ops.name[ops.parent[outer]]].removeprefix('aten::')}"
+        times[name] = times.get(name, 0) + int(own_ns[row])
+    costliest = sorted(times, key=lambda name: (-times[name], name))
+    return {name: rank.per_step(times[name]) for name in costliest}
+
+
+def _locate(rank: Rank, rows: BoolArray) -> SourceLocation | None:
+    """The line of most of the copies of the forward pass, which says where those of the backward pass come from."""
+    forward = rows & ~rank.forward_ops.in_backward
+    return line_of(rank, np.flatnonzero(forward if forward.any() else rows))

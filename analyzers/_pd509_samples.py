@@ -1,0 +1,68 @@
+"""How many samples a step has, and where that is said."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+
+from perfdoctor.rules import NONE, Rank, SourceLocation, captured_list
+
+# The layers that a batch meets first, and the argument that it is.
+_LAYERS = r"^aten::(conv[123]d|linear|addmm|embedding|lstm|gru)$"
+_EMBEDDING = "aten::embedding"
+
+
+class Samples(NamedTuple):
+    """The samples of a step.
+
+    Attributes:
+        per_step: Their median number; None where not known.
+        batch_size: Of the DataLoader; None where there is none, or it makes no batches.
+        accumulates: Whether a step has several backward passes.
+        location: The line that makes the DataLoader.
+    """
+
+    per_step: int | None
+    batch_size: int | None
+    accumulates: bool
+    location: SourceLocation | None
+
+
+def find_samples(rank: Rank) -> Samples:
+    """By the batches of loaders, else by the first dimension of what the first layer gets."""
+    facts = rank.facts or {}
+    counted, backwards = (_counts(facts.get(f"base_{name}")) for name in ("samples", "backwards"))
+    loader = max(captured_list(facts, "loaders"), key=lambda each: each.get("batches") or 0, default={})
+    size, place = loader.get("batch_size"), loader.get("created") or loader.get("location")
+    location = None
+    if isinstance(place, dict) and place.get("file"):
+        location = SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
+    return Samples(
+        per_step=round(median(counted)) if counted else _first_dimension(rank),
+        batch_size=size if type(size) is int and size > 0 else None,
+        accumulates=bool(backwards) and median(backwards) >= 2,
+        location=location,
+    )
+
+
+def _counts(values: object) -> list[int]:
+    return [each for each in values if type(each) is int and each > 0] if isinstance(values, list) else []
+
+
+def _first_dimension(rank: Rank) -> int | None:
+    trace = rank.trace if "shapes" in rank.available_data else rank.evidence_trace
+    if trace is None:
+        return None
+    rows = np.flatnonzero(trace.match_rows(trace.ops, _LAYERS) & (trace.ops.dims != NONE))
+    if not len(rows):
+        return None
+    first = int(rows[0])
+    argument = 1 if trace.strings[trace.ops.name[first]] == _EMBEDDING else 0
+    try:
+        sizes = orjson.loads(trace.text(int(trace.ops.dims[first])) or "")[argument]
+        return int(sizes[0]) if isinstance(sizes, list) and len(sizes) > 1 and isinstance(sizes[0], int) else None
+    except (orjson.JSONDecodeError, IndexError, TypeError):
+        return None

@@ -1,0 +1,128 @@
+"""PD110: Python collects garbage inside steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfdoctor.analyzers._host_pauses import (
+    COLLECT,
+    MIN_SHARE_OF_GARBAGE,
+    HostPause,
+    claim_of,
+    cost_of,
+    find_automatic_collections,
+    find_collect_calls,
+)
+from perfdoctor.rules import (
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    advise,
+    captured_part,
+    format_time,
+    yes_or_no,
+)
+
+# Of a collection this much is left at most, once what lives long is frozen; what a step makes is scanned as before.
+# In a program with two million objects a collection took 300 ms, and 4 ms when they were frozen.
+_MOST_LEFT, _USUALLY_LEFT = 0.5, 0.1
+
+
+class PythonGc(RankAnalyzer):
+    """Python's garbage collector runs inside steps, and scans all objects that live.
+
+    What it finds:
+        Calls of gc.collect in steps, by their line, and collections of the oldest generation that Python begins by
+        itself because the steps make many objects.
+
+    Why it costs time:
+        The collector looks for cycles among all lists, dictionaries and instances, data sets and models included, while
+        nothing else runs in Python: some 10 ms for a hundred thousand objects. Tensors are freed without it, as soon
+        as nothing refers to them. Ranks that collect at different times make each other wait.
+
+    How it is measured:
+        Each collection is timed where it happens (gc.callbacks), in steps without a profiler, and told as its share of
+        the time of these steps. On a GPU, which may have work queued, steps with collections are compared with the
+        others, or the GPU's idle time in them counts. Without a capture stacks show calls of gc.collect.
+
+    How to fix:
+        Leave gc.collect() out of the loop. gc.freeze(), once data and model are made, takes them from the collector.
+        In jobs of several ranks: gc.disable(), and gc.collect() every so many steps on all ranks together.
+
+    When it is wrong:
+        Where objects in cycles hold large memory, gc.collect in each step may be what keeps the program alive: break
+        the cycles. Objects that the steps themselves make and keep are scanned after gc.freeze as well.
+
+    Needs:
+        Captured facts (`perfdoctor run`), or Python stacks.
+
+    References:
+        Python, gc.freeze; CPython developer's guide, "Garbage collector design".
+    """
+
+    rule: ClassVar[str] = "PD110"
+    name: ClassVar[str] = "python-gc"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: of the steps' time; a smaller cost would not even be a finding of low severity (contracts.md).
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE_OF_GARBAGE})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.python.org/3/library/gc.html#gc.freeze",
+        "https://github.com/python/cpython/blob/3.13/InternalDocs/garbage_collector.md",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """A finding for calls of gc.collect, and one for automatic collections, where they take `min_share`."""
+        calls, automatic = find_collect_calls(rank), find_automatic_collections(rank)
+        if calls is not None and calls.comes_back and self.exceeds_min_share(rank, cost_of(rank, calls)):
+            cost_ns = cost_of(rank, calls)
+            yield self._report(
+                rank,
+                calls,
+                title=f"gc.collect() takes {rank.share(cost_ns):.0%} of the {rank.unit_name}: "
+                f"{format_time(calls.step_ns)} {calls.frequency}",
+                situation="garbage is collected in the step",
+                saving=Saving(cost_ns // 2, cost_ns, cost_ns, "bounded") if calls.is_timed else None,
+                subject="collect",
+            )
+        if automatic is not None and automatic.comes_back and self.exceeds_min_share(rank, cost_of(rank, automatic)):
+            cost_ns = cost_of(rank, automatic)
+            low_ns, expected_ns = (round(cost_ns * (1 - left)) for left in (_MOST_LEFT, _USUALLY_LEFT))
+            yield self._report(
+                rank,
+                automatic,
+                title=f"Python collects garbage {automatic.frequency}, for {format_time(automatic.step_ns)}: it scans "
+                "all objects that live",
+                situation="Python collects garbage by itself",
+                saving=Saving(low_ns, expected_ns, cost_ns, "bounded"),
+                subject="automatic",
+            )
+
+    def _report(
+        self, rank: Rank, pause: HostPause, *, title: str, situation: str, saving: Saving | None, subject: str
+    ) -> Finding:
+        cost_ns, collector = cost_of(rank, pause), captured_part(rank.facts, "collector")
+        advice = advise(situation, rank.context)
+        return self.finding(
+            rank,
+            title=title,
+            cost_ns=cost_ns,
+            saving=saving or Saving(0, None, cost_ns, "bounded"),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=claim_of(rank, (COLLECT,), cost_ns),
+            confidence=0.9 if pause.is_timed else 0.6,
+            location=pause.location,
+            evidence=(
+                Evidence("collections", pause.calls, "count"),
+                Evidence("steps with one", f"{pause.steps:,} of {pause.of:,}"),
+                Evidence("in such a step", pause.step_ns, "ns"),
+                Evidence("objects frozen", collector.get("frozen"), "count"),
+                Evidence("Python collects by itself", yes_or_no(collector.get("enabled"))),
+            ),
+            subject=subject,
+            recurrence=pause.recurrence,
+        )

@@ -1,0 +1,156 @@
+"""PD111: making the items of a batch, or putting them together, takes too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from perfdoctor.analysis.captured_facts import captured_loader
+from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
+from perfdoctor.analyzers._pd101_loader_model import model_loader
+from perfdoctor.analyzers._pd101_shared_cores import measure_shared_cores
+from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, find_loading_work
+from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
+from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
+from perfdoctor.rules import (
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    SourceLocation,
+    activity_kinds,
+    count_recurrence,
+    find_worker_starts,
+    find_worker_startups,
+    find_worker_stops,
+)
+from perfdoctor.rules import intervals as iv
+
+
+class SlowCollate(RankAnalyzer):
+    """Each batch is made by work that could be done once, or for many items at a time.
+
+    What it finds:
+        Loaders that the training waits for because of what a batch takes to make: the items (`__getitem__`, or the
+        iterator of the data set), or putting them together (`collate_fn`). Only where workers cannot hide it, or would
+        take their time from the training.
+
+    Why it costs time:
+        Texts are tokenised, files parsed and tables looked up again in each epoch, item by item, in Python: some
+        10 us for the cheapest item, where an index into a tensor takes a hundredth of that for a whole batch. Samples
+        that are lists make the default collate function build a tensor of each of their positions.
+
+    How it is measured:
+        `perfdoctor run` times each fetch of a batch and the part of it in the collate function, in the process that
+        loads. Stacks and lines of the evidence window say which line takes it. What a cheaper batch gives is the
+        wait at most; it is expected where the work is of a kind that can be done once, before training: tokenising,
+        lists made into tensors, rows of a data frame, parsed text. In the clinic of this project such
+        fixes gave 0.9 to 1.1 of the wait (four programs).
+
+    How to fix:
+        Do the work once and keep tensors or arrays; index them by the whole batch (`__getitems__`); return tensors
+        from `__getitem__`, not lists. On a GPU, transform the batch there.
+
+    When it is wrong:
+        Work that must be different in each epoch (random crops) cannot be done once; and what is kept needs memory.
+        Loading that waits for a disk gets no cheaper by less Python.
+
+    Needs:
+        CPU events. Captured facts (`perfdoctor run`) on what a batch takes; stacks for the line.
+
+    References:
+        PyTorch, `torch.utils.data`, "Working with collate_fn"; `torch.utils.data.Dataset.__getitems__`.
+    """
+
+    rule: ClassVar[str] = "PD111"
+    name: ClassVar[str] = "slow-collate"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: of the step; for less nobody rewrites a data set.
+    # min_computing: share of its time for which loading computes; below it, it waits for a disk or a network.
+    # min_collate: share of a fetch in the collate function from which on that is where it goes.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.1, "min_computing": 0.5, "min_collate": 0.5}
+    )
+    references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding about the loader that the loop waits for longest, where a cheaper batch is what helps."""
+        captured = captured_loader(rank.facts)
+        if rank.device_kind == "gpu_not_recorded" or not isinstance(captured.get("fetch"), dict):
+            return
+        starts, waits = find_worker_starts(rank.trace), rank.loader_waits
+        startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
+        beginning = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
+        idle = iv.subtract(rank.account.parts["idle_dataloader"], beginning)
+        cost_ns = rank.per_step(iv.total(idle))
+        batch = describe_batch_work(captured, self.settings["min_collate"])
+        if batch is None or not self.exceeds_min_share(rank, cost_ns):
+            return
+        cheaper = self._advise(rank, captured, batch, cost_ns, startups)
+        if cheaper is not None:
+            yield self.finding(
+                rank,
+                title=cheaper.title,
+                cost_ns=cost_ns,
+                saving=cheaper.saving,
+                advice=cheaper.advice,
+                fix=None,
+                claim=Claim(idle),
+                confidence=0.7 if batch.is_split else 0.5,
+                location=cheaper.location,
+                evidence=(
+                    evidence_of_use(captured),
+                    *_evidence(batch, captured),
+                    *_evidence_of_work(cheaper.work),
+                ),
+                recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
+            )
+
+    def _advise(
+        self, rank: Rank, captured: Mapping[str, Any], batch: BatchWork, cost_ns: int, startups: BoolArray
+    ) -> CheaperBatch | None:
+        """What to say where a cheaper batch helps; None where workers hide the wait, or where nobody waits."""
+        computes = batch.cpu_ns >= self.settings["min_computing"] * batch.wall_ns
+        shared = measure_shared_cores(rank, captured)
+        place = find_loader_place(rank, captured)
+        if shared is not None:
+            if shared.workers_keep_up or shared.wait_ns < self.settings["min_share"] * shared.step_ns:
+                return None
+        else:
+            startup_ns = rank.per_step(iv.total(iv.union(*_spans(rank, startups))))
+            loader = model_loader(rank, captured, cost_ns, startup_ns)
+            if loader.keeps_up or not loader.lacks_cores or not computes or loader.most_workers is not None:
+                return None
+        work = None if batch.in_workers else find_loading_work(rank, startups)
+        return advise_cheaper_batch(rank, shared, batch, work, place, cost_ns, computes=computes)
+
+
+def _spans(rank: Rank, rows: BoolArray) -> tuple[Any, Any]:
+    waits = rank.loader_waits
+    return waits.start_ns[rows], waits.end_ns[rows]
+
+
+def _evidence(batch: BatchWork, captured: Mapping[str, Any]) -> tuple[Evidence, ...]:
+    return (
+        Evidence("num_workers", captured.get("num_workers"), "count"),
+        Evidence("time to load a batch", batch.wall_ns, "ns"),
+        Evidence("CPU time of it", batch.cpu_ns, "ns"),
+        Evidence("making its items", batch.items_ns, "ns"),
+        Evidence("putting them together", batch.collate_ns, "ns"),
+        Evidence("collate function", captured.get("collate_fn")),
+        Evidence("tensors of a batch", captured.get("batch_tensors"), "count"),
+    )
+
+
+def _evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
+    """What the training process does to load a batch; empty where that is not known."""
+    if work is None:
+        return ()
+    return (
+        Evidence("what loading does", activity_kinds.short_name(work.name)),
+        Evidence("time in that per step", work.time_ns, "ns"),
+        Evidence("called at", str(work.location) if isinstance(work.location, SourceLocation) else None),
+    )

@@ -1,0 +1,180 @@
+"""PD112: the DataLoader starts its workers anew in each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from perfdoctor.analysis.captured_facts import captured_loader
+from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
+from perfdoctor.analyzers._pd101_texts import format_ms
+from perfdoctor.analyzers._pd112_restarts import Restarts, captured_restarts, find_restarts, measure_excess
+from perfdoctor.rules import (
+    Claim,
+    Edit,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    advise,
+    captured_list,
+    count_recurrence,
+    is_rare,
+    remove_cpu_time,
+)
+from perfdoctor.rules import intervals as iv
+
+# Handing a batch of two tensors over takes 1.1 to 1.3 ms (`_pd101_shared_cores`).
+_EASY_BATCH_NS = 1_000_000
+
+
+class LoaderRestarts(RankAnalyzer):
+    """Worker processes are ended after each epoch and started again for the next one.
+
+    What it finds:
+        Time in which the loop waits for the workers of an epoch to end, starts those of the next one (`iter(loader)`),
+        and waits for their first batch.
+
+    Why it costs time:
+        A DataLoader without `persistent_workers=True` starts its processes in each loop over it: 5 to 10 ms for each
+        by fork, more in a large process, and seconds by spawn, where each imports torch and the program again. The
+        queue of prefetched batches is empty then. After a fork the training process also copies each page of memory
+        that it writes to, which makes the first step of an epoch longer.
+
+    How it is measured:
+        `perfdoctor run` marks `iter(loader)` where it starts workers. The `__next__` right before it ended the
+        workers of the epoch before, and the one after it waits for the first batch. Steps of the whole run that
+        contain a start, compared with the others, say what it costs with the copied pages, and how often it comes. What
+        remains with persistent workers is the time to load a batch and 1 ms. A trace without these marks shows first
+        waits that are five times as long as others. What happens in one epoch of such a trace costs the median
+        step nothing.
+
+    How to fix:
+        `persistent_workers=True` where the loader is made. For data that takes less to load than to hand over
+        (tensors in memory), `num_workers=0`.
+
+    When it is wrong:
+        A data set that changes between epochs (`dataset.epoch = n`) does not change in workers that persist; a sampler
+        that runs in the training process does. In a trace alone, a first batch that is slow to load for another
+        reason.
+
+    Needs:
+        CPU events; captured facts (`perfdoctor run`) for what the start itself takes.
+
+    References:
+        PyTorch, `torch.utils.data.DataLoader`, `persistent_workers`.
+    """
+
+    rule: ClassVar[str] = "PD112"
+    name: ClassVar[str] = "loader-restarts"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: as in PD101: below 3 % of the step a change of workers is lost in the noise of the steps.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding about all starts of workers in the window, from `min_share` of the step on."""
+        if rank.device_kind == "gpu_not_recorded":
+            return
+        loader = _restarting_loader(rank)
+        restarts = find_restarts(rank)
+        if not len(restarts.waits) or not _may_restart(loader):
+            return
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(restarts.idle))):
+            yield self._report(rank, loader, restarts)
+
+    def _report(self, rank: Rank, loader: Mapping[str, Any], restarts: Restarts) -> Finding:
+        place, captured = find_loader_place(rank, loader), captured_restarts(loader)
+        idle_ns, count = iv.total(restarts.idle), max(restarts.epochs, 1)
+        comes_back = restarts.epochs > 1 or (loader.get("iterations") or 0) > 1
+        once = not comes_back and is_rare(restarts.steps, rank.steps.count)
+        claim, cost_ns = restarts.idle, rank.per_step(idle_ns)
+        saving = Saving(0, None, cost_ns, "bounded")
+        edit: Edit | None = _remove(rank, restarts)
+        excess = measure_excess(rank, restarts) if captured is not None else None
+        if once:
+            cost_ns, saving, edit = 0, Saving(), None
+        elif excess is not None and captured is not None:
+            claim = excess.time
+            cost_ns = min(excess.per_step_ns, rank.per_step(iv.total(claim)))
+            remains_ns = min(excess.rate * captured.remains_ns, cost_ns)
+            low_ns = max(min(excess.rate * captured.own_ns, cost_ns) - remains_ns, 0)
+            # What is known of the copied pages is the difference of steps, which other programs make uneven, too.
+            saving = Saving(round(0.7 * low_ns), round(cost_ns - remains_ns), round(cost_ns), "measured")
+            edit = None
+        elif captured is not None:
+            remains_ns = round(min(cost_ns * captured.remains_ns / max(captured.own_ns, 1), cost_ns))
+            saving = Saving(round(0.7 * (cost_ns - remains_ns)), cost_ns - remains_ns, cost_ns, "measured")
+            edit = None
+        where = f" at {place.short}" if place else ""
+        who = "GPU" if rank.device_kind == "gpu" else "training loop"
+        title = f"The {who} waits {format_ms(idle_ns // count)} at the start of an epoch{where}, while the DataLoader "
+        title += "starts its workers" + (" anew" if comes_back else "")
+        if excess is not None and not once:
+            title += f"; the step with it is {format_ms(excess.restart_ns)} longer"
+        advice = advise("loader starts its workers anew", rank.context)
+        return self.finding(
+            rank,
+            title=f"Once in this trace: {title[0].lower()}{title[1:]}" if once else title,
+            cost_ns=cost_ns,
+            saving=saving,
+            advice=f"{advice.sentence} {_say_more(loader, once, captured is not None)}".rstrip(),
+            fix=advice.code,
+            claim=Claim(claim),
+            edit=edit,
+            confidence=0.5 if captured is None else 0.9,
+            location=place,
+            evidence=(
+                evidence_of_use(loader),
+                Evidence("epochs that began", restarts.epochs, "count"),
+                Evidence("iterations", loader.get("iterations")),
+                Evidence("num_workers", loader.get("num_workers"), "count"),
+                *(captured.evidence() if captured is not None else ()),
+                Evidence("steps that start workers", round(100 * excess.rate, 1) if excess else None, "%"),
+            ),
+            # Where the rate is known the cost is spread over all steps of the run: it is none of a few steps.
+            recurrence=None if excess else count_recurrence(restarts.idle, rank.steps, rank.profiler_factor),
+        )
+
+
+def _restarting_loader(rank: Rank) -> Mapping[str, Any]:
+    """The loader whose workers' starts took longest; the one that was waited for longest where that is not known."""
+
+    def spent_ns(loader: Mapping[str, Any]) -> float:
+        captured = captured_restarts(loader)
+        return 0.0 if captured is None else captured.times * captured.own_ns
+
+    longest = max(captured_list(rank.facts, "loaders"), key=spent_ns, default={})
+    return longest if spent_ns(longest) else captured_loader(rank.facts)
+
+
+def _may_restart(loader: Mapping[str, Any]) -> bool:
+    """Whether workers may start anew: not where they persist, or where there was one epoch."""
+    return loader.get("persistent_workers") is not True and loader.get("iterations") != 1
+
+
+def _remove(rank: Rank, restarts: Restarts) -> Edit:
+    """The edit in which the waits for workers that start and end vanish."""
+    waits = rank.loader_waits
+    spans = waits.start_ns[restarts.waits], waits.end_ns[restarts.waits]
+    return remove_cpu_time(waits.thread[restarts.waits], spans, rank.window, is_upper_bound=True)
+
+
+def _say_more(loader: Mapping[str, Any], once: bool, is_measured: bool) -> str:
+    """What the saving depends on, and whether workers are worth it at all."""
+    if once:
+        return "How much it saves depends on how long an epoch is: no step within it costs anything."
+    if not is_measured:
+        return "How much it saves depends on how long an epoch is: here its cost is spread over the recorded steps."
+    fetch = loader.get("fetch")
+    fetch_ns = fetch.get("median_ns") if isinstance(fetch, dict) else None
+    if isinstance(fetch_ns, int) and fetch_ns < _EASY_BATCH_NS:
+        return (
+            f"A batch takes {format_ms(fetch_ns)} to load, which is less than handing it over costs: num_workers=0 "
+            "may do as well."
+        )
+    return ""

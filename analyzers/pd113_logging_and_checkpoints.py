@@ -1,0 +1,135 @@
+"""PD113: the training waits for logs, checkpoints and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+from perfdoctor.analyzers._host_pauses import (
+    DEEPCOPY,
+    FSYNC,
+    MIN_SHARE,
+    PRINT,
+    SAVE,
+    HostPause,
+    claim_of,
+    cost_of,
+    find_calls,
+)
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise, format_time
+
+# Half as often is the least that anyone would change; ten times less often is what people choose.
+_LEAST_SAVED, _USUALLY_SAVED = 0.5, 0.9
+
+
+class _Kind(NamedTuple):
+    """What is said of one kind of calls: what it does, and its situation in the table of advice."""
+
+    does: str
+    situation: str
+
+
+_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        SAVE: _Kind("Saving checkpoints", "the step saves a checkpoint"),
+        FSYNC: _Kind("Waiting for files to reach the disk (os.fsync)", "the step waits until a file is on disk"),
+        DEEPCOPY: _Kind("Copying models or their state (copy.deepcopy)", "the step copies objects"),
+        PRINT: _Kind("Printing", "the step prints"),
+    }
+)
+
+
+class LoggingAndCheckpoints(RankAnalyzer):
+    """The training waits while it saves, logs or copies its model.
+
+    What it finds:
+        torch.save, os.fsync, copy.deepcopy of modules and state dicts, and print, in steps: how often, how long, and at
+        which line.
+
+    Why it costs time:
+        The next step begins when the file is written, for os.fsync when the disk has confirmed it. A checkpoint every
+        few steps, or a line flushed to disk in each, may take more than the training.
+
+    How it is measured:
+        Each call is timed where it is made, in the steps of the whole run that no profiler slows down, and told as its
+        share of their time; a call inside another one belongs to that one. Calls in one step alone are not told. On a
+        GPU, which may have work queued, steps with calls are compared with the others, or the GPU's idle time in them
+        counts. The time in print, and without a capture that of all calls, is taken from stacks. The fix is to do it
+        half as often at least, ten times less often as expected.
+
+    How to fix:
+        Save less often, or in the background: torch.distributed.checkpoint.async_save, or a thread that gets a copy of
+        the state dict. Log and print every so many steps. Copy the best weights every so many steps, or into tensors
+        that exist.
+
+    When it is wrong:
+        What a lost machine costs may be worth more than the time for checkpoints. On network drives the time of a run
+        varies.
+
+    Needs:
+        Captured facts (`perfdoctor run`), or Python stacks.
+
+    References:
+        PyTorch, "Asynchronous Saving with Distributed Checkpoint (DCP)"; Mohan et al., "CheckFreq" (FAST 2021).
+    """
+
+    rule: ClassVar[str] = "PD113"
+    name: ClassVar[str] = "logging-and-checkpoints"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: of the steps' time; CheckFreq (FAST 2021) takes 3.5 % as what checkpoints may cost.
+    # min_share_of_stacks: the profiler makes Python that it records slower, twice as slow and more.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE, "min_share_of_stacks": 0.1})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html",
+        "https://www.usenix.org/conference/fast21/presentation/mohan",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """A finding for each kind of calls that takes `min_share` of the steps' time."""
+        for call, kind in _KINDS.items():
+            pause = find_calls(rank, call)
+            if pause is None or not pause.comes_back or (call == SAVE and _leaves_saves_to_rank_0(rank)):
+                continue
+            least = 0.0 if pause.is_timed else self.settings["min_share_of_stacks"]
+            if self.exceeds_min_share(rank, cost_of(rank, pause), least):
+                yield self._report(rank, pause, kind)
+
+    def _report(self, rank: Rank, pause: HostPause, kind: _Kind) -> Finding:
+        cost_ns, advice = cost_of(rank, pause), advise(kind.situation, rank.context)
+        saving = Saving(0, None, cost_ns, "bounded")
+        if pause.is_timed:
+            low_ns, expected_ns = round(_LEAST_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)
+            saving = Saving(low_ns, expected_ns, cost_ns, "bounded")
+        calls = f"{pause.calls / pause.steps:.3g}"
+        finding = self.finding(
+            rank,
+            title=f"{kind.does} takes {rank.share(cost_ns):.0%} of the {rank.unit_name}: "
+            f"{format_time(pause.step_ns)} {pause.frequency}" + (f", in {calls} calls" if calls != "1" else ""),
+            cost_ns=cost_ns,
+            saving=saving,
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=claim_of(rank, (pause.call,), cost_ns),
+            confidence=0.9 if pause.is_timed else 0.6,
+            location=pause.location,
+            evidence=(
+                Evidence(f"calls of {pause.call}", pause.calls, "count"),
+                Evidence("steps with one", f"{pause.steps:,} of {pause.of:,}"),
+                Evidence("in such a step", pause.step_ns, "ns"),
+                Evidence("most of a step", pause.largest_ns, "ns"),
+                Evidence("written by a call", None if pause.bytes is None else pause.bytes // pause.calls, "bytes"),
+                Evidence("other lines that call it", pause.lines - 1 or None, "count"),
+            ),
+            subject=pause.call,
+            recurrence=pause.recurrence,
+        )
+        if pause.call == SAVE:  # where every rank saves the same, that comes first
+            return replace(finding, covering_key=("PD515", "", str(pause.location)))
+        return finding
+
+
+def _leaves_saves_to_rank_0(rank: Rank) -> bool:
+    """Whether checkpoints are told on another rank: what each rank saves itself all of them wait for."""
+    return rank.rank not in (None, 0) and ((rank.facts or {}).get("world_size") or 1) > 1

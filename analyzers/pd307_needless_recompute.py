@@ -1,0 +1,236 @@
+"""PD307: activation checkpointing that the memory does not demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of
+from perfdoctor.analyzers._memory_headroom import Memory, read_memory
+from perfdoctor.analyzers._recompute_memory import bound_recomputed_bytes
+from perfdoctor.report.slice_facts import format_bytes
+from perfdoctor.rules import (
+    Claim,
+    Edit,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    captured_part,
+    remove_sections,
+    yes_or_no,
+)
+from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.tables.steps import find_steps
+
+# What computing again takes and would not come back: the forward pass then records the graph itself.
+_LOW_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What is computed again.
+
+    Attributes:
+        sections: When, and by which ops.
+        cost_ns: Its time per step: of the GPU where there is one, else of the CPU.
+        edit: The step without it; None without a GPU.
+        needed_bytes: What a forward pass would keep instead, at most; None without shapes.
+    """
+
+    sections: RecomputedSections
+    cost_ns: int
+    edit: Edit | None
+    needed_bytes: int | None
+
+
+class NeedlessRecompute(RankAnalyzer):
+    """The backward pass computes activations again, and there is memory to keep them.
+
+    What it finds:
+        Forward ops that activation checkpointing (`torch.utils.checkpoint`, gradient_checkpointing=True) repeats within
+        the backward pass, while the memory that is left would hold what they compute, or a part of it.
+
+    Why it costs time:
+        A part that is checkpointed runs its forward pass twice: up to a third more work in a step. It buys memory, and
+        memory that stays free buys nothing.
+
+    How it is measured:
+        The ops in the nodes of the backward pass that record a graph or lie in the frames of a checkpoint, with all
+        that they launch; the replay, without them. What keeping would take: at most all inputs of these ops. What is
+        left: the memory of the device (or RAM) less the most that was held, less a tenth.
+
+    How to fix:
+        Do not checkpoint, or fewer blocks. What is cheap to compute and large to keep (activations, norms, up- and
+        down-sampling) is what remains worth it: a selective policy (`create_selective_checkpoint_contexts`) keeps
+        products and attention.
+
+    When it is wrong:
+        Where longer sequences or larger batches come later, or memory is kept free for another program on purpose.
+
+    Needs:
+        Ops. Memory as `perfdoctor run` records it; without it there is only the time. Shapes say how many blocks fit.
+
+    References:
+        PyTorch, torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear Memory Cost".
+    """
+
+    rule: ClassVar[str] = "PD307"
+    name: ClassVar[str] = "needless-recompute"
+    needs: ClassVar[frozenset[str]] = frozenset({"work", "cpu"})
+    # min_share: of the step. A third of a checkpointed step is computed again; below this it is a block or two.
+    # min_fit: the least share of what would be kept that must fit, else hardly a block can be left out. min_left: with
+    # less than a twentieth of the memory left one longer batch ends the run. min_free: where no shapes say what keeping
+    # takes, from half of the memory on it is plentiful.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.02, "min_fit": 0.25, "min_left": 0.05, "min_free": 0.5}
+    )
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/checkpoint.html",
+        "https://arxiv.org/abs/1604.06174",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where computing again takes at least `min_share` of the step, and not all of it is needed."""
+        checkpointing = captured_part(rank.facts, "checkpointing")
+        recompute = find_recompute(rank, uses_checkpoint=bool(checkpointing.get("calls")))
+        if recompute is None or not self.exceeds_min_share(rank, recompute.cost_ns):
+            return
+        memory = read_memory(rank)
+        fits = self._share_that_fits(memory, recompute.needed_bytes)
+        if fits is None or fits >= self.settings["min_fit"]:
+            yield self._report(rank, recompute, memory, fits, checkpointing)
+
+    def _share_that_fits(self, memory: Memory | None, needed_bytes: int | None) -> float | None:
+        """The share (0 to 1) of what is computed again that could be kept; None where memory is not known."""
+        if memory is None:
+            return None
+        if needed_bytes is None:
+            return 1.0 if memory.free_share >= self.settings["min_free"] else 0.0
+        if memory.free_share < self.settings["min_left"]:
+            return 0.0
+        return min(memory.left_bytes / max(needed_bytes, 1), 1.0)
+
+    def _report(
+        self,
+        rank: Rank,
+        recompute: Recompute,
+        memory: Memory | None,
+        fits: float | None,
+        checkpointing: Mapping[str, Any],
+    ) -> Finding:
+        cost_ns, sections = recompute.cost_ns, recompute.sections
+        finding = self.finding(
+            rank,
+            title=_title_of(rank, cost_ns, memory, fits),
+            cost_ns=cost_ns,
+            saving=_saving_of(cost_ns, fits),
+            advice=_advice_of(checkpointing, memory, fits),
+            fix=_fix_of(checkpointing, fits),
+            claim=Claim(sections.time if recompute.edit is None else _gpu_time(rank, recompute.edit)),
+            location=_location_of(rank, checkpointing),
+            edit=recompute.edit if fits == 1.0 else None,
+            evidence=(
+                Evidence("computed again per step", cost_ns, "ns"),
+                Evidence("ops that do so per step", rank.count_per_step(len(sections.ops)), "count"),
+                Evidence("calls of checkpoint per step", checkpointing.get("calls_per_step")),
+                Evidence("use_reentrant", yes_or_no(checkpointing.get("use_reentrant"))),
+                Evidence("keeping it takes at most", recompute.needed_bytes, "bytes"),
+                Evidence("memory left, less a tenth", None if memory is None else memory.left_bytes, "bytes"),
+                Evidence("memory held at most", None if memory is None else memory.peak_bytes, "bytes"),
+            ),
+        )
+        # Without a figure of the memory nobody knows whether the time could be saved.
+        return replace(finding, severity="info") if fits is None else finding
+
+
+def find_recompute(rank: Rank, *, uses_checkpoint: bool) -> Recompute | None:
+    """What the backward passes of a rank compute again; None where they do not, or where nothing shows it."""
+    trace = rank.trace
+    sections = recomputed_sections_of(trace, rank.window, uses_checkpoint=uses_checkpoint)
+    if not len(sections.ops):
+        return None
+    edit = None
+    for thread, of_thread in sections.by_thread:
+        section = remove_sections(trace, thread, of_thread, rank.window)
+        edit = section if edit is None else edit | section
+    if rank.device_kind != "gpu" or edit is None:
+        return Recompute(sections, rank.per_step(iv.total(sections.time)), None, _bytes_of(rank, uses_checkpoint))
+    return Recompute(sections, rank.per_step(iv.total(_gpu_time(rank, edit))), edit, _bytes_of(rank, uses_checkpoint))
+
+
+def _gpu_time(rank: Rank, edit: Edit) -> iv.Intervals:
+    return rank.time_in_window(edit.items.index)
+
+
+def _bytes_of(rank: Rank, uses_checkpoint: bool) -> int | None:
+    """What a forward pass would keep, by the trace that has shapes."""
+    trace = rank.trace if "shapes" in rank.available_data else rank.evidence_trace
+    if trace is None:
+        return None
+    steps = find_steps(trace)
+    window = steps.window if steps.count else iv.window(*trace.extent_ns)
+    sections = recomputed_sections_of(trace, window, uses_checkpoint=uses_checkpoint)
+    backwards = (rank.facts or {}).get("base_backwards")
+    counts = [each for each in backwards if type(each) is int and each > 0] if isinstance(backwards, list) else []
+    return bound_recomputed_bytes(trace, sections.time, max(steps.count, 1) * min(counts, default=1))
+
+
+def _location_of(rank: Rank, checkpointing: Mapping[str, Any]) -> SourceLocation | None:
+    """The line that calls `checkpoint`, as captured, else by the op of its older kind."""
+    place = checkpointing.get("location")
+    if isinstance(place, dict) and place.get("file"):
+        return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
+    return rank.locations.of_op("CheckpointFunction")
+
+
+def _title_of(rank: Rank, cost_ns: int, memory: Memory | None, fits: float | None) -> str:
+    share = rank.share(cost_ns) or 0
+    what = f"Activation checkpointing computes {share:.0%} of the {rank.unit_name} again"
+    if memory is None or fits is None:
+        return what
+    return f"{what}, and {format_bytes(memory.left_bytes)} of {memory.name} are left"
+
+
+def _saving_of(cost_ns: int, fits: float | None) -> Saving:
+    if fits is None:
+        return Saving()
+    if fits < 1.0:  # at least what fits by the bound; the bound counts weights and some tensors twice
+        return Saving(round(_LOW_SHARE * fits * cost_ns), round(fits * cost_ns), cost_ns, "bounded")
+    return Saving(round(_LOW_SHARE * cost_ns), cost_ns, cost_ns, "bounded")
+
+
+def _advice_of(checkpointing: Mapping[str, Any], memory: Memory | None, fits: float | None) -> str:
+    if memory is None or fits is None:
+        return (
+            "Whether it is needed depends on the memory, which was not recorded: run the program under `perfdoctor "
+            "run`, or read torch.cuda.max_memory_reserved() after some steps. If much of it is free, checkpoint fewer "
+            "blocks."
+        )
+    if fits == 1.0:
+        return (
+            "Do not checkpoint: the memory that is left holds what the forward pass computes. If batches or sequences "
+            "grow later, a selective policy keeps products and attention, and computes only cheap ops again."
+        )
+    calls = checkpointing.get("calls_per_step")
+    which = f"about {max(round(fits * calls), 1):.0f} of {calls:.0f} blocks" if calls else f"about {fits:.0%} of them"
+    return (
+        f"Checkpoint fewer blocks: the memory that is left holds what {which} compute. Or keep products and attention, "
+        "which take the time, by a selective policy, and compute only cheap ops again."
+    )
+
+
+def _fix_of(checkpointing: Mapping[str, Any], fits: float | None) -> str | None:
+    if fits is None:
+        return None
+    if fits == 1.0:
+        return "x = block(x)   # instead of checkpoint(block, x); Hugging Face: gradient_checkpointing=False"
+    calls = checkpointing.get("calls_per_step")
+    if not calls:
+        return "checkpoint(block, x, use_reentrant=False, context_fn=selective_policy)"
+    kept = max(round(fits * calls), 1)
+    return f"x = block(x) if number < {kept} else checkpoint(block, x, use_reentrant=False)"

@@ -1,0 +1,89 @@
+"""PD308: losses are kept with their graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, captured_part
+
+
+class RetainedGraph(RankAnalyzer):
+    """A loss of each step is kept with its graph, so that memory grows from step to step.
+
+    What it finds:
+        Small tensors with a graph whose number grows by one a step (a list of losses), or one whose chain of additions
+        does (a sum of losses).
+
+    Why it costs time:
+        The graph keeps its nodes, and whatever of the activations no backward pass has freed. Memory that grows is
+        memory that is never used again: each step takes new pages, and on a GPU new blocks, until it runs out. A
+        backward pass through the sum goes through the graphs of all steps.
+
+    How it is measured:
+        `perfdoctor run` counts the live tensors of at most 16 elements that have a graph, before its first window and
+        after its last one. What it costs is not known: it grows with the run.
+
+    How to fix:
+        Keep loss.detach(), which does not wait for a GPU, or loss.item(), which does.
+
+    When it is wrong:
+        The program differentiates what it collects later, such as the log probabilities of an episode.
+
+    Needs:
+        Captured facts (`perfdoctor run`).
+
+    References:
+        PyTorch, "Frequently Asked Questions", My model reports "cuda runtime error(2): out of memory".
+    """
+
+    rule: ClassVar[str] = "PD308"
+    name: ClassVar[str] = "retained-graph"
+    needs: ClassVar[frozenset[str]] = frozenset({"facts"})
+    # min_growth: of tensors, or of the chain, a step: a loss in each step, with a step or two without one.
+    # min_steps: fewer steps may be those of one episode or one round of accumulation.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_growth": 0.9, "min_steps": 6})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where the number of kept losses, or the chain of their sum, grows in each step."""
+        retained = captured_part(rank.facts, "retained")
+        first, last = (_read_look(retained.get(name)) for name in ("first", "last"))
+        if first is None or last is None:
+            return
+        steps = last["step"] - first["step"]
+        if steps < self.settings["min_steps"]:
+            return
+        tensors, chain = ((last[name] - first[name]) / steps for name in ("tensors", "chain"))
+        if max(tensors, chain) < self.settings["min_growth"]:
+            return
+        title = f"Losses are kept with their graph: {tensors:.2g} more each step"
+        if tensors < self.settings["min_growth"]:
+            title = "A sum of losses keeps its graph, which grows in each step"
+        advice = advise("graphs are kept", rank.context)
+        yield self.finding(
+            rank,
+            title=title,
+            cost_ns=0,
+            saving=Saving(),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(),
+            confidence=0.8,
+            evidence=(
+                Evidence("small tensors with a graph, before", first["tensors"], "count"),
+                Evidence("small tensors with a graph, after", last["tensors"], "count"),
+                Evidence("additions in the longest sum, after", last["chain"], "count"),
+                Evidence("steps between the two looks", steps, "count"),
+            ),
+        )
+
+
+def _read_look(look: Any) -> dict[str, int] | None:
+    names = ("step", "tensors", "chain")
+    if not isinstance(look, dict) or not all(isinstance(look.get(name), int) for name in names):
+        return None
+    return {name: look[name] for name in names}

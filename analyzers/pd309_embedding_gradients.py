@@ -1,0 +1,105 @@
+"""PD309: large embeddings get dense gradients, though a batch looks up few of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfdoctor.analyzers._pd309_embedding_tables import DenseTables, find_dense_tables, saving_of
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise, captured_part
+from perfdoctor.rules import intervals as iv
+
+_SITUATIONS = {"SGD": "SGD", "Adagrad": "Adagrad", "Adam": "Adam", "AdamW": "Adam", "NAdam": "Adam", "RAdam": "Adam"}
+
+
+class EmbeddingGradients(RankAnalyzer):
+    """Dense gradients of large embeddings: a step writes and updates all rows, and looks up few of them.
+
+    What it finds:
+        Embeddings (nn.Embedding, nn.EmbeddingBag) of a million numbers and more, with at least 16 rows for each one
+        that a step looks up, whose backward pass makes a dense gradient.
+
+    Why it costs time:
+        The gradient of an embedding is as large as its table: it is filled with zeros, the few rows of the batch are
+        added, and the optimizer then reads and writes the whole table, and each of its moments. A sparse gradient holds
+        the looked-up rows alone.
+
+    How it is measured:
+        The time of embedding_dense_backward and _embedding_bag_dense_backward of such tables, by the recorded shapes,
+        and their part of the optimizer's ops: by the sizes of its tensors. On a CPU the rest is what was measured for
+        sparse gradients: 0.1 to 0.2 ms a table, and 2.5 ns (SGD), 13 ns (Adagrad) or 20 ns (SparseAdam) for each number
+        of the looked-up rows, give or take a factor of 2. On a GPU the saving has a bound alone.
+
+    How to fix:
+        nn.Embedding(..., sparse=True), and an optimizer that takes sparse gradients: SGD without momentum and Adagrad
+        give the same results as before, SparseAdam does not quite: it moves the looked-up rows alone, where Adam goes
+        on moving all rows by their momentum. The other parameters keep their optimizer. With torchrec, the fused
+        optimizers of fbgemm update the rows in the backward pass.
+
+    When it is wrong:
+        Sparse gradients exclude weight decay, momentum, clipping by norm, and DistributedDataParallel with gloo in some
+        releases. A table that is also the weight of the last layer has a dense gradient anyway; where a product has
+        its sizes nothing is said.
+
+    Needs:
+        Ops with shapes; on a GPU kernels and their launches.
+
+    References:
+        PyTorch, "torch.nn.Embedding", sparse; PyTorch, "torch.optim.SparseAdam"; torchrec, "Optimizer fusion".
+    """
+
+    rule: ClassVar[str] = "PD309"
+    name: ClassVar[str] = "embedding-gradients"
+    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
+    # min_elements, min_rows_ratio: a table of 320,000 numbers, or with 10 rows for each looked-up one, took 0.3 to 1.3
+    # times as long with sparse gradients, one of 1.6 million with 100 rows 0.1 to 0.4 times (see the tables' file).
+    # min_share: of the expected saving; a second optimizer is work, which a medium finding is worth (contracts.md).
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_elements": 1_000_000, "min_rows_ratio": 16, "min_share": 0.03}
+    )
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
+        "https://docs.pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html",
+        "https://docs.pytorch.org/torchrec/",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where sparse gradients would save at least `min_share` of the step."""
+        tables = find_dense_tables(rank, self.settings["min_elements"], self.settings["min_rows_ratio"])
+        if tables is None or rank.context.phase in ("inference", "evaluation"):  # nothing is updated
+            return
+        cost_ns = rank.per_step(iv.total(tables.time))
+        saving = saving_of(rank, tables).cap(cost_ns)
+        if not self.exceeds_min_share(rank, saving.expected_ns if saving.expected_ns is not None else cost_ns):
+            return
+        (rows, columns), count = tables.largest, tables.rows[tables.largest]
+        advice = advise(_situation_of(rank, tables), rank.context, optimizer=tables.optimizer or "the optimizer")
+        yield self.finding(
+            rank,
+            title=f"An embedding of {rows:,} rows gets dense gradients, and a {rank.unit_name} looks up at most "
+            f"{count:,} of them",
+            cost_ns=cost_ns,
+            saving=saving,
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(tables.time, kernels=rank.device_kind == "gpu"),
+            edit=tables.edit,
+            confidence=0.8,
+            location=tables.location,
+            evidence=(
+                Evidence("such embeddings", len(tables.rows), "count"),
+                Evidence("columns of the largest", columns, "count"),
+                Evidence("making their gradients", rank.per_step(iv.total(tables.gradient_time)), "ns"),
+                Evidence("their part of the optimizer", rank.per_step(iv.total(tables.optimizer_time)), "ns"),
+                Evidence("optimizer", tables.optimizer),
+            ),
+        )
+
+
+def _situation_of(rank: Rank, tables: DenseTables) -> str:
+    """The situation in the table of advice: by the optimizer, and whether gradients are clipped."""
+    if captured_part(rank.facts, "amp").get("clipped"):
+        return "gradients of embeddings, clipped"
+    kind = _SITUATIONS.get(tables.optimizer or "", "another optimizer")
+    return f"gradients of embeddings: {kind}"

@@ -1,0 +1,207 @@
+"""PD409: ranks enter the step apart, and wait for the last one at its first collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfdoctor.analysis.communication.late_starts import lateness_by_start
+from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
+from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
+from perfdoctor.analyzers._pd401_causes import (
+    enter_apart,
+    enters_late,
+    find_explaining_finding,
+    find_explaining_line,
+    find_told_inside,
+)
+from perfdoctor.analyzers._pd401_texts import clock_evidence, describe_frequency, name_ranks, step_evidence
+from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Fleet,
+    FleetAnalyzer,
+    Intervals,
+    LateRank,
+    RankSummary,
+    Saving,
+    advise,
+    format_time,
+)
+from perfdoctor.rules import intervals as iv
+
+# These know what to change on the late rank: what they say is the finding, and the waiting is told inside it.
+_OWNERS = ("PD101", "PD110", "PD111", "PD112", "PD113", "PD515")
+# As in PD401: whose turn it is at fewer collectives than this may be chance.
+_MIN_COLLECTIVES = 10
+
+
+class UnevenStart(FleetAnalyzer):
+    """Ranks begin their steps at different times; all others wait for the last one at its first collective.
+
+    What it finds:
+        The rank that begins its pass through the model later than the others, and what it does before that: it logs,
+        evaluates or saves for all, waits for its DataLoader, collects garbage. Where ranks take turns at it, that they
+        do.
+
+    Why it costs time:
+        The first collective of a step waits for the last rank to begin. What one rank does between two steps all ranks
+        pay for.
+
+    How it is measured:
+        Clocks are aligned on the ends of shared collectives. From there on two times are compared over the ranks: when
+        each begins its pass (the forward pass of DistributedDataParallel or FSDP, on a GPU its first kernel), and when
+        it comes to the first collective of that pass. Where the start explains 70 % of the lateness or more the rank
+        enters late; what is later only at the collective is PD401's. Cost and saving are those of PD401: the time in
+        which the others have nothing to do but wait, and what is saved by a rank as fast as the next one; where a GPU
+        waits for its own CPU as long, only what that waits for it. The line is the one that takes this rank longer.
+
+    How to fix:
+        Do it on all ranks alike, each with its share (evaluation), less often (logging), in a thread or process of its
+        own (saving), or in the same step on all ranks (garbage collection).
+
+    When it is wrong:
+        A rank whose optimizer is slower enters late, too; PD401 tells of that where the phases show it. Ranks that lack
+        a core are not reported. Without a wrapper that marks forward passes, steps begin where the profiler's do, and
+        what a rank does between that and its model counts as inside the step.
+
+    Needs:
+        Traces of several ranks, recorded over the same time, with collectives on GPUs or of gloo.
+
+    References:
+        HolisticTraceAnalysis, straggler detection; OSDI'24 MegaScale, section on stragglers.
+    """
+
+    rule: ClassVar[str] = "PD409"
+    name: ClassVar[str] = "uneven-start"
+    needs: ClassVar[frozenset[str]] = frozenset({"work", "ranks"})
+    # As in PD401: ranks are never exactly even, and of many ranks the slowest is later.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.01, "min_blame": DOMINANT_SHARE, "min_noise": 0.05}
+    )
+    references: ClassVar[tuple[str, ...]] = ("https://hta.readthedocs.io/",)
+
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
+        """One finding when the waiting for ranks that begin late reaches `min_share`, or in turns `min_noise`."""
+        late = fleet.late_rank
+        if late is None or late.once:
+            return
+        if not late.stands_out or late.blame < self.settings["min_blame"]:
+            yield from self._check_turns(fleet, late)
+            return
+        victim = fleet.summary_of(late.matched.tables[late.victim])
+        waiting = late.wait_time(late.victim)
+        cost = victim.per_step(iv.total(waiting))
+        lateness_ns = victim.per_step(late.total_lateness_ns)
+        if self.exceeds_min_share(victim, cost) and enters_late(fleet, late, lateness_ns):
+            yield self._report(fleet, late, victim, waiting, cost)
+
+    def _check_turns(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
+        """A finding that ranks take turns at entering late, where enough collectives were matched to tell."""
+        table = late.matched.tables[late.longest_waiter]
+        rank, waiting = fleet.summary_of(table), late.any_wait_time_of(table)
+        cost = rank.per_step(iv.total(waiting))
+        if late.collective_count < _MIN_COLLECTIVES or not enter_apart(late):
+            return
+        if not self.exceeds_min_share(rank, cost, self.settings["min_noise"]):
+            return
+        if do_equal_work(fleet.summaries, late, cost):
+            return
+        collecting_ns = max(map(collector_ns_per_step, fleet.summaries), default=0)
+        by_collector = collects_apart(fleet.summaries, cost)
+        advice = advise("ranks collect garbage apart" if by_collector else "ranks enter late in turns", rank.context)
+        yield self.finding(
+            rank,
+            title="Ranks take turns at entering the step late"
+            + (", when they collect garbage" if by_collector else "")
+            + ": all wait for the last one at its first collective",
+            cost_ns=cost,
+            saving=Saving(),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(waiting),
+            confidence=0.6,
+            evidence=(
+                Evidence("collectives matched over all ranks", late.collective_count, "count"),
+                Evidence("most of the waiting that one rank causes", round(100 * late.blame, 1), "%"),
+                _start_evidence(late, own=False),
+                Evidence("rank that waits longest", rank.rank),
+                Evidence("garbage collection per step, at most on a rank", collecting_ns or None, "ns"),
+            ),
+        )
+
+    def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
+        """The finding on the rank that enters late."""
+        own, is_single = fleet.summary_of(late.table), len(late.co_late) == 1
+        lateness_ns, limit_ns = victim.per_step(late.total_lateness_ns), _recoverable_ns(victim, cost)
+        phase = late.find_excess_phase()
+        is_loading = phase is not None and phase[0] == "loader"
+        cause = find_explaining_finding(fleet, late, _OWNERS)
+        line = None if is_loading else find_explaining_line(fleet, late, lateness_ns)
+        location = line.location if line else cause.location if cause else None
+        where = ", waiting for its DataLoader" if is_loading else f", at {location.short}" if location else ""
+        frequency = describe_frequency(late)
+        steps = late.step_count if late.persists else late.late_step_count
+        advice = advise(
+            "a rank enters late by its loader" if is_loading else "a rank enters late",
+            victim.context,
+            they="this rank" if is_single else "these ranks",
+            do="does" if is_single else "do",
+        )
+        finding = self.finding(
+            own,
+            title=f"{name_ranks(late)} {'enters' if is_single else 'enter'} the step "
+            f"{format_time(iv.total(waiting) / max(steps, 1))} late {frequency}{where}: the others wait",
+            cost_ns=cost,
+            saving=Saving(0, min(lateness_ns, limit_ns) if is_single else None, limit_ns, "bounded"),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(waiting, rank=victim.rank),
+            confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
+            location=location,
+            evidence=(
+                Evidence("collectives matched over all ranks", late.collective_count, "count"),
+                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
+                _start_evidence(late, own=True),
+                Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
+                Evidence("rank that waits longest", victim.rank),
+                *step_evidence(late),
+                Evidence("garbage collection on it, per step", collector_ns_per_step(own) or None, "ns"),
+                *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
+                *(
+                    [Evidence(f"at {line.location}, per step more than the others", line.per_step_ns, "ns")]
+                    if line
+                    else []
+                ),
+                *clock_evidence(late),
+            ),
+        )
+        owner = cause if cause is not None and cause.cost_ns >= DOMINANT_SHARE * lateness_ns else None
+        return replace(
+            finding,
+            covering_key=owner.key if owner else None,
+            covers=tuple(each.key for each in find_told_inside(fleet, late)),
+        )
+
+
+def _recoverable_ns(victim: RankSummary, cost_ns: int) -> int:
+    """How much of its waiting a rank gets back: not what its GPU would wait for the rank's own CPU then.
+
+    Where the CPU waits for the GPU in each step, as for a loss, it gets that back.
+    """
+    if victim.collectives is None or not victim.collectives.on_gpu:
+        return cost_ns
+    starved_ns = victim.per_step(victim.account.detail.get("idle_launch", 0))
+    return min(cost_ns, max(victim.per_step(victim.cpu_wait_ns or 0), cost_ns - starved_ns, 0))
+
+
+def _start_evidence(late: LateRank, *, own: bool) -> Evidence:
+    """Which share of the lateness the starts of the passes explain."""
+    start = lateness_by_start(late.matched, late.arrives_last if own else late.synchronizing)
+    return Evidence(
+        "of the lateness there when its pass begins", round(100 * start.by_start_ns / start.late_ns, 1), "%"
+    )

@@ -1,0 +1,161 @@
+"""PD410: gradients of a half-precision program travel in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from perfdoctor.analyzers._captured_parallel import captured_ddp_of, captured_fsdp_of, ddp_constructor_of
+from perfdoctor.rules import (
+    BoolArray,
+    Claim,
+    CollectiveTable,
+    Evidence,
+    Finding,
+    Fleet,
+    FleetAnalyzer,
+    Int64Array,
+    Intervals,
+    RankSummary,
+    Saving,
+    advise,
+    yes_or_no,
+)
+from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
+
+# These reduce gradients in data-parallel training.
+_KINDS = [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter")]
+_OF_DATA = frozenset({"DDP", "FSDP", "ZeRO", "DeepSpeed", "Megatron", "data parallel"})
+# Hooks that send less than float32 already.
+_COMPRESSING = ("fp16", "bf16", "powerSGD", "powersgd", "quantiz")
+
+
+class CommunicationDtype(FleetAnalyzer):
+    """A model trained in half precision reduces its gradients in float32: twice the bytes.
+
+    What it finds:
+        All-reduces and reduce-scatters of float32 in a training that multiplies in bfloat16 or float16, where the time
+        of their transfer is exposed.
+
+    Why it costs time:
+        Under autocast weights stay in float32, and so do the gradients that DistributedDataParallel reduces. At the
+        bandwidth of the link half the bytes take half the time.
+
+    How it is measured:
+        By the element type and the size that the profiler writes for each collective. Only messages from 4 MB on count:
+        of smaller ones the latency is a large part. Waiting for other ranks is left out. What half of the transfers'
+        time would free is the saving: no more than is exposed, and the half of the last transfer of a step remains.
+
+    How to fix:
+        A communication hook of DistributedDataParallel; the reduce_dtype of FSDP's mixed precision; by framework
+        otherwise.
+
+    When it is wrong:
+        Gradients that are rounded to bfloat16 before their sum lose 16 of 24 bits, which matters to some trainings with
+        many ranks or a small learning rate: compare the loss. The hook of bfloat16 needs NCCL 2.10 and an Ampere GPU.
+
+    Needs:
+        Collectives with sizes and types (NCCL, PyTorch 2.3 or newer); the traces of all ranks to separate waiting.
+
+    References:
+        PyTorch, DDP Communication Hooks; fully_shard, MixedPrecisionPolicy.
+    """
+
+    rule: ClassVar[str] = "PD410"
+    name: ClassVar[str] = "communication-dtype"
+    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "sizes"})
+    # min_share: a smaller saving would not even be a finding of low severity (contracts.md).
+    # min_bytes: in nccl-tests' curves an all-reduce of 4 MB within a machine reaches about half of its final bandwidth.
+    # min_half_share: of the time of products in half precision, so that a part in float32 does not hide it.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.01, "min_bytes": 4 << 20, "min_half_share": 0.5}
+    )
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html",
+        "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+    )
+
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
+        """A finding for each rank on which the saving reaches `min_share` of the step."""
+        late = fleet.late_rank
+        for rank in fleet.summaries:
+            table = rank.collectives
+            if table is not None and len(table) and self._may_reduce_in_half(rank):
+                waiting = late.any_wait_time_of(table) if late is not None else iv.EMPTY
+                yield from self._check_rank(rank, table, waiting, is_alone=len(fleet.summaries) == 1)
+
+    def _may_reduce_in_half(self, rank: RankSummary) -> bool:
+        """Whether it is data-parallel training in half precision, and no hook sends less than float32 already."""
+        context = rank.context
+        used = {*context.frameworks, *context.parallelism}
+        hooks = captured_ddp_of(rank.facts).get("comm_hooks")
+        compressed = isinstance(hooks, list) and any(word in str(hook) for hook in hooks for word in _COMPRESSING)
+        is_half = (rank.half_precision_share or 0.0) >= self.settings["min_half_share"]
+        return context.phase == "training" and is_half and not compressed and not used.isdisjoint(_OF_DATA)
+
+    def _check_rank(
+        self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, is_alone: bool
+    ) -> Iterator[Finding]:
+        rows = np.flatnonzero(self._match_float_reductions(table))
+        if not len(rows):
+            return
+        transfers = iv.subtract(iv.union(table.start_ns[rows], table.end_ns[rows]), waiting)
+        exposed = iv.intersect(transfers, table.exposed)
+        # The half of the last transfer of a step has nothing to hide behind.
+        remaining_ns = iv.total(iv.intersect(_last_of_steps(table, rows), exposed)) // 2
+        freed_ns = min(iv.total(transfers) // 2, iv.total(exposed) - remaining_ns)
+        cost, saved_ns = rank.per_step(iv.total(exposed)), rank.per_step(freed_ns)
+        if not self.exceeds_min_share(rank, saved_ns):
+            return
+        steps, moved_bytes = max(rank.steps.count, 1), int(table.bytes[rows].sum())
+        ddp, fsdp = captured_ddp_of(rank.facts), captured_fsdp_of(rank.facts)
+        waits_unknown = is_alone and (rank.trace.world_size or 1) > 1
+        advice = advise("gradients reduced in float32", rank.context)
+        yield self.finding(
+            rank,
+            title=f"Gradients travel in float32, {moved_bytes / steps / 1e6:,.0f} MB a step, in a model that "
+            "computes in half precision",
+            cost_ns=cost,
+            saving=Saving(0, None if waits_unknown else saved_ns, saved_ns, "bounded"),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(exposed),
+            confidence=0.5 if waits_unknown else 0.7,
+            location=ddp_constructor_of(rank.facts),
+            evidence=(
+                Evidence("float32 reductions per step", round(len(rows) / steps, 1), "count"),
+                Evidence("their median size", int(np.median(table.bytes[rows])), "bytes"),
+                Evidence("transferring per step, without waiting", rank.per_step(iv.total(transfers)), "ns"),
+                Evidence("products in half precision", round(100 * (rank.half_precision_share or 0.0), 1), "%"),
+                Evidence("communication hooks, as captured", _name_hooks(ddp)),
+                Evidence("reduce_dtype of FSDP, as captured", fsdp.get("reduce_dtype")),
+                Evidence("autocast, as captured", yes_or_no(_uses_autocast(rank))),
+            ),
+        )
+
+    def _match_float_reductions(self, table: CollectiveTable) -> BoolArray:
+        """For each collective whether it is a large reduction of float32 in the window."""
+        floats = [code for code, text in enumerate(table.strings) if text.lower() == "float"]
+        is_large = table.bytes >= self.settings["min_bytes"]
+        return np.asarray(table.in_window & is_large & np.isin(table.dtype, floats) & np.isin(table.kind, _KINDS), bool)
+
+
+def _last_of_steps(table: CollectiveTable, rows: Int64Array) -> Intervals:
+    """When the last of some collectives of each step run."""
+    by_end = rows[np.lexsort((table.end_ns[rows], table.step[rows]))]
+    last = by_end[np.append(np.diff(table.step[by_end]) != 0, True)]
+    return iv.union(table.start_ns[last], table.end_ns[last])
+
+
+def _name_hooks(ddp: Mapping[str, object]) -> str | None:
+    hooks = ddp.get("comm_hooks")
+    return None if not isinstance(hooks, list) else ", ".join(map(str, hooks)) or "none"
+
+
+def _uses_autocast(rank: RankSummary) -> bool | None:
+    amp = (rank.facts or {}).get("amp")
+    return amp.get("autocast", 0) > 0 if isinstance(amp, dict) else None

@@ -1,0 +1,80 @@
+"""PD507: forward passes of a training record graphs that no backward pass uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfdoctor.analyzers._pd507_saving import bound_saving
+from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise
+from perfdoctor.rules import intervals as iv
+
+
+class EvaluationWithGrad(RankAnalyzer):
+    """A training evaluates without torch.no_grad(): its passes record graphs that are never differentiated.
+
+    What it finds:
+        Forward passes of ten nodes and more between the passes of the training, whose nodes no backward pass runs.
+
+    Why it costs time:
+        Each op makes a node and saves what its gradient would need. All activations stay in memory until the outputs
+        are dropped: on a CPU each is new memory then, which the system hands out page by page and fills with zeros; on
+        a GPU it is the peak that limits the batch size.
+
+    How it is measured:
+        Autograd numbers the nodes of the graph; the profiler writes the number at the forward op and at the backward
+        op. Numbers in a row of which none comes back, while later ones do, are a pass in vain. What it would take
+        without a graph is not in the trace: bounded by its time in the framework and in ops that wait for memory.
+
+    How to fix:
+        with torch.no_grad() around the evaluation, or @torch.no_grad() above its function. model.eval() does not do
+        it: that only changes dropout and normalisation.
+
+    When it is wrong:
+        The graph is used later than the trace reaches, such as of a rollout that is differentiated at its end.
+
+    Needs:
+        CPU ops with the numbers of autograd, which the profiler writes with any setting.
+
+    References:
+        PyTorch, "Autograd mechanics", Locally disabling gradient computation.
+    """
+
+    rule: ClassVar[str] = "PD507"
+    name: ClassVar[str] = "evaluation-with-grad"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: of the step in such passes. Below a tenth less than a medium finding (3 %) comes back.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding when passes in vain take at least `min_share` of the step."""
+        graphs = find_unused_graphs(rank.trace, trains=True)
+        passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
+        if not graphs.pass_count or not self.exceeds_min_share(rank, passes_ns):
+            return
+        cost = bound_saving(rank, graphs)
+        location = locate_calls(rank, trains=True)
+        advice = advise("evaluation with gradients", rank.context)
+        nodes = round(graphs.node_count / graphs.pass_count)
+        yield self.finding(
+            rank,
+            title=f"Forward passes that take {rank.share(passes_ns):.0%} of the step record graphs that no backward "
+            "pass uses",
+            cost_ns=cost.cost_ns,
+            saving=cost.saving,
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(cost.time),
+            confidence=0.6,
+            location=location,
+            evidence=(
+                Evidence("such passes in the trace", graphs.pass_count, "count"),
+                Evidence("nodes of the graph in each", nodes, "count"),
+                Evidence("time of these passes per step", passes_ns, "ns"),
+            ),
+        )

@@ -1,0 +1,148 @@
+"""PD512: more threads compute than there are cores, or their memory is on another NUMA node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
+from perfdoctor.analyzers.pd115_one_thread import location_of_threads_set
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_part
+from perfdoctor.rules import intervals as iv
+
+
+class CpuThreads(RankAnalyzer):
+    """Each op is divided among more threads than cores may be used, or among the cores of several NUMA nodes.
+
+    What it finds:
+        Programs without a GPU whose PyTorch has more threads for an op than cores may be used: by affinity, by the
+        quota of a container, or because several ranks share the machine. Large ops have to take a tenth of the step.
+        Also, for information, processes whose threads are more than a NUMA node's cores and that no node was chosen
+        for.
+
+    Why it costs time:
+        An op ends when its last thread does, and threads that lack a core wait for another one's turn, some ms. In a
+        container with a quota all threads stop once they have used it up, for the rest of each 100 ms. Threads that
+        wait busily use the quota, too. Memory of another node takes up to twice as long.
+
+    How it is measured:
+        The threads against the cores, from the capture. How long the quota stopped the threads (`cpu.stat`), in steps
+        without a profiler, is what another number saves at most. Without a quota nobody knows what it costs: GNU's
+        OpenMP does not wait busily where it sees more threads than cores, and 16 threads on two cores took as
+        long as two here. So that is for information, and `perfdoctor try --only threads` measures it.
+
+    How to fix:
+        `OMP_NUM_THREADS` (or `torch.set_num_threads`) as many as cores may be used; with several ranks on a machine the
+        cores divided by the ranks. `numactl --cpunodebind=0 --membind=0` keeps a process and its memory on one node.
+
+    When it is wrong:
+        Ops that wait for memory can gain from threads that outnumber cores a little.
+
+    Needs:
+        CPU ops. Captured facts (`perfdoctor run`) on threads and cores.
+
+    References:
+        PyTorch Performance Tuning Guide, "Utilize OpenMP" and "Utilize Non-Uniform Memory Access (NUMA) Controls".
+    """
+
+    rule: ClassVar[str] = "PD512"
+    name: ClassVar[str] = "cpu-threads"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: of the step in large ops, as in PD115.
+    # min_excess: threads over cores; a quota of 3.5 cores with 4 threads is no fault.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1, "min_excess": 1.5})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-openmp",
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-non-uniform-memory-access-numa-controls",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding on threads that outnumber the cores, else one on NUMA nodes."""
+        cpu, cores = captured_part(rank.facts, "cpu"), captured_part(rank.facts, "cores")
+        threads, available = cpu.get("torch_threads"), cores.get("available")
+        if rank.device_kind != "cpu" or not isinstance(threads, int) or not isinstance(available, int | float):
+            return
+        ranks = cores.get("local_ranks")
+        own = max(available / (ranks if isinstance(ranks, int) and ranks > 0 else 1), 1.0)
+        large = find_parallel_ops(rank, threads)
+        if not self.exceeds_min_share(rank, large.time_ns):
+            return
+        if threads >= self.settings["min_excess"] * own:
+            yield self._report_threads(rank, cpu, cores, threads, own)
+        elif self._spans_nodes(cpu, threads):
+            yield self._report_nodes(rank, cpu, threads)
+
+    def _report_threads(
+        self, rank: Rank, cpu: Mapping[str, Any], cores: Mapping[str, Any], threads: int, own: float
+    ) -> Finding:
+        advised, location, omp = max(round(own), 1), location_of_threads_set(cpu), cpu.get("omp_num_threads")
+        large = find_parallel_ops(rank, threads)
+        stopped_share = _stopped_share(cpu, cores, threads)
+        cost_ns = min(round(stopped_share * rank.per_step(rank.window_ns)), large.time_ns)
+        ranks = cores.get("local_ranks")
+        shared = f", which {ranks} ranks share" if isinstance(ranks, int) and ranks > 1 else ""
+        where = f" at {location.short}" if location else " (OMP_NUM_THREADS)" if omp else ""
+        stopped = f"; a quota stops them for {stopped_share:.0%} of the time" if cost_ns else ""
+        is_variable = location is None and omp is not None
+        return self.finding(
+            rank,
+            title=f"{threads} threads{where} compute on {cores.get('available'):.3g} cores{shared}{stopped}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded") if cost_ns else Saving(),
+            advice=(
+                f"Use {advised} {'thread' if advised == 1 else 'threads'}: an op ends with its last thread, and those "
+                "that lack a core wait for another one's turn."
+                + ("" if cost_ns else " What it costs is not known: perfdoctor try --only threads measures it.")
+            ),
+            fix=f"OMP_NUM_THREADS={advised}" if is_variable else f"torch.set_num_threads({advised})",
+            claim=Claim(claim_share(large.time, cost_ns / max(large.time_ns, 1))),
+            confidence=0.6,
+            location=location,
+            evidence=(
+                Evidence("threads of PyTorch", threads, "count"),
+                Evidence("cores that may be used", cores.get("available")),
+                Evidence("cores that the program used", cores.get("training")),
+                Evidence("stopped by a quota", round(100 * stopped_share, 1) if cost_ns else None, "%"),
+                Evidence("OMP_NUM_THREADS", omp),
+                Evidence("time in large ops per step", large.time_ns, "ns"),
+            ),
+        )
+
+    @staticmethod
+    def _spans_nodes(cpu: Mapping[str, Any], threads: int) -> bool:
+        """Whether the machine has several nodes, the process may use all of them, and one has too few cores for it."""
+        nodes, count, affinity = cpu.get("numa_nodes"), cpu.get("count"), cpu.get("affinity")
+        if not isinstance(nodes, int) or nodes < 2 or not isinstance(count, int) or affinity != count:
+            return False
+        return threads > count / nodes
+
+    def _report_nodes(self, rank: Rank, cpu: Mapping[str, Any], threads: int) -> Finding:
+        return self.finding(
+            rank,
+            title=f"{threads} threads may run on all {cpu['numa_nodes']} NUMA nodes, and their memory lies on any",
+            cost_ns=0,
+            saving=Saving(),
+            advice=(
+                "Compare with a process that is kept on one node, with as many threads as a node has cores: memory of "
+                "another node takes up to twice as long. Several ranks, one for each node, often use both best."
+            ),
+            fix="numactl --cpunodebind=0 --membind=0 python ...",
+            claim=Claim(iv.EMPTY),
+            confidence=0.3,
+            evidence=(
+                Evidence("NUMA nodes", cpu.get("numa_nodes"), "count"),
+                Evidence("threads of PyTorch", threads, "count"),
+                Evidence("cores of the machine", cpu.get("count"), "count"),
+            ),
+            subject="nodes",
+        )
+
+
+def _stopped_share(cpu: Mapping[str, Any], cores: Mapping[str, Any], threads: int) -> float:
+    """The share (0 to 1) of the time for which a quota stopped the cores on which threads ran; 0 where not captured."""
+    throttled, affinity = cores.get("throttled"), cpu.get("affinity")
+    if not isinstance(throttled, int | float):
+        return 0.0
+    ran_on = min(threads, affinity) if isinstance(affinity, int) and affinity > 0 else threads
+    return min(throttled / max(ran_on, 1), 1.0)

@@ -1,0 +1,155 @@
+"""PD515: every rank saves the same checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+from perfdoctor.analysis.host.locations import captured_location
+from perfdoctor.analyzers._host_pauses import SAVE, captured_int
+from perfdoctor.report.merge_findings import format_ranges
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Fleet,
+    FleetAnalyzer,
+    RankSummary,
+    Recurrence,
+    Saving,
+    SourceLocation,
+    advise,
+    captured_list,
+    captured_part,
+    format_time,
+)
+
+# Of the time that others save this much at least is waited for where they save in turns.
+_IN_TURNS = 0.5
+# The wait is the difference of steps with and without saves, whose other work varies.
+_LEAST_OF_WAIT = 0.5
+
+
+class EveryRankWrites(FleetAnalyzer):
+    """Ranks other than the first save the same checkpoint, too, and the training waits for it.
+
+    What it finds:
+        Calls of torch.save at one line on several ranks whose files hold the same data.
+
+    Why it costs time:
+        Data-parallel ranks have the same weights after each all-reduce, so that one file is enough. The others take the
+        disk from the first, and where ranks save in turns, or meet at a barrier, all wait for all of them.
+
+    How it is measured:
+        Files of torch.save have a checksum of each tensor: ranks whose largest tensors agree save the same. Steps with
+        a checkpoint are compared with the others, on the first rank that saves: what they are longer by, beyond its
+        own save, it waits for the other ranks. Where most steps have a checkpoint the time of the others is the bound.
+
+    How to fix:
+        `if torch.distributed.get_rank() == 0:` around the save; a barrier after it, where others read the file.
+
+    When it is wrong:
+        Machines without a common disk may need a file each: then let the first rank of each machine save
+        (LOCAL_RANK). Files with the state of data loaders or random numbers differ by rank, though their largest tensor
+        is the same: save that part alone on the other ranks.
+
+    Needs:
+        Captured facts (`perfdoctor run`) of several ranks.
+
+    References:
+        PyTorch, "Getting Started with Distributed Data Parallel", Save and Load Checkpoints.
+    """
+
+    rule: ClassVar[str] = "PD515"
+    name: ClassVar[str] = "every-rank-writes"
+    needs: ClassVar[frozenset[str]] = frozenset({"ranks", "facts"})
+    # min_share: of the steps' time; a smaller cost would not even be a finding of low severity (contracts.md).
+    # min_steps: steps with a checkpoint; of one nobody knows whether it comes back.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_steps": 2})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",
+    )
+
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
+        """A finding for each line at which several ranks save the same, where that costs `min_share` of the step."""
+        by_place: dict[tuple[str, str], list[_Saves]] = {}
+        for rank in fleet.summaries:
+            for saves in _saves_of(rank):
+                by_place.setdefault((str(saves.location), saves.checksum), []).append(saves)
+        for group in by_place.values():
+            if len({each.rank.rank for each in group}) > 1 and group[0].steps >= self.settings["min_steps"]:
+                yield from self._check_group(group[0], group[1:])
+
+    def _check_group(self, first: _Saves, others: list[_Saves]) -> Iterator[Finding]:
+        """The finding on ranks that save the same as the first one."""
+        rank, of, run_ns = first.rank, first.of, first.run_ns
+        others_ns = min(sum(each.ns for each in others), run_ns)
+        wait_ns = first.wait_ns
+        lost_ns = others_ns if wait_ns is None else min(wait_ns, others_ns)
+        whole_ns = rank.per_step(rank.window_ns)
+        cost_ns = min(round(lost_ns / run_ns * whole_ns), whole_ns)
+        if not cost_ns or not self.exceeds_min_share(rank, cost_ns):
+            return
+        in_turns = wait_ns is not None and lost_ns >= _IN_TURNS * others_ns
+        saving = Saving(0, None, cost_ns, "bounded")
+        if in_turns:
+            saving = Saving(round(_LEAST_OF_WAIT * cost_ns), cost_ns, cost_ns, "bounded")
+        how = ", one after the other" if in_turns else ""
+        advice = advise("every rank saves the same", rank.context)
+        other_step_ns = round(others_ns / max(first.steps, 1))
+        yield self.finding(
+            rank,
+            title=f"{len(others) + 1} ranks save the same checkpoint{how}: {format_time(other_step_ns)} of the others "
+            f"in {first.steps:,} of {of:,} steps",
+            cost_ns=cost_ns,
+            saving=saving,
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(),
+            confidence=0.9 if in_turns else 0.6,
+            location=first.location,
+            evidence=(
+                Evidence("ranks that save beside it", format_ranges(each.rank.rank or 0 for each in others)),
+                Evidence("size of a file", first.bytes, "bytes"),
+                Evidence("saving takes the first rank", first.ns // max(first.steps, 1), "ns"),
+                Evidence("saving takes the others, together", other_step_ns, "ns"),
+                Evidence("it waits for them", None if wait_ns is None else round(lost_ns / max(first.steps, 1)), "ns"),
+            ),
+            recurrence=Recurrence(first.steps, of, round(lost_ns / first.steps), round(lost_ns / first.steps)),
+        )
+
+
+class _Saves(NamedTuple):
+    """What one rank saves at one line.
+
+    Attributes:
+        rank: The rank.
+        location, checksum: Where, and what.
+        ns, steps, of, run_ns: How long, in how many steps of how many, which took so long.
+        bytes: Size of a file.
+        wait_ns: How much longer the steps with a save are than the others, without the saves themselves; None where
+            most steps have one.
+    """
+
+    rank: RankSummary
+    location: SourceLocation
+    checksum: str
+    ns: int
+    steps: int
+    of: int
+    run_ns: int
+    bytes: int | None
+    wait_ns: int | None
+
+
+def _saves_of(rank: RankSummary) -> Iterator[_Saves]:
+    run = captured_part(rank.facts, "run")
+    of, run_ns, median_ns = (captured_int(run, key) for key in ("unprofiled_steps", "unprofiled_ns", "median_ns"))
+    for site in captured_list(rank.facts, "host_calls"):
+        location, checksum = captured_location(site.get("location")), site.get("checksum")
+        ns, steps, count = (captured_int(site, key) for key in ("ns", "steps", "count"))
+        if site.get("call") == SAVE and location and isinstance(checksum, str) and ns and 0 < steps <= of and run_ns:
+            wait_ns = max(captured_int(site, "step_ns") - steps * median_ns - ns, 0) if 2 * steps < of else None
+            size = captured_int(site, "bytes") // max(count, 1) or None
+            yield _Saves(rank, location, checksum, ns, steps, of, run_ns, size, wait_ns)

@@ -1,0 +1,130 @@
+"""PD517: compiled code falls apart into several graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from perfdoctor.analysis.host.locations import captured_location
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    advise,
+    captured_part,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
+
+# What a compiled call does before it runs its graph: recorded as ops, and none of them computes.
+_AROUND_GRAPHS = r"^(Pregraph bytecode|AOTDispatcher |TorchDynamo Cache Lookup)"
+
+
+class GraphBreaks(RankAnalyzer):
+    """torch.compile cannot take a function whole: it falls apart into graphs, with Python in between.
+
+    What it finds:
+        Graph breaks that dynamo counted, in a program whose steps call compiled code that broke.
+
+    Why it costs time:
+        Between two graphs Python runs, guards are checked, and nothing is fused: each value that crosses the break is
+        written to memory. A break that reads a value, such as item() or print, makes the CPU wait for the GPU.
+
+    How it is measured:
+        The time of compiled calls that broke in which neither an op nor a compiled graph runs: Python and guards. What
+        fusing over the break would give is not known. Reasons and lines are dynamo's.
+
+    How to fix:
+        torch.compile(..., fullgraph=True) says where it breaks. Return what is printed or read, and do it outside.
+
+    When it is wrong:
+        A break at the edge of the model, such as around its loss, costs one call of Python.
+
+    Needs:
+        CPU events. Captured facts (`perfdoctor run`) on what dynamo counted.
+
+    References:
+        PyTorch, "Common Graph Breaks".
+    """
+
+    rule: ClassVar[str] = "PD517"
+    name: ClassVar[str] = "graph-breaks"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: where a low finding begins.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/compile/programming_model.common_graph_breaks.html",
+        "https://docs.pytorch.org/docs/stable/compile/programming_model.fullgraph_true.html",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding when Python between two halves takes at least `min_share` of the step."""
+        compiled = captured_part(rank.facts, "compile")
+        breaks = compiled.get("graph_breaks")
+        if not isinstance(breaks, int) or not breaks:
+            return
+        time = find_python_time(rank)
+        cost_ns = rank.per_step(iv.total(time))
+        if not len(time) or not self.exceeds_min_share(rank, cost_ns):
+            return
+        reasons = _list_reasons(compiled)
+        places = [captured_location(each) for each in compiled.get("break_lines") or ()]
+        lines = [place for place in places if place is not None]
+        advice = advise("graph breaks", rank.context)
+        also = f" They are {', '.join(line.short for line in lines[:4])}." if len(lines) > 1 else ""
+        yield self.finding(
+            rank,
+            title=f"Compiled code breaks into pieces: Python takes {rank.share(cost_ns):.0%} of the step between them",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=advice.sentence + also,
+            fix=advice.code,
+            claim=Claim(time),
+            confidence=0.8,
+            location=lines[0] if lines else None,
+            evidence=(
+                Evidence("graph breaks of the whole run", breaks, "count"),
+                Evidence("most common reason", reasons[0] if reasons else None),
+            ),
+        )
+
+
+def find_python_time(rank: Rank) -> Intervals:
+    """When a compiled call that broke runs neither an op nor a compiled graph.
+
+    What follows a break is a compiled region of its own, within that of the call::
+
+        Torch-Compiled Region: 0/0 [ CompiledFunction   python   Torch-Compiled Region: 1/0 [ CompiledFunction ] ]
+    """
+    trace = rank.trace
+    regions, work = [], []
+    for table in (trace.ops, trace.ranges):
+        is_region = trace.match_rows(table, vocabulary.COMPILED_REGION)
+        regions.append(np.stack((table.start_ns, table.end_ns, table.thread))[:, is_region])
+        is_work = trace.match_rows(table, vocabulary.COMPILED_CODE) if table is trace.ranges else ~is_region
+        is_work &= ~is_region & ~trace.match_rows(table, _AROUND_GRAPHS)
+        work.append(iv.union(table.start_ns[is_work], table.end_ns[is_work]))
+    start, end, thread = np.concatenate(regions, axis=1)
+    order = np.lexsort((-end, start, thread))
+    start, end, thread = start[order], end[order], thread[order]
+    if len(start) < 2:
+        return iv.EMPTY
+    holds_next = np.append((thread[1:] == thread[:-1]) & (start[1:] < end[:-1]), False)
+    broken = iv.union(start[holds_next], end[holds_next])
+    return iv.intersect(iv.subtract(broken, iv.union_of(work)), rank.window)
+
+
+def _list_reasons(compiled: Mapping[str, Any]) -> list[str]:
+    """What dynamo gave as reasons, the most common one first."""
+    reasons = compiled.get("break_reasons")
+    if not isinstance(reasons, dict):
+        return []
+    counts = {str(reason): count for reason, count in reasons.items() if isinstance(count, int)}
+    return sorted(counts, key=lambda reason: -counts[reason])

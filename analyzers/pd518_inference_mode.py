@@ -1,0 +1,85 @@
+"""PD518: a program without any backward pass records graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfdoctor.analyzers._pd507_saving import bound_saving
+from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise
+from perfdoctor.rules import intervals as iv
+
+
+class InferenceMode(RankAnalyzer):
+    """A program that never differentiates runs its model without torch.inference_mode() or torch.no_grad().
+
+    What it finds:
+        Inference and evaluation alone, whose forward passes make nodes of autograd's graph.
+
+    Why it costs time:
+        Each op makes a node and saves what its gradient would need. All activations stay in memory until the outputs
+        are dropped: on a CPU each is new memory then, which the system hands out page by page and fills with zeros; on
+        a GPU it is the peak that limits the batch size.
+
+    How it is measured:
+        Autograd numbers the nodes of the graph, and ops show the number: where it rises, nodes are made. What a pass
+        would take without a graph is not in the trace: bounded by its time in the framework and in ops that wait for
+        memory; on a GPU by the time in which it waits for launches.
+
+    How to fix:
+        with torch.inference_mode() around the loop. torch.no_grad() where outputs go into a training later.
+
+    When it is wrong:
+        The trace is of the forward part of a training alone, or the program differentiates later.
+
+    Needs:
+        CPU ops with the numbers of autograd, which the profiler writes with any setting.
+
+    References:
+        PyTorch, "Autograd mechanics", Inference mode.
+    """
+
+    rule: ClassVar[str] = "PD518"
+    name: ClassVar[str] = "inference-mode"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: as in PD507.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/notes/autograd.html#inference-mode",
+        "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding when passes that make nodes take at least `min_share` of the step."""
+        if rank.context.phase not in ("inference", "evaluation") or differentiates(rank):
+            return
+        graphs = find_unused_graphs(rank.trace, trains=False)
+        passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
+        if not graphs.pass_count or not self.exceeds_min_share(rank, passes_ns):
+            return
+        cost = bound_saving(rank, graphs)
+        advice = advise("inference with gradients", rank.context)
+        yield self.finding(
+            rank,
+            title=f"Nothing is differentiated, and {rank.count_per_step(graphs.node_count):,.0f} nodes of autograd's "
+            "graph are made in a step",
+            cost_ns=cost.cost_ns,
+            saving=cost.saving,
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(cost.time),
+            confidence=0.6,
+            location=locate_calls(rank, trains=False),
+            evidence=(
+                Evidence("nodes of the graph per step", rank.count_per_step(graphs.node_count), "count"),
+                Evidence("time of these passes per step", passes_ns, "ns"),
+            ),
+        )
+
+
+def differentiates(rank: Rank) -> bool:
+    """Whether the captured program made a backward pass in any timed step."""
+    backwards = (rank.facts or {}).get("base_backwards")
+    return isinstance(backwards, list) and any(backwards)

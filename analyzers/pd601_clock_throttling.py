@@ -1,0 +1,143 @@
+"""PD601: the GPU's clocks are reduced while the steps compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_clocked_kernels, find_gpus_under_load, last_share_of
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, scale_durations
+from perfdoctor.rules import intervals as iv
+
+
+class _Cause(NamedTuple):
+    """Reasons of NVML that are one cause, what to say of it, and what to do."""
+
+    reasons: tuple[str, ...]
+    what: str
+    advice: str
+    fix: str | None
+
+
+_CAUSES = (
+    _Cause(
+        ("hw_thermal", "sw_thermal"),
+        "the GPU is too hot",
+        "Cool it better: look at fans, dust, the inlet temperature and what stands beside the card; passive cards need "
+        "a server's air flow. Until then expect this rate, and compare no measurements with those of a cool card.",
+        "nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
+    ),
+    _Cause(
+        ("hw_power_brake", "hw_slowdown"),
+        "the hardware asks for it (power brake)",
+        "The power supply or the board tells the card to slow down: check its power cables, the supply, and the power "
+        "limits of the server or rack.",
+        "nvidia-smi -q -d PERFORMANCE,POWER",
+    ),
+    _Cause(
+        ("application_clocks",),
+        "application clocks are set",
+        "Somebody has set the clocks of this card, which stay until they are reset or the driver is loaded again. "
+        "Reset them unless they are meant, as for measurements that have to be repeatable.",
+        "sudo nvidia-smi --reset-applications-clocks && sudo nvidia-smi --reset-gpu-clocks",
+    ),
+)
+
+
+class ClockThrottling(RankAnalyzer):
+    """The GPU reduces its clocks while the steps compute, though power would allow more.
+
+    What it finds:
+        Samples of NVML under load in which heat, a power brake of the hardware, or clocks that somebody has set keep
+        the clock of the SMs below its maximum.
+
+    Why it costs time:
+        A kernel that computes takes as many cycles as before, and each cycle takes longer. Of several GPUs all wait for
+        the slowest.
+
+    How it is measured:
+        NVML is sampled 20 times a second. Samples count in which kernels ran for at least half of the time, in the
+        windows of the report; an idle GPU rests at low clocks, which is no throttling. The cause has to be there in
+        `min_samples` samples and in `min_throttled` of all, with a mean clock of at most `max_clock` of the maximum.
+        The saving is bounded: at the maximal clock the kernels of the steps that memory does not bound take less time
+        in proportion to the clock.
+
+    How to fix:
+        Heat: cool the card. Power brake: check the power supply. Clocks that somebody has set: reset them.
+
+    When it is wrong:
+        Rarely is the maximal clock reached under full load: then the power limit binds next (PD604), so that the fix
+        gives less than the bound.
+
+    Needs:
+        Kernels. Samples of NVML (`perfdoctor run` where nvidia-ml-py is installed).
+
+    References:
+        NVIDIA, NVML API reference, "NvmlClocksEventReasons".
+    """
+
+    rule: ClassVar[str] = "PD601"
+    name: ClassVar[str] = "clock-throttling"
+    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "nvml"})
+    # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second, so that one slow sample
+    # is none. min_throttled: below a fifth of the time a clock costs less than runs differ. max_clock: boost clocks go
+    # in steps of 15 MHz and move by some per cent with temperature alone.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.01, "min_samples": 10, "min_throttled": 0.2, "max_clock": 0.95}
+    )
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """A finding for each GPU and cause that reduces clocks for long enough."""
+        for gpu in find_gpus_under_load(rank):
+            for cause in _CAUSES:
+                yield from self._check_cause(rank, gpu, cause)
+
+    def _check_cause(self, rank: Rank, gpu: GpuUnderLoad, cause: _Cause) -> Iterator[Finding]:
+        if cause.reasons[0] == "hw_power_brake" and "hw_thermal" in gpu.reasons and "hw_power_brake" not in gpu.reasons:
+            return  # NVML gives the slowdown beside its cause, which is heat
+        found = [gpu.reasons[name] for name in cause.reasons if name in gpu.reasons]
+        max_mhz = gpu.number("max_sm_mhz")
+        if not found or not max_mhz:
+            return
+        worst = max(found)
+        samples = worst.share * gpu.clocked
+        if samples < self.settings["min_samples"] or worst.share < self.settings["min_throttled"]:
+            return
+        if worst.sm_mhz > self.settings["max_clock"] * max_mhz:
+            return
+        kernels = find_clocked_kernels(rank, gpu)
+        saved_share = worst.share * (1 - worst.sm_mhz / max_mhz)
+        freed = last_share_of(kernels.time, saved_share)
+        cost_ns = rank.per_step(iv.total(freed))
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
+        yield self.finding(
+            rank,
+            title=(
+                f"The clock of {gpu.name} is reduced to {worst.sm_mhz:,.0f} of {max_mhz:,.0f} MHz in {worst.share:.0%} "
+                f"of the time under load: {cause.what}"
+            ),
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=cause.advice,
+            fix=cause.fix,
+            claim=Claim(freed, kernels=True),
+            edit=scale_durations(kernels.rows, saved_share),
+            confidence=0.8,
+            evidence=(
+                Evidence("samples under load", gpu.clocked, "count"),
+                Evidence("mean clock under load", _round(gpu.sm_mhz), "MHz"),
+                Evidence("temperature under load", _round(gpu.temperature_c), "C"),
+                Evidence("power under load", _round(gpu.power_w), "W"),
+                Evidence("kernel time that goes with the clock, per step", rank.per_step(kernels.time_ns), "ns"),
+            ),
+            subject=f"{gpu.name}: {cause.what}",
+        )
+
+
+def _round(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,103 @@
+"""PD602: the PCIe link runs below what device and slot can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_gpus_under_load, last_share_of
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, scale_durations
+from perfdoctor.rules import intervals as iv
+
+# Bytes a lane and direction moves in a second, by generation (PCI-SIG: transfer rate and encoding).
+_LANE_GB_PER_S: Mapping[int, float] = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})
+
+
+class DegradedLink(RankAnalyzer):
+    """The PCIe link of the GPU has fewer lanes, or a lower generation, than it could have.
+
+    What it finds:
+        A generation or width under load that is below the maximum of device and system, beside steps that copy between
+        host and device.
+
+    Why it costs time:
+        Copies take twice as long over half of the lanes, or over the generation before.
+
+    How it is measured:
+        An idle link rests in a lower generation, so only samples of NVML count in which kernels ran for at least half
+        of the time, and of these the best one. The saving is bounded: the copies between host and device in the steps
+        take less time in the proportion of the two rates.
+
+    How to fix:
+        Seat the card again, in the slot with all its lanes; look at risers, at lanes that the slot shares with another
+        one, and at the generation that the firmware sets. In the cloud, return the machine.
+
+    When it is wrong:
+        Copies of pageable memory go at the rate of the CPU's copy (PD105) and gain less than the bound. Some drivers
+        save power in the link even under load as long as nothing is copied.
+
+    Needs:
+        Copies. Samples of NVML (`perfdoctor run` where nvidia-ml-py is installed).
+
+    References:
+        NVIDIA, NVML API reference, "nvmlDeviceGetCurrPcieLinkGeneration" and "nvmlDeviceGetMaxPcieLinkWidth".
+    """
+
+    rule: ClassVar[str] = "PD602"
+    name: ClassVar[str] = "degraded-link"
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "nvml"})
+    # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second: links change their
+    # generation within milliseconds of a load.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_samples": 10})
+    references: ClassVar[tuple[str, ...]] = ("https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where the link is degraded and copies would be faster."""
+        for gpu in find_gpus_under_load(rank):
+            rates = _link_rates(gpu)
+            # With several GPUs it is not known by NVML's number which of them a copy of the trace went to.
+            if rates is None or not gpu.is_alone or gpu.linked < self.settings["min_samples"]:
+                continue
+            now, best = rates
+            copies = rank.copies.in_steps()
+            copies = copies.copying("HtoD") | copies.copying("DtoH")
+            saved_share = 1 - now / best
+            freed = last_share_of(copies.time, max(saved_share, 0.0))
+            cost_ns = rank.per_step(iv.total(freed))
+            if saved_share <= 0 or not self.exceeds_min_share(rank, cost_ns):
+                continue
+            most = f"generation {gpu.number('max_pcie_generation'):.0f} x{gpu.number('max_pcie_width'):.0f}"
+            yield self.finding(
+                rank,
+                title=(
+                    f"The PCIe link of {gpu.name} runs as generation {gpu.pcie_generation} x{gpu.pcie_width} under "
+                    f"load, and could run as {most}"
+                ),
+                cost_ns=cost_ns,
+                saving=Saving(0, None, cost_ns, "bounded"),
+                advice="Find out where lanes or speed are lost: the seat of the card, a riser, a slot that shares its "
+                "lanes, the generation that the firmware sets. In the cloud, ask for another machine.",
+                fix="nvidia-smi -q -d PCIE; sudo lspci -vv -d 10de: | grep -E 'LnkCap|LnkSta'",
+                claim=Claim(freed),
+                edit=scale_durations(copies.rows, saved_share),
+                confidence=0.8,
+                location=copies.location,
+                evidence=(
+                    Evidence("link under load", round(now, 1), "GB/s"),
+                    Evidence("link at its best", round(best, 1), "GB/s"),
+                    Evidence("samples under load", gpu.linked, "count"),
+                    Evidence("copies between host and device, per step", rank.per_step(copies.time_ns), "ns"),
+                ),
+                subject=gpu.name,
+            )
+
+
+def _link_rates(gpu: GpuUnderLoad) -> tuple[float, float] | None:
+    """The link's rate under load and at its best, in GB/s; None where NVML does not say."""
+    now_lane = _LANE_GB_PER_S.get(gpu.pcie_generation or 0)
+    best_lane = _LANE_GB_PER_S.get(int(gpu.number("max_pcie_generation") or 0))
+    best_width = gpu.number("max_pcie_width")
+    if now_lane is None or best_lane is None or not gpu.pcie_width or not best_width:
+        return None
+    return now_lane * gpu.pcie_width, best_lane * best_width

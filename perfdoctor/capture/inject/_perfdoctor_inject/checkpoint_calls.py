@@ -1,0 +1,104 @@
+"""Activation checkpointing: how often `torch.utils.checkpoint.checkpoint` is called, how, and where."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from .tracebacks import remove_own_frames
+from .user_code import Location, user_location
+
+# The window without a profiler; calls of others count where it has none.
+TIMED_WINDOW = "base"
+# Lines that are told apart; a program that checkpoints each of many layers does so in one line of its library.
+MAX_LINES = 10
+
+
+class CheckpointCalls:
+    """The calls of `checkpoint` in forward passes that record a graph.
+
+    Attributes:
+        calls: All of them.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._in_step = 0
+        self._by_window: dict[str, list[int]] = {}
+        self._lines: dict[tuple[CodeType, int], dict[str, Any]] = {}
+        self._calls_of_line: Counter[tuple[CodeType, int]] = Counter()
+
+    def add_call(self, frame: FrameType, arguments: dict[str, Any]) -> None:
+        """A call by the code in `frame`, with these keyword arguments.
+
+        The stack is searched once for each line that calls.
+        """
+        if not torch.is_grad_enabled():
+            return
+        self.calls += 1
+        self._in_step += 1
+        line = frame.f_code, frame.f_lineno
+        self._calls_of_line[line] += 1
+        if line not in self._lines and len(self._lines) < MAX_LINES:
+            self._lines[line] = describe_call(user_location(frame), arguments)
+
+    def end_step(self, window: str) -> None:
+        """A step of the training loop has ended."""
+        self._by_window.setdefault(window, []).append(self._in_step)
+        del self._by_window[window][:-MAX_LINES]
+        self._in_step = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The calls as they stand in facts.json."""
+        steps = self._by_window.get(TIMED_WINDOW) or [each for steps in self._by_window.values() for each in steps]
+        line = max(self._lines, key=lambda each: self._calls_of_line[each], default=None)
+        return {
+            "calls": self.calls,
+            "calls_per_step": statistics.median(steps) if steps else None,
+            **(NO_CALL if line is None else self._lines[line]),
+        }
+
+
+def describe_call(location: Location | None, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Where `checkpoint` is called, and the keyword arguments that decide what it costs; None where left to torch."""
+    reentrant = arguments.get("use_reentrant")
+    return {
+        "use_reentrant": None if reentrant is None else bool(reentrant),
+        "preserve_rng_state": bool(arguments.get("preserve_rng_state", True)),
+        "location": location,
+    }
+
+
+NO_CALL = {"use_reentrant": None, "preserve_rng_state": None, "location": None}
+
+
+def wrap_checkpoint(
+    calls: CheckpointCalls, is_listening: Callable[[], bool], call_recorder: Callable[..., Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A `wrap` for `Hooks._patch`.
+
+    Args:
+        calls: Where calls are counted.
+        is_listening: Whether they are to be counted now.
+        call_recorder: `Hooks.call_recorder`.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def checkpoint(*args: Any, **kwargs: Any) -> Any:
+            if is_listening():
+                call_recorder(calls.add_call, sys._getframe(1), kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+
+        return checkpoint
+
+    return wrap

@@ -1,0 +1,248 @@
+"""What keeps the training thread from its work: the garbage collector, files that are synced, checkpoints, copies.
+
+Each call is timed where it is made, in steps without a profiler, too. A call inside another one belongs to that one:
+`os.fsync` inside `torch.save` is saving. Calls of a site (one function at one line of the user's code) add up over the
+steps of the run that no profiler slowed down; those before the first step are no part of the training.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from .user_code import Location, is_user_file, user_location
+
+COLLECT = "gc.collect"
+# A shorter call costs less than to find out who makes it; a disk takes longer for each sync.
+MIN_CALL_NS = 20_000
+# A program that makes its code anew in each step must not fill the memory.
+MAX_SITES = 200
+# From Python 3.14 on the collector has no third generation: its second one visits the old objects, part by part.
+OLDEST_GENERATION = 2 if sys.version_info < (3, 14) else 1
+
+
+@dataclass(eq=False)
+class CallSite:
+    """Calls of one function at one line, over the steps without a profiler.
+
+    Attributes:
+        call: The function, such as "torch.save".
+        location: The user's line.
+        checksum: Of the largest tensor in the first file that was saved here, where it is known: equal ones on two
+            ranks are the same data.
+        count, ns, bytes: How many calls, how long they took, and how much was saved; None where that is not known.
+        steps, step_ns: In how many steps there was one, and how long these took.
+        largest_step_ns: The most that the calls of one step took.
+    """
+
+    call: str
+    location: Location | None
+    checksum: str | None = None
+    count: int = 0
+    ns: int = 0
+    bytes: int | None = None
+    steps: int = 0
+    step_ns: int = 0
+    largest_step_ns: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The site as it stands in facts.json."""
+        return dict(vars(self))
+
+
+@dataclass
+class CallsInStep:
+    """The calls of one site in the running step."""
+
+    count: int = 0
+    ns: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class Collections:
+    """Automatic collections of the oldest generation, over the steps without a profiler; as `CallSite`."""
+
+    count: int = 0
+    ns: int = 0
+    steps: int = 0
+    step_ns: int = 0
+    largest_step_ns: int = 0
+
+
+class HostCalls:
+    """The watched calls and the collections of the running step, and of all steps without a profiler.
+
+    Attributes:
+        gc_ns: How long garbage was collected in the running step, automatically and by `gc.collect`.
+        call_ns: How long the other watched calls of the running step took.
+        open_range: Opens a range of the trace, while one is recorded; returns what closes it.
+        wants_checksums: Whether other ranks may save the same.
+    """
+
+    def __init__(self) -> None:
+        self.gc_ns = self.call_ns = 0
+        self.open_range: Callable[[str], Callable[[], None] | None] | None = None
+        self.wants_checksums = False
+        self._is_inside = False
+        self._collection_start_ns = 0
+        self._close_collection: Callable[[], None] | None = None
+        self._automatic_in_step = CallsInStep()
+        self._in_step: dict[CallSite, CallsInStep] = {}
+        self._sites: dict[tuple[Any, ...], CallSite] = {}
+        self._automatic = Collections()
+        self._thread: int | None = None
+
+    def begin_step(self) -> None:
+        """Begin a step in the calling thread."""
+        self.gc_ns = self.call_ns = 0
+        self._automatic_in_step = CallsInStep()
+        self._in_step.clear()
+        self._thread = threading.get_ident()
+
+    def end_step(self, dur_ns: int, *, profiled: bool) -> None:
+        """Add the calls of a step that has ended to those of the run, unless a profiler slowed them down."""
+        if profiled:
+            return
+        for site, calls in self._in_step.items():
+            site.count += calls.count
+            site.bytes = (site.bytes or 0) + calls.bytes if calls.bytes else site.bytes
+            _add_step(site, calls.ns, dur_ns)
+        if self._automatic_in_step.count:
+            self._automatic.count += self._automatic_in_step.count
+            _add_step(self._automatic, self._automatic_in_step.ns, dur_ns)
+
+    def begin_call(self) -> bool:
+        """A watched call begins; False inside another one, which it is a part of."""
+        if self._is_inside:
+            return False
+        self._is_inside = True
+        return True
+
+    def end_call(self, call: str, frame: FrameType | None, dur_ns: int, saved: object = None) -> None:
+        """A watched call of `frame` has returned or raised; `saved` is the file that it wrote, by its path."""
+        self._is_inside = False
+        if dur_ns < MIN_CALL_NS:
+            return
+        if call == COLLECT:
+            self.gc_ns += dur_ns
+        else:
+            self.call_ns += dur_ns
+        site = self._site_of(call, frame)
+        if site is None:
+            return
+        calls = self._in_step.setdefault(site, CallsInStep())
+        calls.count += 1
+        calls.ns += dur_ns
+        if isinstance(saved, str | os.PathLike):
+            calls.bytes += _size_of(saved)
+            if self.wants_checksums and site.checksum is None:
+                site.checksum = checksum_of_largest_tensor(saved)
+
+    def on_collection(self, phase: str, info: dict[str, int]) -> None:
+        """Python's garbage collector starts or stops; only its oldest generation takes long."""
+        if info["generation"] < OLDEST_GENERATION or self._is_inside:
+            return
+        if phase == "start":
+            if self.open_range is not None and self._thread == threading.get_ident():
+                self._close_collection = self.open_range(COLLECT)
+            self._collection_start_ns = time.perf_counter_ns()
+        elif self._collection_start_ns:
+            dur_ns = time.perf_counter_ns() - self._collection_start_ns
+            self._collection_start_ns = 0
+            close, self._close_collection = self._close_collection, None
+            if close is not None:
+                close()
+            self.gc_ns += dur_ns
+            self._automatic_in_step.count += 1
+            self._automatic_in_step.ns += dur_ns
+
+    def watch_collections(self) -> None:
+        """Time the garbage collector from now on."""
+        gc.callbacks.append(self.on_collection)
+
+    def stop_watching(self) -> None:
+        """Time the garbage collector no longer."""
+        if self.on_collection in gc.callbacks:
+            gc.callbacks.remove(self.on_collection)
+
+    def describe_calls(self) -> list[dict[str, Any]]:
+        """The part "host_calls" of the facts, the longest first."""
+        sites = [site for site in self._sites.values() if site.steps and site.call != COLLECT]
+        return [site.to_dict() for site in sorted(sites, key=lambda site: -site.ns)]
+
+    def describe_collector(self) -> dict[str, Any]:
+        """The part "collector" of the facts."""
+        sites = [site for site in self._sites.values() if site.steps and site.call == COLLECT]
+        longest = max(sites, key=lambda site: site.ns, default=None)
+        automatic = self._automatic
+        return {
+            "enabled": gc.isenabled(),
+            "frozen": gc.get_freeze_count(),
+            "collect_calls": sum(site.count for site in sites),
+            "collect_ns": sum(site.ns for site in sites),
+            "collect_steps": max((site.steps for site in sites), default=0),
+            "collect_step_ns": max((site.step_ns for site in sites), default=0),
+            "collect_largest_step_ns": max((site.largest_step_ns for site in sites), default=0),
+            "location": None if longest is None else longest.location,
+            "collections": automatic.count,
+            "collections_ns": automatic.ns,
+            "collection_steps": automatic.steps,
+            "collection_step_ns": automatic.step_ns,
+            "collection_largest_step_ns": automatic.largest_step_ns,
+        }
+
+    def _site_of(self, call: str, frame: FrameType | None) -> CallSite | None:
+        """The site of a call; None where there are too many already.
+
+        Where a line of the user's makes the call it is the site; else the stack is searched for one each time.
+        """
+        caller: tuple[CodeType, int] | None = None
+        if frame is not None and is_user_file(frame.f_code.co_filename):
+            caller = frame.f_code, frame.f_lineno
+            site = self._sites.get((call, *caller))
+            if site is not None:
+                return site
+        location = user_location(frame)
+        place = () if location is None else tuple(location.values())
+        key: tuple[Any, ...] = (call, *place) if caller is None else (call, *caller)
+        site = self._sites.get(key)
+        if site is None and len(self._sites) < MAX_SITES:
+            site = self._sites[key] = CallSite(call, location)
+        return site
+
+
+def _add_step(total: CallSite | Collections, ns: int, dur_ns: int) -> None:
+    """Add a step with calls, which took `ns` of it."""
+    total.ns += ns
+    total.steps += 1
+    total.step_ns += dur_ns
+    total.largest_step_ns = max(total.largest_step_ns, ns)
+
+
+def _size_of(path: str | os.PathLike[str]) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def checksum_of_largest_tensor(path: str | os.PathLike[str]) -> str | None:
+    """Size and checksum of the largest part of a file of `torch.save`, which is a zip archive; None for other files.
+
+    The archive's directory has both: no tensor is read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            largest = max(archive.infolist(), key=lambda each: (each.file_size, each.CRC))
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return None
+    return f"{largest.file_size}-{largest.CRC:08x}"

@@ -1,0 +1,74 @@
+"""The line that calls the model: a range around each outermost call of a module, in the evidence window.
+
+The lines around torch calls (source_lines.py) stand inside the model's own code, which training and evaluation share.
+This one tells them apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+
+from .tracebacks import remove_own_frames
+from .user_code import user_line
+
+MARK = "perfdoctor::module_call"
+
+
+class ModuleLines:
+    """Replaces `Module.__call__` while the window is open: dynamo has compiled nothing then, see `SourceLines`."""
+
+    def __init__(self) -> None:
+        self._original: Any = None
+        self._wrapper: Any = None
+
+    def start(self) -> None:
+        """Mark calls of this thread from now on."""
+        self._original = nn.Module.__call__
+        self._wrapper = _wrap_call(self._original)
+        nn.Module.__call__ = self._wrapper  # type: ignore[method-assign]
+
+    def stop(self) -> None:
+        """Mark no more calls; where somebody has wrapped the call again, our wrapper stays and only calls on."""
+        wrapper, self._wrapper = self._wrapper, None
+        if wrapper is None:
+            return
+        wrapper.is_active = False
+        if nn.Module.__call__ is wrapper:
+            nn.Module.__call__ = self._original  # type: ignore[method-assign]
+
+
+def _wrap_call(original: Any) -> Any:
+    thread = threading.get_ident()
+    is_inside = False
+
+    @functools.wraps(original)
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_inside
+        if is_inside or not call.is_active or threading.get_ident() != thread or torch.compiler.is_compiling():  # type: ignore[attr-defined]
+            return original(module, *args, **kwargs)
+        name = user_line(sys._getframe(1))
+        line_range = None if name is None else torch._C._profiler._RecordFunctionFast(f"{MARK} {name}")
+        is_inside = True
+        if line_range is not None:
+            line_range.__enter__()
+        try:
+            return original(module, *args, **kwargs)
+        except BaseException as error:
+            remove_own_frames(error)
+            raise
+        finally:
+            is_inside = False
+            if line_range is not None:
+                # Where the window has ended and another one has begun inside the call, the range is no longer open.
+                with contextlib.suppress(RuntimeError):
+                    line_range.__exit__(None, None, None)
+
+    call.is_active = True  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,327 @@
+"""Rows of the field guide about where time goes, overhead, and the CPU: 32 to 37, 41 to 49."""
+
+from __future__ import annotations
+
+from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject
+from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTraits
+from perfdoctor.field_guide.subjects import all_of, gpu, kernels, only_cpu, pointwise, processes
+from perfdoctor.field_guide.training_guide_rows import copies_to_gpu, is_compiled
+from perfdoctor.report.finding import Finding
+from perfdoctor.reporters.format_values import format_share
+from perfdoctor.rules.requirements import REQUIREMENTS
+
+# Below a few per cent of the step nobody would change a line.
+_LITTLE = 0.03
+_LEAST_FLOPS_KNOWN = 0.1
+
+
+def _anything(traits: ProgramTraits) -> Subject:
+    """Any program whose account is known."""
+    if traits.device_kind == "gpu_not_recorded":
+        return Subject(None, REQUIREMENTS["gpu_items"])
+    if not traits.account or not traits.time_share:
+        return Subject(None, REQUIREMENTS["kernels" if traits.device_kind == "gpu" else "cpu"])
+    return Subject(True, "its account is known")
+
+
+def _what_binds(traits: ProgramTraits) -> str | None:
+    """The account's buckets as shares, with the largest named."""
+    if _anything(traits).is_present is not True:
+        return None
+    buckets = {name: traits.account[name] for name in ("compute", "bandwidth", "communication", "overhead")}
+    largest = max(buckets, key=lambda name: buckets[name])
+    said = ", ".join(f"{name} {format_share(share)}" for name, share in buckets.items() if share)
+    return f"{largest} binds: {said} of the {traits.unit}"
+
+
+def _flops_beside_time(traits: ProgramTraits) -> str | None:
+    if traits.flops_share is None or traits.flops_known < _LEAST_FLOPS_KNOWN:
+        return None
+    time = sum(traits.time_share.get(name, 0.0) for name in MATRIX_CATEGORIES)
+    known = "" if traits.flops_known > 0.9 else f" (of the {format_share(traits.flops_known)} of time with known FLOPs)"
+    return (
+        f"matrix work is {format_share(traits.flops_share)} of the FLOPs{known} and {format_share(time)} of the kernel "
+        "time"
+    )
+
+
+def _with_shapes(traits: ProgramTraits) -> Subject:
+    found = kernels(traits)
+    if found.is_present and _flops_beside_time(traits) is None:
+        return Subject(None, REQUIREMENTS["shapes"])
+    return found
+
+
+def _balance(traits: ProgramTraits) -> str | None:
+    if traits.balance is None:
+        return None
+    return (
+        f"{traits.device} computes {traits.balance:,.0f} float32 FLOPs in the time of a byte: up to some "
+        f"{8 * traits.balance:,.0f} operations on a value cost as much as one"
+    )
+
+
+def _known_device(traits: ProgramTraits) -> Subject:
+    found = gpu(traits)
+    if found.is_present and traits.balance is None:
+        return Subject(None, "the device's rates are not known: name it with --device, or run `perfdoctor calibrate`")
+    return found
+
+
+def _little_overhead(traits: ProgramTraits) -> str | None:
+    share = traits.account.get("idle_launch")
+    if traits.device_kind != "gpu" or share is None or share >= _LITTLE or not traits.ran("PD104"):
+        return None
+    return f"the GPU waits {format_share(share)} of the {traits.unit} for launches"
+
+
+def _launches(traits: ProgramTraits) -> Subject:
+    """Ops that are launched one by one."""
+    found = _anything(traits) if traits.device_kind == "cpu" else _calls(traits)
+    if not found.is_present:
+        return found
+    share = traits.account.get("idle_launch", 0.0)
+    if traits.device_kind == "cpu":
+        overhead = traits.account["overhead"] - traits.account["idle_dataloader"]
+        return Subject(True, f"{format_share(overhead)} of the {traits.unit} is overhead of Python and the framework")
+    return Subject(True, f"the GPU waits {format_share(share)} of the {traits.unit} for launches")
+
+
+def _is_graphed(traits: ProgramTraits) -> str | None:
+    return is_compiled(traits) or _little_overhead(traits)
+
+
+def _without_gradients(traits: ProgramTraits) -> Subject:
+    """Forward passes that no backward pass follows."""
+    if traits.phase in ("inference", "evaluation"):
+        return Subject(True, f"it is {traits.phase}")
+    if traits.has_facts:
+        return Subject(True, "it trains")
+    return Subject(None, REQUIREMENTS["facts"])
+
+
+def _numa(traits: ProgramTraits) -> Subject:
+    found = only_cpu(traits)
+    if not found.is_present:
+        return found
+    nodes = traits.part("cpu").get("numa_nodes")
+    if not isinstance(nodes, int):
+        return Subject(None, "the number of NUMA nodes is not known: record with `perfdoctor run`")
+    return Subject(nodes > 1, f"there are {nodes} NUMA nodes" if nodes > 1 else "there is one NUMA node")
+
+
+def _threads(traits: ProgramTraits) -> Subject:
+    found = only_cpu(traits)
+    if found.is_present and not traits.part("cpu"):
+        return Subject(None, REQUIREMENTS["facts"])
+    threads, cores = traits.part("cpu").get("torch_threads"), traits.part("cores").get("available")
+    if found.is_present and isinstance(threads, int) and isinstance(cores, int | float):
+        return Subject(True, f"PyTorch uses {threads} of {cores:.3g} cores")
+    return found
+
+
+def _libraries(traits: ProgramTraits) -> Subject:
+    found = only_cpu(traits)
+    if found.is_present and not traits.part("libraries"):
+        return Subject(None, REQUIREMENTS["facts"])
+    return found
+
+
+def _loaded(traits: ProgramTraits, part: str, *words: str) -> str | None:
+    names = traits.part("libraries").get(part)
+    found = [str(name) for name in names if any(word in str(name) for word in words)] if isinstance(names, list) else []
+    return f"{found[0]} is loaded" if found else None
+
+
+def _is_about(*words: str) -> FindingTest:
+    """Whether a finding speaks of one of some words."""
+
+    def test(traits: ProgramTraits, finding: Finding) -> bool:
+        del traits
+        text = f"{finding.title} {finding.advice} {finding.fix or ''}".lower()
+        return any(word in text for word in words)
+
+    return test
+
+
+def _no_sync(traits: ProgramTraits) -> str | None:
+    if traits.syncs is None or not traits.ran("PD102"):
+        return None
+    share = traits.account.get("idle_sync", 0.0)
+    if traits.syncs == 0:
+        return f"no call of a {traits.unit} waits for the GPU"
+    if not share:
+        return f"the GPU never idles for the calls that wait for it ({traits.syncs:,.0f} a {traits.unit})"
+    if share < _LITTLE:
+        return f"the GPU idles {format_share(share)} of the {traits.unit} because of calls that wait for it"
+    return None
+
+
+def _calls(traits: ProgramTraits) -> Subject:
+    found = gpu(traits)
+    if found.is_present and traits.syncs is None:
+        return Subject(None, REQUIREMENTS["launches"])
+    return found
+
+
+def _no_allocation(traits: ProgramTraits) -> str | None:
+    if traits.allocations == 0 and traits.ran("PD107"):
+        return f"no {traits.unit} allocates device memory from the driver"
+    return None
+
+
+def _collectives_on_cpu(traits: ProgramTraits) -> Subject:
+    return all_of(only_cpu, processes)(traits)
+
+
+ROWS = (
+    GuideRow(
+        32,
+        "C",
+        "Which of compute, bandwidth and overhead binds decides what helps.",
+        (),
+        "kernels; on a CPU its ops",
+        _anything,
+        _what_binds,
+        checked_by="the account and the ladder of the report",
+    ),
+    GuideRow(
+        33,
+        "C",
+        "Matrix products are 99.8 % of BERT's FLOPs and 61 % of its time: the rest is element-wise work and norms.",
+        (),
+        "kernels and input shapes",
+        _with_shapes,
+        _flops_beside_time,
+        checked_by="the account",
+    ),
+    GuideRow(
+        34,
+        "C",
+        "Fuse: x.cos().cos() reads and writes once.",
+        ("PD301",),
+        "kernels; input shapes for bytes",
+        all_of(kernels, pointwise),
+        is_compiled,
+        since="torch.compile does it.",
+    ),
+    GuideRow(
+        35,
+        "C",
+        "A fused chain of 16 operations on a million elements costs as much as one; compute binds from some 64.",
+        (),
+        "the name of the device",
+        _known_device,
+        _balance,
+        checked_by="`perfdoctor calibrate`, which draws it",
+        since="64 was an A100's: each device has its own balance of FLOPs and bytes.",
+    ),
+    GuideRow(
+        36,
+        "C",
+        "Overhead: the framework makes some 280,000 small ops a second, in which an A100 could make 312 TFLOP/s.",
+        ("PD104",),
+        "launches",
+        _launches,
+        _little_overhead,
+        checked_by="`perfdoctor calibrate`, which measures the ops a second",
+    ),
+    GuideRow(
+        37,
+        "C",
+        "Overhead goes away with graphs and compilers, and with less Python.",
+        ("PD104", "PD517"),
+        "launches; facts for graph breaks",
+        _launches,
+        _is_graphed,
+        since='CUDA graphs come with torch.compile(mode="reduce-overhead").',
+    ),
+    GuideRow(
+        41,
+        "E",
+        "no_grad where no backward pass follows.",
+        ("PD507", "PD518"),
+        "facts",
+        _without_gradients,
+        since="torch.inference_mode, where the results meet no autograd later.",
+    ),
+    GuideRow(
+        42,
+        "E",
+        "CPU: the program stays on one NUMA node.",
+        ("PD512",),
+        "facts",
+        _numa,
+        concerns=_is_about("numa"),
+        since="torchrun and torch.backends.xeon.run_cpu bind processes to nodes.",
+    ),
+    GuideRow(
+        43,
+        "E",
+        "CPU: OpenMP has as many threads as there are cores, and each stays on its core.",
+        ("PD512", "PD114", "PD115"),
+        "facts",
+        _threads,
+        checked_by="`perfdoctor try --only threads`",
+        concerns=lambda traits, finding: finding.rule != "PD512" or not _is_about("numa")(traits, finding),
+    ),
+    GuideRow(
+        44,
+        "E",
+        "CPU: Intel's OpenMP instead of GNU's on Intel's processors.",
+        ("PD513",),
+        "facts",
+        _libraries,
+        lambda traits: _loaded(traits, "openmp", "iomp"),
+        _is_about("openmp", "iomp"),
+    ),
+    GuideRow(
+        45,
+        "E",
+        "CPU: jemalloc or tcmalloc instead of the C library's allocator.",
+        ("PD513",),
+        "facts",
+        _libraries,
+        lambda traits: _loaded(traits, "allocators", "jemalloc", "tcmalloc"),
+        _is_about("malloc"),
+        checked_by="`perfdoctor try --only allocator`",
+    ),
+    GuideRow(
+        46,
+        "E",
+        "CPU: oneCCL for the collectives of several sockets.",
+        ("PD513",),
+        "facts",
+        _collectives_on_cpu,
+        concerns=_is_about("ccl"),
+        since="Gloo is what PyTorch brings along; oneCCL is a package of its own.",
+    ),
+    GuideRow(
+        47,
+        "E",
+        "No synchronisation of host and device: print, item, copies, nonzero, if on a tensor.",
+        ("PD102",),
+        "launches; source lines",
+        _calls,
+        _no_sync,
+    ),
+    GuideRow(
+        48,
+        "E",
+        "Tensors are made on the GPU instead of made on the CPU and copied.",
+        ("PD106",),
+        "launches; source lines",
+        all_of(_calls, copies_to_gpu),
+        since="torch.zeros(..., device=device).",
+    ),
+    GuideRow(
+        49,
+        "E",
+        "Memory is allocated once: warm up with the longest input.",
+        ("PD107",),
+        "launches",
+        _calls,
+        _no_allocation,
+        since="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes changing sizes cheaper.",
+    ),
+)

@@ -1,0 +1,293 @@
+"""What the rows of the field guide ask about a program, derived once from its report and one of its ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from perfdoctor.analysis.captured_facts import captured_list, captured_part
+from perfdoctor.gpu.classify_ops import classify_op
+from perfdoctor.rank import DeviceKind, Rank
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.report import Outcome, Report
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.model import Trace
+
+MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
+_LOSS_OP = (
+    r"^aten::(nll_loss|cross_entropy|_?log_softmax|binary_cross_entropy|mse_loss|smooth_l1|huber|kl_div|_ctc_loss)"
+)
+_HALF_TYPES = frozenset({"c10::Half", "c10::BFloat16"})
+_FLOAT_TYPES = _HALF_TYPES | {"float", "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class HostToDevice:
+    """Copies from host to device in the analysed time: how many, of these from pinned memory, and their bytes."""
+
+    count: int
+    pinned: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTraits:
+    """A program as the field guide asks about it. What is not known is None.
+
+    Attributes:
+        report: The report on all ranks.
+        facts: What was captured beside the trace; empty without a capture.
+        has_facts: Whether anything was captured.
+        available: Which requirements of rules the rank meets, or its evidence window.
+        device_kind: What the program ran on.
+        device: Name of the GPU.
+        has_tensor_cores: Whether it has Tensor Cores.
+        balance: FLOPs that the GPU can do in the time of a byte, in float32; None where its peaks are not known.
+        processes: How many processes the job has.
+        devices: How many GPUs the process used.
+        step_ns: Length of a step without the profiler, or of the trace.
+        unit: "step" or "trace".
+        op_names: The distinct names of the ops, in the evidence window as well.
+        time_share: By category the share (0 to 1) of the kernel time, on a CPU of the time of outermost ops.
+        flops_share: Share (0 to 1) of the known FLOPs that matrix products and convolutions have.
+        flops_known: Share (0 to 1) of the kernel time whose FLOPs are known.
+        wait_share: Share (0 to 1) of the time that the loop waited for a loader; None where it asked none.
+        copies: Copies from host to device; None without GPU items.
+        syncs: Calls that wait for the GPU, a step; None without calls.
+        allocations: Calls that allocate or free device memory, a step; None without calls.
+        input_types: Floating-point types of the inputs of ops; empty without recorded inputs.
+        loss_types: By the name of a loss op the types of its inputs.
+        optimizer_ranges: Names of optimizer steps in the trace.
+        checkpoints: Whether activations are computed again; None where neither ops nor frames were recorded.
+        account: The account's buckets and details as shares (0 to 1) of the window.
+        tensor_core: Time of matrix work by how it uses Tensor Cores, as in the account; empty without a GPU.
+    """
+
+    report: Report
+    facts: Mapping[str, Any]
+    has_facts: bool
+    available: frozenset[str]
+    device_kind: DeviceKind
+    device: str | None
+    has_tensor_cores: bool | None
+    balance: float | None
+    processes: int
+    devices: int
+    step_ns: int
+    unit: str
+    op_names: frozenset[str]
+    time_share: Mapping[str, float]
+    flops_share: float | None
+    flops_known: float
+    wait_share: float | None
+    copies: HostToDevice | None
+    syncs: float | None
+    allocations: float | None
+    input_types: frozenset[str]
+    loss_types: Mapping[str, frozenset[str]]
+    optimizer_ranges: tuple[str, ...]
+    checkpoints: bool | None
+    account: Mapping[str, float] = field(default_factory=dict)
+    tensor_core: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> str:
+        """What the program does: "training", "inference", "evaluation" or "unknown"."""
+        return self.report.context.phase
+
+    @property
+    def parallelism(self) -> tuple[str, ...]:
+        """How the program spreads over devices."""
+        return self.report.context.parallelism
+
+    def findings(self, *rules: str) -> tuple[Finding, ...]:
+        """The findings of some rules, in the order of the report."""
+        return tuple(finding for finding in self.report.findings if finding.rule in rules)
+
+    def outcome(self, rule: str) -> Outcome | None:
+        """What became of a rule; None where it was not applied."""
+        return next((outcome for outcome in self.report.outcomes if outcome.rule == rule), None)
+
+    def ran(self, *rules: str) -> bool:
+        """Whether all of these rules ran."""
+        return all((outcome := self.outcome(rule)) is not None and outcome.status == "ran" for rule in rules)
+
+    def has_op(self, pattern: str) -> str | None:
+        """The first name, in their order, of an op that a regular expression is found in; None where there is none."""
+        return min((name for name in self.op_names if re.search(pattern, name)), default=None)
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """A part of the captured facts; empty where it was not captured."""
+        return captured_part(self.facts, name)
+
+    def parts(self, name: str) -> list[Mapping[str, Any]]:
+        """A list in the captured facts, such as loaders; empty where it was not captured."""
+        return captured_list(self.facts, name)
+
+
+def traits_of(report: Report, rank: Rank) -> ProgramTraits:
+    """What the field guide asks about a program.
+
+    Args:
+        report: The report on all ranks.
+        rank: The rank with the longest step.
+    """
+    trace, facts = rank.trace, rank.facts or {}
+    traces = [trace] if rank.evidence_trace is None else [trace, rank.evidence_trace]
+    flops_share, flops_known = _flops_of_matrix_work(rank)
+    loss_types = _loss_types(traces)
+    return ProgramTraits(
+        report=report,
+        facts=facts,
+        has_facts=rank.facts is not None,
+        available=rank.available_data | (frozenset() if rank.evidence is None else rank.evidence.available_data),
+        device_kind=rank.device_kind,
+        device=rank.hardware.label,
+        has_tensor_cores=rank.hardware.tensor_cores if rank.device_kind == "gpu" else None,
+        balance=_balance(rank),
+        processes=_count_processes(report, facts),
+        devices=max(len(np.unique(trace.gpu.device)), len(captured_list(facts, "devices")), 0),
+        step_ns=rank.per_step(rank.window_ns),
+        unit=rank.unit_name,
+        op_names=frozenset(each.strings[code] for each in traces for code in each.name_ids(each.ops)),
+        time_share=_time_by_category(rank),
+        flops_share=flops_share,
+        flops_known=flops_known,
+        wait_share=_wait_share(rank),
+        copies=_host_to_device(rank),
+        syncs=_calls_per_step(rank, vocabulary.SYNC_CALL),
+        allocations=_calls_per_step(rank, vocabulary.ALLOCATOR_CALL),
+        input_types=_input_types(traces),
+        loss_types=loss_types,
+        optimizer_ranges=_optimizer_ranges(trace),
+        checkpoints=_recomputes(traces),
+        account=_account_shares(rank),
+        tensor_core=rank.account.tensor_core if rank.device_kind == "gpu" else {},
+    )
+
+
+def _balance(rank: Rank) -> float | None:
+    device = rank.device
+    flops = device.vector_peak_flops("fp32") if device is not None else None
+    rate = device.memory_bandwidth_bytes_per_s if device is not None else None
+    return flops / rate if flops and rate else None
+
+
+def _count_processes(report: Report, facts: Mapping[str, Any]) -> int:
+    world = [trace.world_size for trace in report.traces if trace.world_size is not None]
+    captured = facts.get("world_size")
+    return max([len(report.traces), *world, captured if isinstance(captured, int) else 1])
+
+
+def _time_by_category(rank: Rank) -> dict[str, float]:
+    """By category the share of the kernel time in the window; on a CPU of the time of ops."""
+    if rank.device_kind == "gpu":
+        kernels = rank.kernels.in_steps()
+        whole = int(rank.trace.gpu.dur_ns[kernels.mask].sum())
+        names = {kernel.category for kernel in rank.kernel_classes.by_name.values()}
+        by_category = {name: kernels.of_category(name) for name in names}
+        times = {name: int(rank.trace.gpu.dur_ns[query.mask].sum()) for name, query in by_category.items()}
+        return {name: ns / whole for name, ns in times.items() if ns} if whole else {}
+    ops = rank.trace.ops
+    if not len(ops):
+        return {}
+    inner_ns = np.bincount(ops.parent[ops.parent >= 0], ops.dur_ns[ops.parent >= 0], len(ops))
+    own_ns = np.bincount(ops.name, np.maximum(ops.dur_ns - inner_ns, 0), len(rank.trace.strings))
+    found: dict[str, float] = {}
+    for code in np.flatnonzero(own_ns).tolist():
+        category = str(classify_op(rank.trace.strings[code]))
+        found[category] = found.get(category, 0.0) + float(own_ns[code])
+    return {name: ns / sum(found.values()) for name, ns in found.items()}
+
+
+def _flops_of_matrix_work(rank: Rank) -> tuple[float | None, float]:
+    """The share of the known FLOPs in matrix work, and of the kernel time whose FLOPs are known."""
+    in_steps = rank.kernels.in_steps().mask
+    flops, dur_ns = rank.kernel_costs.flops, rank.trace.gpu.dur_ns
+    known = in_steps & ~np.isnan(flops)
+    whole = float(flops[known].sum())
+    matrix = np.zeros(len(known), bool)
+    for category in MATRIX_CATEGORIES:
+        matrix |= rank.kernels.of_category(category).mask
+    time_known = float(dur_ns[known].sum()) / max(float(dur_ns[in_steps].sum()), 1.0)
+    return (float(flops[known & matrix].sum()) / whole if whole else None), time_known
+
+
+def _wait_share(rank: Rank) -> float | None:
+    """Without the profiler where a capture timed that; None where the loop asked no loader."""
+    steps, waits = ((rank.facts or {}).get(f"base_{name}") for name in ("step_ns", "loader_wait_ns"))
+    if not len(rank.loader_waits) and not captured_list(rank.facts, "loaders"):
+        return None
+    if isinstance(steps, list) and isinstance(waits, list) and steps and len(steps) == len(waits):
+        numbers = [(step, wait) for step, wait in zip(steps, waits, strict=True) if type(step) is type(wait) is int]
+        whole = sum(step for step, _ in numbers)
+        if whole > 0:
+            return min(max(sum(wait for _, wait in numbers) / whole, 0.0), 1.0)
+    if not len(rank.loader_waits) or not rank.window_ns:
+        return None
+    return iv.total(iv.intersect(rank.loader_waits.intervals, rank.window)) / rank.window_ns
+
+
+def _host_to_device(rank: Rank) -> HostToDevice | None:
+    if rank.device_kind != "gpu":
+        return None
+    kinds = copy_kinds_of(rank.trace)
+    rows = kinds.matches(vocabulary.HTOD) & rank.in_window
+    pinned = rows & kinds.matches(vocabulary.HTOD, vocabulary.PINNED)
+    return HostToDevice(int(rows.sum()), int(pinned.sum()), int(np.maximum(rank.trace.gpu.bytes[rows], 0).sum()))
+
+
+def _calls_per_step(rank: Rank, pattern: str) -> float | None:
+    if not len(rank.trace.calls):
+        return None
+    return len(rank.calls.named(pattern).in_steps()) / max(rank.steps.count, 1)
+
+
+def _input_types(traces: list[Trace]) -> frozenset[str]:
+    codes = {(trace, code) for trace in traces for code in np.unique(trace.ops.types).tolist() if code >= 0}
+    texts = (trace.strings[code] for trace, code in codes)
+    return frozenset(name for text in texts for name in _FLOAT_TYPES if f'"{name}"' in text)
+
+
+def _loss_types(traces: list[Trace]) -> dict[str, frozenset[str]]:
+    """By loss op the floating-point types of its inputs, where they were recorded."""
+    found: dict[str, frozenset[str]] = {}
+    for trace in traces:
+        rows = np.flatnonzero(trace.match_rows(trace.ops, _LOSS_OP) & (trace.ops.types >= 0))
+        pairs = {(int(trace.ops.name[row]), int(trace.ops.types[row])) for row in rows.tolist()}
+        for name, types in pairs:
+            text = trace.strings[types]
+            floats = frozenset(each for each in _FLOAT_TYPES if f'"{each}"' in text)
+            if floats:
+                found[trace.strings[name]] = found.get(trace.strings[name], frozenset()) | floats
+    return found
+
+
+def _optimizer_ranges(trace: Trace) -> tuple[str, ...]:
+    codes = np.flatnonzero(trace.match_strings(trace.ranges, vocabulary.OPTIMIZER_RANGE))
+    return tuple(sorted(trace.strings[code] for code in codes.tolist()))
+
+
+def _recomputes(traces: list[Trace]) -> bool | None:
+    """Whether the backward pass computes activations again; None where only kernels were recorded."""
+    if not any(len(trace.ops) or len(trace.frames) for trace in traces):
+        return None
+    return any(
+        bool(trace.match_strings(trace.ops, vocabulary.RECOMPUTE_OP).any())
+        or bool(trace.match_strings(trace.frames, vocabulary.RECOMPUTE_FRAME).any())
+        for trace in traces
+    )
+
+
+def _account_shares(rank: Rank) -> dict[str, float]:
+    """The account as shares (0 to 1) of the window: its buckets, and the details that are no bucket."""
+    account = rank.account
+    if not account.window_ns:
+        return {}
+    return {name: ns / account.window_ns for name, ns in {**account.detail, **account.buckets}.items()}

@@ -1,0 +1,157 @@
+"""Advice about what autograd does for nothing, switches for debugging, and graph breaks: PD308 and PD503 to PD518."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, rows_of
+
+_ANOMALY = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/trainer.html#detect-anomaly"
+_LIGHTNING_DETERMINISTIC = "https://lightning.ai/docs/pytorch/stable/common/trainer.html#deterministic"
+_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
+_GRADCHECK = "https://docs.pytorch.org/docs/stable/notes/gradcheck.html"
+_CUDA_VARIABLES = "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
+_DISTRIBUTED = "https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug"
+_NO_GRAD = "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation"
+_MEMORY = "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory"
+_DETERMINISTIC = "https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html"
+_FILL = "https://docs.pytorch.org/docs/stable/deterministic.html"
+_BREAKS = "https://docs.pytorch.org/docs/stable/compile/programming_model.common_graph_breaks.html"
+
+AUTOGRAD_ROWS = (
+    *rows_of(
+        "anomaly detection",
+        (
+            When(uses=("Lightning",)),
+            "Turn anomaly detection off unless you are looking for a NaN: it formats the Python stack for each node of "
+            "the graph, and checks each gradient.",
+            "Trainer(..., detect_anomaly=False)   # elsewhere: torch.autograd.set_detect_anomaly(False)",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            ANY,
+            "Turn anomaly detection off unless you are looking for a NaN: it formats the Python stack for each node of "
+            "the graph, and checks each gradient. Where a trainer turns it on, it has an option for that.",
+            "torch.autograd.set_detect_anomaly(False)   # in Lightning: Trainer(..., detect_anomaly=False)",
+            "",
+            _ANOMALY,
+        ),
+    ),
+    *rows_of(
+        "gradcheck in the step",
+        (
+            ANY,
+            "Check gradients in a test, once: gradcheck computes each of them by finite differences.",
+            "# in a test: assert torch.autograd.gradcheck(function, inputs)",
+            "",
+            _GRADCHECK,
+        ),
+    ),
+    *rows_of(
+        "launches block",
+        (
+            ANY,
+            "Unset the variable: each launch waits until its kernel has ended. It helps to find the kernel that fails.",
+            "unset CUDA_LAUNCH_BLOCKING",
+            "",
+            _CUDA_VARIABLES,
+        ),
+    ),
+    *rows_of(
+        "collectives are checked",
+        (
+            ANY,
+            "Unset the variable unless you are looking for ranks that call different collectives.",
+            "unset TORCH_DISTRIBUTED_DEBUG",
+            "",
+            _DISTRIBUTED,
+        ),
+    ),
+    *rows_of(
+        "evaluation with gradients",
+        (
+            ANY,
+            "Evaluate without gradients: no graph is recorded then, and activations are freed as soon as they were "
+            "used.",
+            "with torch.no_grad(): ...   # around the evaluation",
+            "",
+            _NO_GRAD,
+        ),
+    ),
+    *rows_of(
+        "inference with gradients",
+        (
+            When(uses=("Hugging Face pipeline",)),
+            "Run the model in inference mode: no graph is recorded then, and activations are freed as soon as they are "
+            "used.",
+            "with torch.inference_mode(): pipeline(...)",
+            "",
+            _NO_GRAD,
+        ),
+        (
+            ANY,
+            "Run the model in inference mode: no graph is recorded then, and activations are freed as soon as they are "
+            "used. Where its outputs go into a later training, torch.no_grad().",
+            "with torch.inference_mode(): ...   # around the loop",
+            "",
+            _NO_GRAD,
+        ),
+    ),
+    *rows_of(
+        "graphs are kept",
+        (
+            ANY,
+            "Keep the value, not the loss: with the loss the whole graph of its step stays in memory. `detach()` does "
+            "not wait for a GPU, `item()` does.",
+            "running_loss += loss.detach()   # losses.append(loss.detach())",
+            "",
+            _MEMORY,
+        ),
+    ),
+    *rows_of(
+        "deterministic algorithms",
+        (
+            When(uses=("Lightning",)),
+            "Turn deterministic algorithms off where runs need not be equal to the bit: {why}.",
+            "Trainer(..., deterministic=False)   # elsewhere: torch.use_deterministic_algorithms(False)",
+            "",
+            _LIGHTNING_DETERMINISTIC,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Turn deterministic algorithms off where runs need not be equal to the bit: {why}.",
+            "TrainingArguments(..., full_determinism=False)   # elsewhere: torch.use_deterministic_algorithms(False)",
+            "",
+            _TRAINER,
+        ),
+        (
+            ANY,
+            "Turn deterministic algorithms off where runs need not be equal to the bit: {why}.",
+            "torch.use_deterministic_algorithms(False)",
+            "",
+            _DETERMINISTIC,
+        ),
+    ),
+    *rows_of(
+        "new tensors are filled",
+        (
+            ANY,
+            "Keep deterministic algorithms, but do not fill each new tensor: only a program that reads memory which it "
+            "never wrote needs it.",
+            "torch.utils.deterministic.fill_uninitialized_memory = False",
+            "PyTorch 2.2",
+            _FILL,
+        ),
+    ),
+    *rows_of(
+        "graph breaks",
+        (
+            ANY,
+            "Take what breaks the graph out of the compiled code: return values and print or read them outside.",
+            'torch.compile(model, fullgraph=True)   # says where it breaks; TORCH_LOGS="graph_breaks" names each',
+            "",
+            _BREAKS,
+        ),
+    ),
+)

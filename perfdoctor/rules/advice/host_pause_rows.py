@@ -1,0 +1,146 @@
+"""Advice about what keeps the CPU from its work: collections of garbage, checkpoints, logs and copies.
+
+PD110, PD113 and PD515 ask for them.
+"""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, rows_of
+
+_GC = "https://docs.python.org/3/library/gc.html#gc.freeze"
+_CHECKPOINT = "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html"
+_ASYNC = "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html"
+_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/checkpointing_expert.html"
+_DDP_SAVES = "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints"
+_SEVERAL_RANKS = When(uses=("DDP", "FSDP", "ZeRO", "DeepSpeed", "Megatron", "tensor parallel", "pipeline parallel"))
+_SHARDED = When(uses=("FSDP", "DDP", "tensor parallel"), lacks=("DeepSpeed", "Megatron"), torch_from="2.3")
+_LESS_OFTEN = "Save less often"
+
+HOST_PAUSE_ROWS = (
+    *rows_of(
+        "garbage is collected in the step",
+        (
+            _SEVERAL_RANKS,
+            "Leave gc.collect() out of the loop, or call it every so many steps, on all ranks in the same one: ranks "
+            "that collect at different times wait for each other. Freeze what lives long once it is made, so that it "
+            "is scanned no more.",
+            "gc.collect(); gc.freeze()   # once, before the loop",
+            "",
+            _GC,
+        ),
+        (
+            ANY,
+            "Leave gc.collect() out of the loop: Python collects by itself, and tensors are freed without it. Freeze "
+            "what lives long once it is made, so that it is scanned no more; where memory runs out collect every so "
+            "many steps.",
+            "gc.collect(); gc.freeze()   # once, before the loop",
+            "",
+            _GC,
+        ),
+    ),
+    *rows_of(
+        "Python collects garbage by itself",
+        (
+            _SEVERAL_RANKS,
+            "Freeze what lives long (data, model) once it is made: it is scanned no more. Else collect between steps, "
+            "on all ranks in the same step: ranks that collect at different times wait for each other.",
+            "gc.collect(); gc.freeze()   # once, before the loop; or gc.disable(), and gc.collect() every 100 steps",
+            "",
+            _GC,
+        ),
+        (
+            ANY,
+            "Freeze what lives long (data, model) once it is made: it is scanned no more. Data in arrays or tensors, "
+            "not in lists and dictionaries, is not scanned either.",
+            "gc.collect(); gc.freeze()   # once, before the loop",
+            "",
+            _GC,
+        ),
+    ),
+    *rows_of(
+        "the step waits until a file is on disk",
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Log every so many steps (control.should_log, logging_steps), and leave os.fsync out of the steps: each "
+            "call waits for the disk.",
+            None,
+            "",
+            _TRAINER,
+        ),
+        (
+            ANY,
+            "Log every so many steps, or once at the end, and leave os.fsync out of the steps: each call waits for the "
+            "disk.",
+            None,
+            "",
+            "https://docs.python.org/3/library/os.html#os.fsync",
+        ),
+    ),
+    *rows_of(
+        "the step saves a checkpoint",
+        (
+            When(uses=("Lightning",)),
+            f"{_LESS_OFTEN} (ModelCheckpoint's every_n_train_steps), or in the background.",
+            "Trainer(plugins=[AsyncCheckpointIO()])",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            f"{_LESS_OFTEN}: the training waits until all is written.",
+            'TrainingArguments(save_strategy="steps", save_steps=...)',
+            "",
+            _TRAINER,
+        ),
+        (
+            _SHARDED,
+            f"{_LESS_OFTEN}, or write while the training goes on: async_save copies the state and returns.",
+            "torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=path)",
+            "PyTorch 2.3",
+            _ASYNC,
+        ),
+        (
+            ANY,
+            f"{_LESS_OFTEN}, or write on a thread of its own: copy the state dict first, as the next step changes it.",
+            "state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}\n"
+            "threading.Thread(target=torch.save, args=(state, path)).start()",
+            "",
+            _CHECKPOINT,
+        ),
+    ),
+    *rows_of(
+        "the step copies objects",
+        (
+            ANY,
+            "Copy less often (look for a better model every so many steps), or into tensors that exist already "
+            "(Tensor.copy_): copy.deepcopy makes each of them anew.",
+            None,
+            "",
+            "https://docs.python.org/3/library/copy.html",
+        ),
+    ),
+    *rows_of(
+        "the step prints",
+        (
+            ANY,
+            "Print every so many steps, or collect what is to be printed and print it once.",
+            None,
+            "",
+            "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        ),
+    ),
+    *rows_of(
+        "every rank saves the same",
+        (
+            ANY,
+            "Let one rank save: after the all-reduce all of them have the same weights. Where others read the file, a "
+            "barrier after it is enough.",
+            "if torch.distributed.get_rank() == 0:\n    torch.save(...)",
+            "",
+            _DDP_SAVES,
+        ),
+    ),
+)
+"""What to do about pauses of the CPU."""

@@ -1,0 +1,323 @@
+"""Cases of rules about autograd's state and switches for debugging: PD308, PD503, PD507, PD514, PD517 and PD518."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
+
+MS = 1_000_000
+LINE = {"file": "train.py", "line": 12, "function": "main"}
+
+
+def switch(name: str, steps: int = 10, of_steps: int = 10, step_ns: int | None = None) -> dict[str, Any]:
+    """Facts of a switch that was on."""
+    return {
+        "debug_switches": [{"switch": name, "steps": steps, "of_steps": of_steps, "step_ns": step_ns, "location": LINE}]
+    }
+
+
+def training(checks: int = 0, device: str | None = None) -> TraceBuilder:
+    """A step of 10 ms: 4 ms forward, 5 ms backward, and so many checks of gradients for NaN, 100 us each."""
+    trace = TraceBuilder(device=device).step(0, 10_000)
+    trace.op("aten::addmm", 100, 4000, sequence=7)
+    trace.op("autograd::engine::evaluate_function: AddmmBackward0", 4200, 5000, sequence=7)
+    trace.op("AddmmBackward0", 4210, 3000, sequence=7)
+    for index in range(checks):
+        start = 7300 + 110 * index
+        trace.op("aten::isnan", start, 50).op("aten::item", start + 60, 40)
+    return trace.range("Optimizer.step#SGD.step", 9400, 400)
+
+
+def on_gpu() -> TraceBuilder:
+    """A step of 1 ms of two kernels: between them the GPU waits 200 us for the second launch."""
+    trace = TraceBuilder().step(0, 1000)
+    trace.op("aten::mm", 0, 420).kernel("first", 10, 390, launch_us=5)
+    return trace.op("aten::mm", 590, 400).kernel("second", 600, 390, launch_us=595)
+
+
+def on_several_gpus() -> TraceBuilder:
+    """A step of 1 ms, half of it an all-reduce that nothing overlaps."""
+    trace = TraceBuilder(rank=0, world_size=2).step(0, 1000)
+    trace.op("aten::mm", 0, 420).kernel("first", 10, 390, launch_us=5)
+    return trace.op("c10d::allreduce_", 400, 20).kernel("ncclDevKernel_AllReduce", 410, 500, launch_us=405)
+
+
+PD503 = [
+    RuleCase(
+        "PD503",
+        "stacks-and-checks",
+        lambda: training(checks=10),
+        (
+            ExpectedFinding(
+                "high",
+                4 * MS,
+                (3_200_000, 4 * MS, 4 * MS),
+                location="train.py:12",
+                title="Anomaly detection is on: 40% of the step",
+                fix="set_detect_anomaly(False)",
+                evidence={"checks for NaN per step": 1_000_000, "gradients checked per step": 10},
+            ),
+        ),
+        switch("anomaly detection", step_ns=3 * MS),
+    ),
+    RuleCase(
+        "PD503",
+        "checks-alone-in-a-trace-without-facts",
+        lambda: training(checks=10),
+        (ExpectedFinding("high", MS, (MS, None, MS), title="10% of the step and more"),),
+    ),
+    RuleCase(
+        "PD503",
+        "gradcheck-in-every-step",
+        training,
+        (ExpectedFinding("high", 2 * MS, location="train.py:12", title="gradcheck", fix="in a test"),),
+        switch("gradcheck", step_ns=2 * MS),
+    ),
+    RuleCase(
+        "PD503",
+        "launches-block",
+        on_gpu,
+        (ExpectedFinding("medium", 210_000, (0, None, 210_000), fix="unset CUDA_LAUNCH_BLOCKING"),),
+        {"environment": {"CUDA_LAUNCH_BLOCKING": "1"}},
+    ),
+    RuleCase(
+        "PD503",
+        "collectives-are-checked",
+        on_several_gpus,
+        (ExpectedFinding("info", 0, title="TORCH_DISTRIBUTED_DEBUG=DETAIL"),),
+        {"environment": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "world_size": 2},
+    ),
+    RuleCase("PD503", "nothing-on", training),
+    RuleCase(
+        "PD503", "anomaly-detection-in-one-step-of-ten", training, facts=switch("anomaly detection", 1, 10, 3 * MS)
+    ),
+    RuleCase("PD503", "gradcheck-in-the-first-step", training, facts=switch("gradcheck", 1, 10, 2 * MS)),
+    RuleCase("PD503", "launches-do-not-block", on_gpu, facts={"environment": {"CUDA_LAUNCH_BLOCKING": "0"}}),
+    RuleCase(
+        "PD503",
+        "one-rank-alone",
+        training,
+        facts={"environment": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "world_size": 1},
+    ),
+    RuleCase(  # the program itself looks for NaN in its loss
+        "PD503",
+        "isnan-of-the-program",
+        lambda: training().op("aten::isnan", 9300, 50).op("aten::item", 9360, 30),
+    ),
+]
+
+
+def passes(*kinds: str, nodes: int = 12, device: str | None = None, module: str = "") -> TraceBuilder:
+    """Passes of 1 ms, one after the other in steps of 2 ms: "train" is differentiated, "vain" records a graph only.
+
+    "frozen" records none: its ops only see the number of the node to come. "few" makes three nodes.
+    """
+    trace, number = TraceBuilder(device=device), 40
+    for index, kind in enumerate(kinds):
+        start = 2000 * index
+        trace.step(start, 2000)
+        if module:
+            trace.range(f"perfdoctor::module_call @{module} validate", start + 5, 990)
+        count = 3 if kind == "few" else nodes
+        length = 960 / count
+        for node in range(count):
+            trace.op("aten::mul", start + 10 + node * length, length - 5, sequence=number + node * (kind != "frozen"))
+        if kind == "train":
+            for node in reversed(range(count)):
+                at = start + 1000 + (count - 1 - node) * 60
+                trace.op("autograd::engine::evaluate_function: MulBackward0", at, 50, sequence=number + node)
+            trace.range("Optimizer.step#SGD.step", start + 1900, 50)
+        number += 0 if kind == "frozen" else count
+    return trace
+
+
+PD507 = [
+    RuleCase(
+        "PD507",
+        "evaluation-between-training-steps",
+        lambda: passes("train", "vain", "train", module="train.py:54"),
+        (
+            ExpectedFinding(
+                "low",
+                318_333,
+                location="train.py:54",
+                title="Forward passes that take 16% of the step",
+                fix="torch.no_grad()",
+                evidence={"such passes in the trace": 1, "nodes of the graph in each": 12},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD507",
+        "two-evaluations",
+        lambda: passes("train", "vain", "train", "vain", "train"),
+        (ExpectedFinding("medium", 382_000, evidence={"such passes in the trace": 2}),),
+    ),
+    RuleCase("PD507", "training-alone", lambda: passes("train", "train", "train")),
+    RuleCase("PD507", "under-no-grad", lambda: passes("train", "frozen", "train")),
+    RuleCase("PD507", "a-metric-of-three-nodes", lambda: passes("train", "few", "train")),
+    RuleCase("PD507", "the-last-pass-may-yet-be-used", lambda: passes("train", "train", "vain")),
+    RuleCase("PD507", "the-first-pass-was-cut", lambda: passes("vain", "train", "train")),
+    RuleCase("PD507", "no-training-at-all", lambda: passes("vain", "vain", "vain")),
+]
+
+PD518 = [
+    RuleCase(
+        "PD518",
+        "embeddings-with-a-graph",
+        lambda: passes("vain", "vain", module="embed.py:9"),
+        (
+            ExpectedFinding(
+                "medium", 915_000, location="embed.py:9", title="nodes of autograd's graph", fix="inference_mode"
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD518",
+        "no-backward-pass-in-facts-either",
+        lambda: passes("vain", "vain"),
+        (ExpectedFinding("medium", 915_000),),
+        {"base_backwards": [0, 0]},
+    ),
+    RuleCase("PD518", "no-graph", lambda: passes("frozen", "frozen")),
+    RuleCase("PD518", "a-training", lambda: passes("train", "vain", "train")),
+    RuleCase(  # the profiler recorded the forward part alone
+        "PD518", "differentiated-outside-of-the-trace", lambda: passes("vain"), facts={"base_backwards": [1, 1]}
+    ),
+]
+
+
+def graph_network(fills_us: float = 0) -> TraceBuilder:
+    """A step of 1 ms: 300 us in index_add, and new tensors that are filled for so long."""
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::index_add", 10, 300)
+    if fills_us:
+        trace.op("aten::empty", 400, fills_us + 10).op("aten::fill_", 405, fills_us)
+    return trace.op("aten::mm", 900, 90)
+
+
+PD514 = [
+    RuleCase(
+        "PD514",
+        "sums-by-index",
+        graph_network,
+        (
+            ExpectedFinding(
+                "high",
+                300_000,
+                (0, None, 300_000),
+                location="train.py:12",
+                title="30% of the step",
+                fix="use_deterministic_algorithms(False)",
+            ),
+        ),
+        switch("deterministic algorithms"),
+    ),
+    RuleCase(
+        "PD514",
+        "fills-most-of-all",
+        lambda: graph_network(400),
+        (ExpectedFinding("high", 700_000, location="train.py:12", fix="fill_uninitialized_memory = False"),),
+        switch("deterministic algorithms"),
+    ),
+    RuleCase(
+        "PD514",
+        "by-the-flag-of-the-window",
+        graph_network,
+        (ExpectedFinding("high", 300_000),),
+        {"flags_by_window": {"timing": {"deterministic_algorithms": True}}},
+    ),
+    RuleCase("PD514", "flag-off", graph_network),
+    RuleCase("PD514", "in-one-step-of-ten", graph_network, facts=switch("deterministic algorithms", 1, 10)),
+    RuleCase("PD514", "nothing-that-is-slower", training, facts=switch("deterministic algorithms")),
+]
+
+
+def compiled(pieces: int, gap_us: float = 100) -> TraceBuilder:
+    """A step of 1 ms that calls compiled code in so many pieces of 100 us, with Python in between."""
+    trace = TraceBuilder(device=None).step(0, 1000)
+    for piece in range(pieces):
+        start = 10 + piece * (100 + gap_us)
+        trace.op(f"Torch-Compiled Region: {piece}/0", start, pieces * (100 + gap_us) - gap_us - (start - 10))
+        trace.op("CompiledFunction", start, 100)
+    return trace
+
+
+_BREAKS = {
+    "compile": {
+        "graph_breaks": 1,
+        "break_reasons": {"Unsupported Tensor.item() call": 1},
+        "break_lines": [LINE],
+    }
+}
+
+PD517 = [
+    RuleCase(
+        "PD517",
+        "two-pieces",
+        lambda: compiled(2),
+        (
+            ExpectedFinding(
+                "medium",
+                100_000,
+                (0, None, 100_000),
+                location="train.py:12",
+                title="Python takes 10% of the step",
+                fix="fullgraph=True",
+                evidence={"most common reason": "Unsupported Tensor.item() call"},
+            ),
+        ),
+        _BREAKS,
+    ),
+    RuleCase(
+        "PD517",
+        "three-pieces-and-no-line",
+        lambda: compiled(3),
+        (ExpectedFinding("medium", 200_000),),
+        {"compile": {"graph_breaks": 2}},
+    ),
+    RuleCase("PD517", "one-piece", lambda: compiled(1), facts=_BREAKS),
+    RuleCase("PD517", "no-breaks", lambda: compiled(2), facts={"compile": {"graph_breaks": 0}}),
+    RuleCase("PD517", "hardly-any-time-between", lambda: compiled(2, gap_us=2), facts=_BREAKS),
+]
+
+
+def kept(tensors: int, chain: int = 0, steps: int = 20) -> dict[str, Any]:
+    """Facts of a program that keeps so many losses, or sums of losses, after so many steps."""
+    return {
+        "retained": {
+            "first": {"step": 4, "tensors": 1, "chain": 0},
+            "last": {"step": 4 + steps, "tensors": 1 + tensors, "chain": chain},
+        }
+    }
+
+
+PD308 = [
+    RuleCase(
+        "PD308",
+        "a-list-of-losses",
+        training,
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                (None, None, None),
+                title="Losses are kept with their graph: 1 more each step",
+                fix="detach()",
+                evidence={"steps between the two looks": 20},
+            ),
+        ),
+        kept(20),
+    ),
+    RuleCase(
+        "PD308",
+        "a-sum-of-losses",
+        training,
+        (ExpectedFinding("info", 0, title="A sum of losses keeps its graph"),),
+        kept(0, chain=20),
+    ),
+    RuleCase("PD308", "a-loss-of-several-parts", training, facts=kept(0, chain=4)),
+    RuleCase("PD308", "three-losses-kept", training, facts=kept(3)),
+    RuleCase("PD308", "too-few-steps", training, facts=kept(3, steps=3)),
+]

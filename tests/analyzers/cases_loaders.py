@@ -1,0 +1,366 @@
+"""Cases of what loaders and threads cost besides waiting for workers: PD111, PD112, PD512 and PD513."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cases_loading import epochs, epochs_in_frames, loader_facts, while_the_gpu_works
+from cases_shared_cores import MADE, MS, USED, measured, training
+from rule_cases import LOADER, WORKERS
+
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import build_healthy_trace
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
+
+ONCE = (
+    ExpectedFinding(
+        "info",
+        0,
+        (None, None, None),
+        title="Once in this trace: the GPU waits 60 ms at the start of an epoch",
+        fix="persistent_workers=True",
+    ),
+)
+STARTUP = (
+    ExpectedFinding(
+        "low", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
+    ),
+)
+
+PD112 = [
+    RuleCase("PD112", "workers-start", epochs, ONCE),
+    RuleCase("PD112", "workers-start-in-frames", epochs_in_frames, ONCE),
+    RuleCase(
+        "PD112", "workers-start-each-epoch", epochs, STARTUP, facts=loader_facts(persistent_workers=False, iterations=2)
+    ),
+    RuleCase("PD112", "workers-are-kept", epochs, facts=loader_facts(persistent_workers=True, iterations=2)),
+    RuleCase("PD112", "one-epoch", epochs, facts=loader_facts(persistent_workers=False, iterations=1)),
+    RuleCase("PD112", "a-first-batch-that-is-little-late", lambda: epochs(first_ms=4)),
+    RuleCase("PD112", "workers-that-start-quickly", lambda: epochs(first_ms=4.9)),
+    RuleCase("PD112", "workers-start-while-the-gpu-works", lambda: while_the_gpu_works(epochs())),
+]
+
+_RESTARTED = {
+    **measured(3, 50, load_ms=1, load_cpu_ms=1, workers=2),
+    "loaders": [
+        {
+            "num_workers": 2,
+            "persistent_workers": False,
+            "iterations": 9,
+            "wait_ns": 60 * MS,
+            "created": MADE,
+            "location": USED,
+            "fetch": {"where": "worker", "median_ns": 2 * MS, "cpu_ns": MS, "collate_ns": MS, "items_ns": MS},
+            "restarts": {"count": 8, "stop_ns": 10 * MS, "start_ns": 15 * MS, "first_batch_ns": 5 * MS},
+        }
+    ],
+}
+
+
+def _facts_with(loader: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**_RESTARTED, "loaders": [{**_RESTARTED["loaders"][0], **loader}]}
+
+
+def short_epochs(
+    *, stop_ms: float = 10, start_ms: float = 15, first_ms: float = 5, marked: bool = True
+) -> TraceBuilder:
+    """Four steps of 50 ms on the CPU: two epochs of two, each of which ends and starts workers."""
+    trace = TraceBuilder(device=None)
+    for number in range(4):
+        at = begin = 50_000.0 * number
+        trace.step(at, 50_000)
+        if number % 2 == 0:
+            trace.range(WORKERS, at, 1000 * stop_ms)
+            begin = at + 1000 * stop_ms
+            if marked:
+                trace.range("perfdoctor::loader_start", begin + 10, 1000 * start_ms)
+            begin += 1000 * start_ms + 20
+        wait_ms = first_ms if number % 2 == 0 else 0.2
+        trace.range(WORKERS, begin, 1000 * wait_ms)
+        begin += 1000 * wait_ms
+        trace.op("aten::addmm", begin, at + 50_000 - begin)
+    return trace
+
+
+PD112 += [
+    RuleCase(  # 30 of 50 ms in two of four steps; 3 ms of each start remain, and 70 % are sure
+        "PD112",
+        "short-epochs",
+        short_epochs,
+        (
+            ExpectedFinding(
+                "high",
+                15 * MS,
+                (9_450_000, 13_500_000, 15 * MS),
+                location="train.py:12",
+                title="30 ms at the start of an epoch at train.py:12, while the DataLoader starts its workers anew",
+                fix="persistent_workers=True",
+                evidence={"used at": "train.py:20", "starting workers in iter(loader)": 15 * MS},
+            ),
+        ),
+        facts=_RESTARTED,
+    ),
+    RuleCase(
+        "PD112",
+        "starts-that-are-forked-slowly",
+        lambda: short_epochs(stop_ms=0.1, start_ms=20, first_ms=1),
+        (ExpectedFinding("high", 10_550_000, location="train.py:12", fix="persistent_workers=True"),),
+        facts=_RESTARTED,
+    ),
+    RuleCase(
+        "PD112",
+        "batches-that-are-easy-to-load",
+        short_epochs,
+        (ExpectedFinding("high", 15 * MS, location="train.py:12", advice="num_workers=0"),),
+        facts=_facts_with({"fetch": {"where": "worker", "median_ns": MS // 2, "cpu_ns": MS // 2}}),
+    ),
+    RuleCase("PD112", "starts-that-take-little", lambda: short_epochs(stop_ms=0.5, start_ms=0.5, first_ms=0.5)),
+    RuleCase("PD112", "marked-and-persistent", short_epochs, facts=_facts_with({"persistent_workers": True})),
+    RuleCase("PD112", "marked-and-one-epoch", short_epochs, facts=_facts_with({"iterations": 1})),
+    RuleCase(
+        "PD112", "no-workers", lambda: training(10, 30, LOADER), facts=measured(10, 30, load_ms=10, load_cpu_ms=9)
+    ),
+    RuleCase("PD112", "healthy", build_healthy_trace, facts=_RESTARTED),
+]
+
+
+def loaded(wait_ms: float, step_ms: float, *, items_ms: float, collate_ms: float, **others: Any) -> Mapping[str, Any]:
+    """As `measured`, with the parts of a fetch, and other facts of the loader (collate_fn, batch_tensors, ...)."""
+    in_loader = {
+        name: others.pop(name)
+        for name in ("collate_fn", "batch_tensors", "collate_location", "items_location")
+        if name in others
+    }
+    facts = measured(
+        wait_ms, step_ms, **{"load_ms": wait_ms, "load_cpu_ms": wait_ms, "used": 1.9, "threads": 2, **others}
+    )
+    loader = facts["loaders"][0]
+    fetch = {**loader["fetch"], "items_ns": round(items_ms * MS), "collate_ns": round(collate_ms * MS)}
+    return {**facts, "loaders": [{**loader, "fetch": fetch, **in_loader}]}
+
+
+_COLLATE = {"file": "train.py", "line": 5, "function": "collate"}
+_ITEMS = {"file": "data.py", "line": 30, "function": "__getitem__"}
+PD111 = [
+    RuleCase(
+        "PD111",
+        "own-collate-function",
+        lambda: training(10, 30),
+        (
+            ExpectedFinding(
+                "high",
+                10 * MS,
+                (0, None, 10 * MS),
+                location="train.py:5",
+                title="for a batch: the collate function collate (train.py:5) takes 9 ms of 10 ms",
+                advice="More workers would not help",
+                evidence={"used at": "train.py:20", "putting them together": 9 * MS, "making its items": MS},
+            ),
+        ),
+        facts=loaded(10, 30, items_ms=1, collate_ms=9, collate_fn="collate", collate_location=_COLLATE),
+    ),
+    RuleCase(
+        "PD111",
+        "items-made-in-python",
+        lambda: training(10, 30),
+        (
+            ExpectedFinding(
+                "high",
+                10 * MS,
+                (0, None, 10 * MS),
+                location="data.py:30",
+                title="making its items in __getitem__ (data.py:30) takes 9.5 ms of 10 ms",
+            ),
+        ),
+        facts=loaded(10, 30, items_ms=9.5, collate_ms=0.5, collate_fn="default_collate", items_location=_ITEMS),
+    ),
+    RuleCase(  # what is ready once still takes 0.2 ms a batch
+        "PD111",
+        "lists-that-are-collated",
+        lambda: training(10, 30),
+        (
+            ExpectedFinding(
+                "high",
+                10 * MS,
+                (0, 9_800_000, 10 * MS),
+                location="train.py:12",
+                title="samples are lists",
+                advice="return tensors or arrays from the data set instead of lists",
+            ),
+        ),
+        facts=loaded(10, 30, items_ms=1, collate_ms=9, collate_fn="default_collate", batch_tensors=64),
+    ),
+    RuleCase(
+        "PD111",
+        "parts-not-captured",
+        lambda: training(10, 30),
+        (ExpectedFinding("medium", 10 * MS, (0, None, 10 * MS), location="train.py:12", title="has to get cheaper"),),
+        facts=measured(10, 30, load_ms=10, load_cpu_ms=10, used=1.67, threads=2),
+    ),
+    RuleCase(
+        "PD111",
+        "loading-that-sleeps",
+        lambda: training(40, 60),
+        facts=measured(40, 60, load_ms=40, load_cpu_ms=2, used=0.37),
+    ),
+    RuleCase(
+        "PD111", "a-twentieth-of-the-step", lambda: training(2, 40), facts=loaded(2, 40, items_ms=1, collate_ms=1)
+    ),
+    RuleCase(
+        "PD111",
+        "workers-that-keep-up",
+        lambda: training(3, 30, WORKERS),
+        facts=loaded(3, 30, items_ms=10, collate_ms=10, workers=1, load_ms=20, load_cpu_ms=20, used=1.0),
+    ),
+    RuleCase("PD111", "no-facts", lambda: training(10, 30)),
+    RuleCase("PD111", "healthy", build_healthy_trace, facts=loaded(10, 30, items_ms=1, collate_ms=9)),
+]
+
+_SIXTEEN = measured(0, 30, load_ms=0, load_cpu_ms=0, used=2.0, threads=16)
+PD512 = [
+    RuleCase(
+        "PD512",
+        "sixteen-threads-on-two-cores",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                (None, None, None),
+                title="16 threads compute on 2 cores",
+                fix="torch.set_num_threads(2)",
+                advice="try --only threads",
+            ),
+        ),
+        facts=_SIXTEEN,
+    ),
+    RuleCase(
+        "PD512",
+        "a-variable-that-sets-them",
+        lambda: training(0, 30),
+        (ExpectedFinding("info", 0, title="(OMP_NUM_THREADS)", fix="OMP_NUM_THREADS=2"),),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=16, omp="16"),
+    ),
+    RuleCase(  # 12 cores of 16 stand still: three quarters of the time
+        "PD512",
+        "a-quota-that-stops-them",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "high",
+                22_500_000,
+                (0, None, 22_500_000),
+                title="a quota stops them for 75% of the time",
+                evidence={"stopped by a quota": 75.0},
+            ),
+        ),
+        facts={
+            **_SIXTEEN,
+            "cpu": {"affinity": 16, "torch_threads": 16},
+            "cores": {**_SIXTEEN["cores"], "throttled": 12.0},
+        },
+    ),
+    RuleCase(
+        "PD512",
+        "two-ranks-share-the-cores",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "info", 0, title="which 2 ranks share", fix="torch.set_num_threads(2)", advice="Use 2 threads"
+            ),
+        ),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=4, cores=4.0, local_ranks=2),
+    ),
+    RuleCase(
+        "PD512",
+        "two-nodes",
+        lambda: training(0, 30),
+        (ExpectedFinding("info", 0, title="all 2 NUMA nodes", fix="numactl --cpunodebind=0"),),
+        facts={
+            **measured(0, 30, load_ms=0, load_cpu_ms=0, cores=64.0),
+            "cpu": {"affinity": 64, "count": 64, "torch_threads": 64, "numa_nodes": 2},
+        },
+    ),
+    RuleCase(
+        "PD512", "as-many-as-cores", lambda: training(0, 30), facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=2)
+    ),
+    RuleCase(
+        "PD512",
+        "one-more",
+        lambda: training(0, 30),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=4, cores=3.0),
+    ),
+    RuleCase("PD512", "ops-that-are-not-divided", lambda: training(0, 30, op="sort"), facts=_SIXTEEN),
+    RuleCase(
+        "PD512",
+        "kept-on-one-node",
+        lambda: training(0, 30),
+        facts={
+            **measured(0, 30, load_ms=0, load_cpu_ms=0, cores=32.0),
+            "cpu": {"affinity": 32, "count": 64, "torch_threads": 32, "numa_nodes": 2},
+        },
+    ),
+    RuleCase("PD512", "no-facts", lambda: training(0, 30)),
+    RuleCase("PD512", "healthy", build_healthy_trace, facts=_SIXTEEN),
+]
+
+
+def faulting(
+    pages: int, system_ms: float, step_ms: float = 30, *, cpu_ms: float = 30, others: float = 0.0, **facts: Any
+) -> Mapping[str, Any]:
+    """Facts of a program whose steps fault in so many pages, in so much CPU time of the system."""
+    measured_facts = measured(0, step_ms, load_ms=0, load_cpu_ms=0, threads=2)
+    return {
+        **measured_facts,
+        "cores": {**measured_facts["cores"], "others": others},
+        "base_minor_faults": [pages] * 3,
+        "base_system_cpu_ns": [round(system_ms * MS)] * 3,
+        "base_process_cpu_ns": [round(cpu_ms * MS)] * 3,
+        "libraries": {"allocators": [], "openmp": ["libgomp.so.1"]},
+        **facts,
+    }
+
+
+PD513 = [
+    RuleCase(
+        "PD513",
+        "pages-that-come-and-go",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "high",
+                7_500_000,
+                (3 * MS, 6 * MS, 7_500_000),
+                title="10,000 pages a step are asked for and cleared anew",
+                fix="MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184",
+                evidence={"minor page faults per step": 10_000, "largest op": "aten::addmm", "time of a fault": 600},
+            ),
+        ),
+        facts=faulting(10_000, 6),
+    ),
+    RuleCase(  # threads on both cores fault beside each other
+        "PD513",
+        "on-two-cores",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 3_750_000, (1_500_000, 3 * MS, 3_750_000)),),
+        facts=faulting(10_000, 6, cpu_ms=60),
+    ),
+    RuleCase(  # a fifth of its CPU time, of which others leave half a core
+        "PD513",
+        "beside-other-programs",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 7_500_000),),
+        facts=faulting(10_000, 3, cpu_ms=15, others=1.5),
+    ),
+    RuleCase(
+        "PD513", "jemalloc", lambda: training(0, 30), facts=faulting(10_000, 6, libraries={"allocators": ["jemalloc"]})
+    ),
+    RuleCase("PD513", "few-pages", lambda: training(0, 30), facts=faulting(500, 6)),
+    RuleCase("PD513", "little-time", lambda: training(0, 30), facts=faulting(10_000, 0.8)),
+    RuleCase(
+        "PD513", "the-system-does-something-else", lambda: training(0, 30), facts=faulting(1100, 280, 300, cpu_ms=300)
+    ),
+    RuleCase("PD513", "no-facts", lambda: training(0, 30)),
+    RuleCase("PD513", "healthy", build_healthy_trace, facts=faulting(10_000, 6)),
+]
