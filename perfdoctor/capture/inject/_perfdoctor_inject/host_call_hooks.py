@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from .host_calls import COLLECT
-from .recorder import Recorder, StepRange
+from .recorder import Recorder, RecordedRange
 from .tracebacks import remove_own_frames
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def open_call_range(recorder: Recorder, call: str) -> Callable[[], None] | None:
     if not recorder.profiler.recording:
         return None
     window = recorder.profiler
-    opened = StepRange(RANGE_PREFIX + call)
+    opened = RecordedRange(RANGE_PREFIX + call)
 
     def close() -> None:
         if window.recording:  # the window may have ended inside the call
