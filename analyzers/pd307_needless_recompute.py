@@ -7,19 +7,24 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
+
 from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._recompute_memory import bound_recomputed_bytes
 from perfdoctor.report.slice_facts import format_bytes
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Edit,
     Evidence,
     Finding,
+    Intervals,
     Rank,
     RankAnalyzer,
     Saving,
     SourceLocation,
+    Trace,
     captured_part,
     remove_sections,
     yes_or_no,
@@ -37,12 +42,14 @@ class Recompute:
 
     Attributes:
         sections: When, and by which ops.
-        cost_ns: Its time per step: of the GPU where there is one, else of the CPU.
+        time: When: on the GPU where there is one, else on the CPU.
+        cost_ns: That time per step.
         edit: The step without it; None without a GPU.
         needed_bytes: What a forward pass would keep instead, at most; None without shapes.
     """
 
     sections: RecomputedSections
+    time: Intervals
     cost_ns: int
     edit: Edit | None
     needed_bytes: int | None
@@ -131,7 +138,7 @@ class NeedlessRecompute(RankAnalyzer):
             saving=_saving_of(cost_ns, fits),
             advice=_advice_of(checkpointing, memory, fits),
             fix=_fix_of(checkpointing, fits),
-            claim=Claim(sections.time if recompute.edit is None else _gpu_time(rank, recompute.edit)),
+            claim=Claim(recompute.time),
             location=_location_of(rank, checkpointing),
             edit=recompute.edit if fits == 1.0 else None,
             evidence=(
@@ -158,13 +165,23 @@ def find_recompute(rank: Rank, *, uses_checkpoint: bool) -> Recompute | None:
     for thread, of_thread in sections.by_thread:
         section = remove_sections(trace, thread, of_thread, rank.window)
         edit = section if edit is None else edit | section
+    needed_bytes = _bytes_of(rank, uses_checkpoint)
     if rank.device_kind != "gpu" or edit is None:
-        return Recompute(sections, rank.per_step(iv.total(sections.time)), None, _bytes_of(rank, uses_checkpoint))
-    return Recompute(sections, rank.per_step(iv.total(_gpu_time(rank, edit))), edit, _bytes_of(rank, uses_checkpoint))
+        return Recompute(sections, sections.time, rank.per_step(iv.total(sections.time)), None, needed_bytes)
+    # The GPU lags behind: what it runs in the window may have been launched before it.
+    everywhere = recomputed_sections_of(trace, iv.window(*trace.extent_ns), uses_checkpoint=uses_checkpoint)
+    time = rank.time_in_window(_items_of(trace, everywhere, edit))
+    return Recompute(sections, time, rank.per_step(iv.total(time)), edit, needed_bytes)
 
 
-def _gpu_time(rank: Rank, edit: Edit) -> iv.Intervals:
-    return rank.time_in_window(edit.items.index)
+def _items_of(trace: Trace, sections: RecomputedSections, edit: Edit) -> BoolArray:
+    """For each GPU item whether a section launched it, by its call or, where that is missing, by its op."""
+    inside = np.zeros(len(trace.ops) + 1, bool)  # the last entry is for items without an op
+    for thread, of_thread in sections.by_thread:
+        inside[:-1] |= (trace.ops.thread == thread) & iv.contains(of_thread, trace.ops.start_ns)
+    items: BoolArray = inside[trace.gpu.op]
+    items[edit.items.index] = True
+    return items
 
 
 def _bytes_of(rank: Rank, uses_checkpoint: bool) -> int | None:

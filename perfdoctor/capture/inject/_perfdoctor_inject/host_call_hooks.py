@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from .host_calls import COLLECT
-from .recorder import Recorder, RecordedRange
+from .recorder import RecordedRange, Recorder
 from .tracebacks import remove_own_frames
 
 if TYPE_CHECKING:
