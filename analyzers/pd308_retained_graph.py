@@ -50,6 +50,8 @@ class RetainedGraph(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the number of kept losses, or the chain of their sum, grows in each step."""
+        if rank.context.phase in ("inference", "evaluation"):
+            return
         retained = captured_part(rank.facts, "retained")
         first, last = (_read_look(retained.get(name)) for name in ("first", "last"))
         if first is None or last is None:
@@ -63,7 +65,7 @@ class RetainedGraph(RankAnalyzer):
         title = f"Losses are kept with their graph: {tensors:.2g} more each step"
         if tensors < self.settings["min_growth"]:
             title = "A sum of losses keeps its graph, which grows in each step"
-        advice = advise("graphs are kept", rank.context)
+        advice = advise("gradients: losses keep their graph", rank.context)
         yield self.finding(
             rank,
             title=title,

@@ -19,7 +19,8 @@ _SLOWER_OPS = (
     r"embedding_dense_backward|_embedding_bag.*backward|gather_backward|index_select_backward|repeat_interleave|"
     r"bincount|cumsum_?|upsample_\w+_backward|\w+_pool\w*_backward)$"
 )
-_NEW_TENSORS = r"^aten::(empty|empty_like|empty_strided|new_empty|new_empty_strided|resize_)$"
+# index_select resizes its output by itself.
+_NEW_TENSORS = r"^aten::(empty|empty_like|empty_strided|new_empty|new_empty_strided|resize_|index_select)$"
 
 
 class DeterministicAlgorithms(RankAnalyzer):

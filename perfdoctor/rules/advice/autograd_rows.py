@@ -42,7 +42,7 @@ AUTOGRAD_ROWS = (
         "gradcheck in the step",
         (
             ANY,
-            "Check gradients in a test, once: gradcheck computes each of them by finite differences.",
+            "Move gradcheck into a test: it computes each gradient by finite differences.",
             "# in a test: assert torch.autograd.gradcheck(function, inputs)",
             "",
             _GRADCHECK,
@@ -52,7 +52,7 @@ AUTOGRAD_ROWS = (
         "launches block",
         (
             ANY,
-            "Unset the variable: each launch waits until its kernel has ended. It helps to find the kernel that fails.",
+            "Leave the variable unset: each launch waits until its kernel has ended. It helps to find the kernel that fails.",
             "unset CUDA_LAUNCH_BLOCKING",
             "",
             _CUDA_VARIABLES,
@@ -62,7 +62,7 @@ AUTOGRAD_ROWS = (
         "collectives are checked",
         (
             ANY,
-            "Unset the variable unless you are looking for ranks that call different collectives.",
+            "Leave the variable unset unless you are looking for ranks that call different collectives.",
             "unset TORCH_DISTRIBUTED_DEBUG",
             "",
             _DISTRIBUTED,
@@ -72,7 +72,7 @@ AUTOGRAD_ROWS = (
         "evaluation with gradients",
         (
             ANY,
-            "Evaluate without gradients: no graph is recorded then, and activations are freed as soon as they were "
+            "Run the evaluation without gradients: no graph is recorded then, and activations are freed as soon as they are "
             "used.",
             "with torch.no_grad(): ...   # around the evaluation",
             "",
@@ -92,14 +92,14 @@ AUTOGRAD_ROWS = (
         (
             ANY,
             "Run the model in inference mode: no graph is recorded then, and activations are freed as soon as they are "
-            "used. Where its outputs go into a later training, torch.no_grad().",
+            "used.",
             "with torch.inference_mode(): ...   # around the loop",
             "",
             _NO_GRAD,
         ),
     ),
     *rows_of(
-        "graphs are kept",
+        "gradients: losses keep their graph",
         (
             ANY,
             "Keep the value, not the loss: with the loss the whole graph of its step stays in memory. `detach()` does "
@@ -148,8 +148,8 @@ AUTOGRAD_ROWS = (
         "graph breaks",
         (
             ANY,
-            "Take what breaks the graph out of the compiled code: return values and print or read them outside.",
-            'torch.compile(model, fullgraph=True)   # says where it breaks; TORCH_LOGS="graph_breaks" names each',
+            "Move what breaks the graph out of the compiled code: return values, and print or read them outside.",
+            "TORCH_LOGS=graph_breaks python ...   # names each break; fullgraph=True raises an error at the first",
             "",
             _BREAKS,
         ),

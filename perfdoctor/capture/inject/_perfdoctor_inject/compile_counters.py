@@ -65,7 +65,7 @@ def list_break_lines() -> list[Location]:
     the code that they resume.
     """
     module = sys.modules.get("torch._dynamo.resume_execution")
-    cache = getattr(getattr(module, "ContinueExecutionCache", None), "cache", None)
+    cache: Any = getattr(getattr(module, "ContinueExecutionCache", None), "cache", None)
     found: dict[tuple[str, int], Location] = {}
     with contextlib.suppress(Exception):  # its form is nobody's promise
         for key, reference in dict(getattr(cache, "refs", {})).items():
