@@ -153,15 +153,16 @@ class StepMeter:
             process_cpu_ns = time.process_time_ns() - self._clocks[1]
             before, now = self._clocks[2], count_preemptions()
             preempted = None if before is None or now is None else now - before
+        system_cpu_ns = minor_faults = None
         first, last = self._memory_work, read_memory_work()
-        memory_work = (
-            (None, None) if first is None or last is None else (max(last[0] - first[0], 0), last[1] - first[1])
-        )
+        if first is not None and last is not None:
+            system_cpu_ns, minor_faults = max(last[0] - first[0], 0), last[1] - first[1]
         return StepWork(
             cpu_ns,
             process_cpu_ns,
             preempted,
-            *memory_work,
+            system_cpu_ns,
+            minor_faults,
             self.batches,
             self.backwards,
             self.optimizer_steps,
