@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from perfdoctor.analysis.captured_facts import captured_step_times
 from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
 from perfdoctor.rules import (
     Claim,
@@ -19,6 +20,9 @@ from perfdoctor.rules import (
     captured_list,
     captured_part,
 )
+
+# A thread that computes, on a core of its own, runs for nearly all of its time.
+_MIN_RUNNING = 0.8
 
 
 class OneThread(RankAnalyzer):
@@ -126,10 +130,21 @@ def count_idle_cores(rank: Rank, cores: Mapping[str, Any]) -> float | None:
     workers = cores.get("workers")
     if workers is None and any(each.get("num_workers") for each in captured_list(rank.facts, "loaders")):
         return None
-    others = cores.get("others") or 0.0
+    others = cores.get("others")
+    if others is None and _lacks_cores(rank):  # the window was too short to see who else computes
+        return None
+    others = others or 0.0
     if ranks > 1:  # the other ranks are among the others
         return available / ranks - max(used, 1.0) - (workers or 0.0)
     return available - max(used, 1.0) - (workers or 0.0) - others
+
+
+def _lacks_cores(rank: Rank) -> bool:
+    """Whether the training thread ran for less of its steps than it would with a core of its own."""
+    steps = captured_step_times(rank.facts, "base")
+    if steps is None or steps.cpu_ns is None:
+        return False
+    return int(steps.cpu_ns.sum()) < _MIN_RUNNING * int(steps.dur_ns.sum())
 
 
 def location_of_threads_set(cpu: Mapping[str, Any]) -> SourceLocation | None:

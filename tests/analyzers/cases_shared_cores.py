@@ -359,6 +359,12 @@ PD115 = [
             "cores": {"available": 2.0, "training": 1.0, "workers": 0.0, "others": 0.9, "local_ranks": None},
         },
     ),
+    RuleCase(  # a window too short to see them: the thread ran for half of its steps
+        "PD115",
+        "others-that-nobody-counted",
+        lambda: training(0, 30),
+        facts={**_ONE, "cores": {**_ONE["cores"], "others": None}, "base_cpu_ns": [15 * MS] * 3},
+    ),
     RuleCase("PD115", "one-core", lambda: training(0, 30), facts=measured(0, 30, load_ms=0, load_cpu_ms=0, cores=1.0)),
     RuleCase("PD115", "no-facts", lambda: training(0, 30)),
     RuleCase("PD115", "healthy", build_healthy_trace, facts=_ONE),

@@ -56,6 +56,8 @@ def test_workers_say_how_long_a_batch_takes(launcher: Any, args: tuple[str, ...]
     assert fetch["median_ns"] >= 8_000_000
     assert fetch["cpu_ns"] < fetch["median_ns"] / 2, "it sleeps"
     assert 0 < fetch["collate_ns"] < fetch["median_ns"] / 2
+    assert fetch["items_ns"] >= 8_000_000
+    assert loader["restarts"] == {"count": 0, "stop_ns": None, "start_ns": None, "first_batch_ns": None}
     assert fetch["max_ns"] >= fetch["median_ns"]
     assert loader["first_batch_ns"] >= loader["wait_median_ns"]
     assert loader["batch_tensors"] == 2
@@ -73,12 +75,67 @@ def test_without_workers_the_loop_itself_says_it(launcher: Any) -> None:
     assert loader["fetch"]["where"] == "main"
     assert loader["fetch"]["median_ns"] >= 8_000_000
     assert loader["fetch"]["cpu_ns"] < loader["fetch"]["median_ns"] / 2
+    assert loader["fetch"]["items_ns"] >= 8_000_000
+    assert 0 < loader["fetch"]["collate_ns"] < loader["fetch"]["median_ns"] / 2
+    assert loader["collate_location"] is None, "it is torch's"
     assert loader["ready"] is None
+    assert loader["restarts"] is None
+    assert all(each is not None and each >= 0 for each in (*facts["base_minor_faults"], *facts["base_system_cpu_ns"]))
     assert facts["cores"]["workers"] == 0
     assert 0 < facts["cores"]["training"] < 1
     place = facts["cpu"]["threads_set"]
     source = Path(place["file"]).read_text()
     assert place["line"] == line_of(source, "set_num_threads(1)")
+    assert loader["items_location"]["line"] == line_of(source, "def __getitem__")
+
+
+EPOCHS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def collate(samples):
+    return torch.stack([sample for sample, in samples])
+
+if __name__ == "__main__":
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.ones(6, 8)), batch_size=2, num_workers=1, collate_fn=collate)
+    for epoch in range(8):
+        for x in loader:
+            loss = model(x).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def test_workers_that_start_anew_are_timed_and_marked(launcher: Any) -> None:
+    recorded = launcher.record(EPOCHS, base=6, timing=6, evidence=0)
+    assert recorded.exit_code == 0, recorded.stderr
+    (loader,) = recorded.facts()["loaders"]
+    restarts = loader["restarts"]
+    assert restarts["count"] == 7
+    assert min(restarts["start_ns"], restarts["stop_ns"], restarts["first_batch_ns"]) > 100_000
+    assert loader["collate_location"]["function"] == "collate"
+    starting = [step["step"] for step in recorded.steps() if "worker_start" in step.get("contains", ())]
+    assert set(starting) >= {3, 6, 9, 12, 15, 18, 21}
+    assert all(step % 3 == 0 for step in starting)
+    assert recorded.names("timing").count("perfdoctor::loader_start") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [("nr_periods 9\nthrottled_usec 1500\n", 1_500_000), ("throttled_time 1500\n", 1500), ("nr_periods 9\n", None)],
+)
+def test_how_long_a_quota_stopped_the_process(text: str, ns: int | None, tmp_path: Path) -> None:
+    from perfdoctor.capture.inject._perfdoctor_inject.core_usage import read_throttled_ns
+
+    folder, controllers = (tmp_path, "0::/") if "usec" in text else (tmp_path / "cpu", "3:cpu:/")
+    folder.mkdir(exist_ok=True)
+    (folder / "cpu.stat").write_text(text)
+    (tmp_path / "groups").write_text(f"{controllers}\n")
+    assert read_throttled_ns(str(tmp_path), str(tmp_path / "groups")) == ns
 
 
 def test_an_error_in_a_worker_is_the_program_s_own(launcher: Any) -> None:

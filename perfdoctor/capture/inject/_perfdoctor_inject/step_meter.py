@@ -165,13 +165,16 @@ class StepMeter:
             process_cpu_ns = time.process_time_ns() - self._clocks[1]
             before, now = self._clocks[2], count_preemptions()
             preempted = None if before is None or now is None else now - before
+        system_cpu_ns = minor_faults = None
         first, last = self._memory_work, read_memory_work()
+        if first is not None and last is not None:
+            system_cpu_ns, minor_faults = max(last[0] - first[0], 0), last[1] - first[1]
         return StepWork(
             cpu_ns=cpu_ns,
             process_cpu_ns=process_cpu_ns,
             preempted=preempted,
-            system_cpu_ns=None if first is None or last is None else max(last[0] - first[0], 0),
-            minor_faults=None if first is None or last is None else last[1] - first[1],
+            system_cpu_ns=system_cpu_ns,
+            minor_faults=minor_faults,
             batches=self.batches,
             backwards=self.backwards,
             optimizer_steps=self.optimizer_steps,
