@@ -1,4 +1,4 @@
-"""The settings of DistributedDataParallel and FSDP as the recorder describes them, in a process group of one process."""
+"""The settings of DistributedDataParallel and FSDP as the recorder describes them, in a group of one process."""
 
 from __future__ import annotations
 
