@@ -21,9 +21,6 @@ _MIN_LATENESS_SHARE = 0.3
 # Phases that take CPU time. A rank without a GPU that is longer in them than the others has more to do, or lacks a
 # core.
 _WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
-# Python outside of ops at one line that takes so much of the lateness is work, and no lack of a core: that would make
-# all lines longer.
-_CERTAIN_SHARE = 0.5
 # What these say on a rank is told inside the finding that the others wait for it: they only say that its CPU is busy.
 _TOLD_INSIDE = ("PD103", "PD104")
 
@@ -48,9 +45,6 @@ def lacks_core(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
     """Whether the rank is late with no more work than the others, on a machine whose cores are busy."""
     phase = late.find_excess_phase()
     if phase is not None and phase[0] not in _WORKING:
-        return False
-    line = _find_longer_line(fleet, late, "host_time")
-    if line is not None and line.per_step_ns >= _CERTAIN_SHARE * lateness_ns:
         return False
     return does_equal_work(fleet.summaries, late, lateness_ns)
 

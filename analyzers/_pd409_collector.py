@@ -24,7 +24,7 @@ def collects_apart(ranks: Sequence[RankSummary], waiting_ns: int) -> bool:
         return False
     # Where all ranks collect in the same step none waits for another: only the longest beyond the shortest counts.
     apart_ns = sum(max(column) - min(column) for column in zip(*(each[-steps:] for each in pauses), strict=True))
-    return apart_ns / steps >= _MIN_SHARE * waiting_ns
+    return bool(apart_ns >= _MIN_SHARE * waiting_ns * steps)
 
 
 def _pauses_of(rank: RankSummary) -> list[int]:

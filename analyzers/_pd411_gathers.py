@@ -107,7 +107,7 @@ def unsharded_bytes(facts: Mapping[str, Any] | None) -> int | None:
     counts = [model["parameters"] for model in captured_list(facts, "models") if captured_part(model, "fsdp")]
     if not counts or not all(isinstance(count, int) for count in counts):
         return None
-    return sum(counts) * (2 if fsdp.get("param_dtype") in ("torch.bfloat16", "torch.float16") else 4)
+    return int(sum(counts)) * (2 if fsdp.get("param_dtype") in ("torch.bfloat16", "torch.float16") else 4)
 
 
 def free_memory_bytes(facts: Mapping[str, Any] | None) -> int | None:

@@ -125,13 +125,22 @@ class DdpFlags(RankAnalyzer):
         lost = searches.time
         if rank.device_kind != "cpu":
             lost = iv.intersect(lost, rank.account.parts["idle_launch"])
+        captured = captured_ddp_of(rank.facts)
+        unused = captured.get("unused_elements")
         yield from self._report(
             rank,
             Claim(lost),
             situation="DDP searches for unused parameters",
             subject="find_unused_parameters",
-            title="DistributedDataParallel searches the graph for unused parameters in every step",
-            evidence=(Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),),
+            title="DistributedDataParallel searches the graph for unused parameters in every step"
+            + (", and none is unused" if unused == 0 else ""),
+            evidence=(
+                Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),
+                Evidence("elements of unused parameters, by the reducer", unused),
+                Evidence("buckets follow the backward pass", yes_or_no(captured.get("has_rebuilt_buckets"))),
+            )
+            if captured
+            else (Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),),
         )
 
     def _check_copies(self, rank: Rank) -> Iterator[Finding]:

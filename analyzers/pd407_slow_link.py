@@ -21,12 +21,17 @@ from perfdoctor.rules import (
     Int64Array,
     Intervals,
     MatchedCollectives,
+    RankSummary,
     Saving,
     advise,
+    captured_part,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
+# These keep NCCL from peer-to-peer access, InfiniBand and shared memory; those choose what it would choose by itself.
+_SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NVLS_DISABLE")
+_CHOICES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_LEVEL", "NCCL_NET")
 # Peaks of links count both directions; a ring sends one way.
 _ONE_WAY_SHARE = 0.5
 
@@ -68,8 +73,9 @@ class SlowLink(FleetAnalyzer):
         is the part of it that would be gone at the bandwidth compared with.
 
     How to fix:
-        NCCL_DEBUG=INFO names the transport of each channel (NVL, P2P, SHM, NET/IB, NET/Socket); nvidia-smi topo -m
-        and nvidia-smi nvlink --status show the links; NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose the network.
+        Unset NCCL_P2P_DISABLE, NCCL_IB_DISABLE and their like, where they are set. NCCL_DEBUG=INFO names the transport
+        of each channel (NVL, P2P, SHM, NET/IB, NET/Socket); nvidia-smi topo -m and nvidia-smi nvlink --status show the
+        links; NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose the network.
 
     When it is wrong:
         Groups that span hosts are slower than groups within one host, by design. Only groups of the same size are
@@ -155,7 +161,9 @@ class SlowLink(FleetAnalyzer):
         names = ", ".join(str(matched.tables[i].rank) for i in group.members)
         reached = group.bytes_per_s / attainable
         is_amd = vendor_of(rank.trace.device) == "amd"
-        advice = advise("slow link between AMD devices" if is_amd else "slow link", rank.context)
+        forced = _forced_transports(rank)
+        situation = "slow link between AMD devices" if is_amd else "slow link"
+        advice = advise("slow link by its environment" if forced else situation, rank.context, names=", ".join(forced))
         yield self.finding(
             rank,
             title=f"The link between ranks {names} is slow: {group.bytes_per_s / 1e9:.3g} GB/s in large collectives, "
@@ -171,6 +179,7 @@ class SlowLink(FleetAnalyzer):
                 Evidence("large collectives, all members known", len(group.rows), "count"),
                 Evidence("bus bandwidth reached, median", round(group.bytes_per_s / 1e9, 2), "GB/s"),
                 Evidence(f"compared with {compared}", round(attainable / 1e9, 2), "GB/s"),
+                *(Evidence(name, value) for name, value in forced.items()),
             ),
             subject=f"{COLLECTIVE_KINDS[group.kind]} {group.group}",
         )
@@ -182,6 +191,14 @@ def _transfer_time(matched: MatchedCollectives, group: _LargeCollectives, index:
     rows = np.flatnonzero(np.isin(collective, group.rows))
     last_arrival = matched.last_arrival_ns[collective[rows]] - matched.offset_ns[index]
     return iv.intersect(iv.union(np.minimum(last_arrival, table.end_ns[rows]), table.end_ns[rows]), table.exposed)
+
+
+def _forced_transports(rank: RankSummary) -> dict[str, str]:
+    """The captured environment variables that keep NCCL from a link or choose for it; empty where none was captured."""
+    environment = captured_part(rank.facts, "environment")
+    switched_off = {name: str(environment[name]) for name in _SWITCHES if environment.get(name) in ("1", 1)}
+    chosen = {name: str(environment[name]) for name in _CHOICES if environment.get(name)}
+    return switched_off | chosen
 
 
 def _pcie_bytes_per_s(fleet: Fleet, matched: MatchedCollectives, group: _LargeCollectives) -> float | None:

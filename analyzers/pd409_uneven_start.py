@@ -97,7 +97,8 @@ class UnevenStart(FleetAnalyzer):
         waiting = late.wait_time(late.victim)
         cost = victim.per_step(iv.total(waiting))
         lateness_ns = victim.per_step(late.total_lateness_ns)
-        if self.exceeds_min_share(victim, cost) and enters_late(fleet, late, lateness_ns):
+        is_worth_it = self.exceeds_min_share(victim, _recoverable_ns(victim, cost))
+        if is_worth_it and enters_late(fleet, late, lateness_ns):
             yield self._report(fleet, late, victim, waiting, cost)
 
     def _check_turns(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:

@@ -203,6 +203,29 @@ PD405 = [
     ),
     RuleCase(
         "PD405",
+        "search-that-finds-nothing",
+        lambda: search_step((200, 300), (0, 200), (310, 1000)),
+        (
+            ExpectedFinding(
+                "medium",
+                100_000,
+                title="and none is unused",
+                evidence={
+                    "elements of unused parameters, by the reducer": 0,
+                    "buckets follow the backward pass": "no",
+                },
+            ),
+        ),
+        captured_model(ddp={**FLAGS, "unused_elements": 0, "has_rebuilt_buckets": False}),
+    ),
+    RuleCase(
+        "PD405",
+        "search-that-finds-nothing-behind-a-busy-gpu",
+        lambda: search_step((200, 300), (0, 1000)),
+        facts=captured_model(ddp={**FLAGS, "unused_elements": 0}),
+    ),
+    RuleCase(
+        "PD405",
         "constructor-as-captured",
         lambda: search_step((200, 300), (0, 200), (310, 1000)),
         (ExpectedFinding("medium", 100_000, location="model.py:8"),),

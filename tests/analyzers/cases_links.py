@@ -168,6 +168,27 @@ PD407 = [
         lambda: SyntheticFleet(4, steps=8, **PAIRS).slow_link([0, 1], 4).clock_offset(1, 3e6).builders(),
         (ExpectedFinding("medium", 800_000, title="between ranks 0, 1"),),
     ),
+    RuleCase(
+        "PD407",
+        "peer-to-peer-access-switched-off",
+        lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).builders(),
+        (
+            ExpectedFinding(
+                "medium",
+                800_000,
+                rank=2,
+                advice="the environment decides for it (NCCL_P2P_DISABLE, NCCL_ALGO)",
+                evidence={"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Tree"},
+            ),
+        ),
+        {"environment": {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "0", "NCCL_ALGO": "Tree"}},
+    ),
+    RuleCase(
+        "PD407",
+        "switched-off-but-no-slower",
+        lambda: SyntheticFleet(4, **PAIRS).builders(),
+        facts={"environment": {"NCCL_P2P_DISABLE": "1"}},
+    ),
     RuleCase("PD407", "balanced", lambda: SyntheticFleet(4, **PAIRS).builders()),
     RuleCase("PD407", "somewhat-slower", lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 1.5).builders()),
     RuleCase("PD407", "slow-for-all", lambda: SyntheticFleet(4).slow_link([0, 1], 4).builders()),

@@ -16,7 +16,7 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import SyntheticFleet
 
-OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408")
+OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408", "PD409")
 
 
 def findings(fleet: SyntheticFleet) -> dict[str, Finding]:
@@ -52,7 +52,7 @@ def test_a_balanced_fleet_has_no_finding(fleet: SyntheticFleet) -> None:
 @pytest.mark.parametrize("sequences", [True, False])
 def test_a_late_loader_is_named_with_its_own_finding(sequences: bool) -> None:
     found = findings(SyntheticFleet(sequences=sequences).late_loader(2, by_us=3000))
-    late = found["PD401"]
+    late = found["PD409"]
     assert late.rank == 2
     assert "waiting for its DataLoader: the others wait" in late.title
     assert late.cost_ns == pytest.approx(3_000_000, rel=0.02)
@@ -98,16 +98,16 @@ def test_a_slow_host_is_named() -> None:
 
 
 def test_a_rank_that_waited_for_a_late_one_is_not_blamed() -> None:
-    late = findings(SyntheticFleet(tensor_parallel=2).late_loader(2, by_us=3000))["PD401"]
+    late = findings(SyntheticFleet(tensor_parallel=2).late_loader(2, by_us=3000))["PD409"]
     assert late.rank == 2
-    assert re.match(r"Rank 2 is [\d.]+ ms late in each step", late.title)
+    assert re.match(r"Rank 2 enters the step [\d.]+ ms late in each step", late.title)
     assert evidence(late)["share of all waiting that it causes"] == pytest.approx(100, abs=3)
 
 
 @pytest.mark.parametrize("sequences", [True, False])
 def test_a_clock_three_seconds_ahead_is_found_and_changes_nothing(sequences: bool) -> None:
-    plain = findings(SyntheticFleet(sequences=sequences).late_loader(1, by_us=2000))["PD401"]
-    ahead = findings(SyntheticFleet(sequences=sequences).late_loader(1, by_us=2000).clock_offset(1, 3e6))["PD401"]
+    plain = findings(SyntheticFleet(sequences=sequences).late_loader(1, by_us=2000))["PD409"]
+    ahead = findings(SyntheticFleet(sequences=sequences).late_loader(1, by_us=2000).clock_offset(1, 3e6))["PD409"]
     assert evidence(ahead)["its clock was ahead of that of rank 0 by"] == pytest.approx(3_000_000_000, abs=100_000)
     assert (ahead.rank, ahead.title) == (plain.rank, plain.title)
     assert ahead.cost_ns == pytest.approx(plain.cost_ns, abs=2)
@@ -115,7 +115,7 @@ def test_a_clock_three_seconds_ahead_is_found_and_changes_nothing(sequences: boo
 
 def test_a_missing_rank_is_named_and_the_others_are_still_compared(tmp_path: Path) -> None:
     folder = SyntheticFleet().late_loader(2, by_us=3000).missing(0).missing(3).write(tmp_path / "run")
-    report = perfdoctor.analyze(folder, select=["PD401"])
+    report = perfdoctor.analyze(folder, select=["PD409"])
     assert [trace.rank for trace in report.traces] == [1, 2]
     assert any("2 of the job's 4 ranks have no trace here (0, 3)" in w for w in report.traces[0].warnings)
     assert [finding.rank for finding in report.findings] == [2]
@@ -141,7 +141,7 @@ MIXED: Sequence[Callable[[], SyntheticFleet]] = [
 
 @pytest.mark.parametrize("build", MIXED)
 def test_the_order_of_the_ranks_does_not_matter(build: Callable[[], SyntheticFleet]) -> None:
-    rules = [rule for rule in registry.load_analyzers() if rule.rule == "PD401"]
+    rules = [rule for rule in registry.load_analyzers() if rule.rule in ("PD401", "PD409")]
     runs = [Rank(trace.trace()) for trace in build().builders()]
     [forth] = pipeline.diagnose_run(Run(tuple(runs)), rules).findings
     [back] = pipeline.diagnose_run(Run(tuple(reversed(runs))), rules).findings

@@ -72,10 +72,10 @@ def test_a_line_that_no_rank_sleeps_in_is_not_named(tmp_path: Path) -> None:
 def test_the_rank_that_sleeps_is_named_with_its_line(tmp_path: Path) -> None:
     report = record(tmp_path / "run", slow_rank=1)
     assert [trace["rank"] for trace in report["traces"]] == [0, 1]
-    [late] = [finding for finding in report["findings"] if finding["rule"] == "PD401"]
+    [late] = [finding for finding in report["findings"] if finding["rule"] == "PD409"]
     assert late["rank"] == 1
     assert late["severity"] == "high"
-    assert re.match(r"Rank 1 is [\d.]+ ms late in each step, ", late["title"])
+    assert re.match(r"Rank 1 enters the step [\d.]+ ms late in each step, ", late["title"])
     assert Path(late["location"]["file"]).name == "job.py"
     assert (late["location"]["line"], late["location"]["function"]) == (LINE, "prepare")
     # A busy machine makes a sleep longer, never shorter. The rest of a step takes a few ms.

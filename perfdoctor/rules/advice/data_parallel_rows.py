@@ -534,6 +534,16 @@ RANK_ROWS = (
         ),
     ),
     *rows_of(
+        "slow link by its environment",
+        (
+            ANY,
+            "Let NCCL choose by itself, and measure again: the environment decides for it ({names}).",
+            "env -u NCCL_P2P_DISABLE -u NCCL_IB_DISABLE -u NCCL_SHM_DISABLE -u NCCL_ALGO torchrun ...",
+            "",
+            _NCCL,
+        ),
+    ),
+    *rows_of(
         "slow link between AMD devices",
         (
             ANY,
