@@ -249,7 +249,6 @@ def test_every_row_has_rules_or_something_else_that_answers_it() -> None:
         assert not set(row.rules) & MERGED_RULES.keys()
 
 
-@pytest.mark.xfail(reason="some of the rules are still to come", strict=False)
 def test_the_rules_of_every_row_exist() -> None:
     named = {rule for row in ROWS for rule in row.rules} | {
         each for rules, _ in MERGED_RULES.values() for each in rules

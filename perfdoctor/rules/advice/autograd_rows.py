@@ -52,7 +52,7 @@ AUTOGRAD_ROWS = (
         "launches block",
         (
             ANY,
-            "Leave the variable unset: each launch waits until its kernel has ended. It helps to find the kernel that fails.",
+            "Leave the variable unset: with it each launch waits until its kernel has ended, to find one that fails.",
             "unset CUDA_LAUNCH_BLOCKING",
             "",
             _CUDA_VARIABLES,
@@ -72,8 +72,7 @@ AUTOGRAD_ROWS = (
         "evaluation with gradients",
         (
             ANY,
-            "Run the evaluation without gradients: no graph is recorded then, and activations are freed as soon as they are "
-            "used.",
+            "Run the evaluation without gradients: no graph is recorded then, and activations are freed early.",
             "with torch.no_grad(): ...   # around the evaluation",
             "",
             _NO_GRAD,
