@@ -21,6 +21,7 @@ FAMILIES = {
     "PD2": "Matrix work",
     "PD3": "Memory traffic",
     "PD4": "Several ranks",
+    "PD5": "Settings and habits",
 }
 # What to know first comes first; the docstring begins with how a number is measured.
 SECTIONS = (

@@ -240,7 +240,7 @@ PD113 = [
     RuleCase("PD113", "one-checkpoint", training, facts=captured(calls_of("torch.save", 40, 1))),
     RuleCase(
         "PD113",
-        "told-on-rank-0",
+        "reported-on-rank-0",
         lambda: training(rank=1),
         facts=captured(calls_of("torch.save", 4, 10), world_size=2),
     ),
