@@ -18,7 +18,7 @@ from perfdoctor.analyzers._host_pauses import (
     cost_of,
     find_calls,
 )
-from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise, format_time
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise
 
 # Half as often is the least that anyone would change; ten times less often is what people choose.
 _LEAST_SAVED, _USUALLY_SAVED = 0.5, 0.9
@@ -106,7 +106,7 @@ class LoggingAndCheckpoints(RankAnalyzer):
         finding = self.finding(
             rank,
             title=f"{kind.does} takes {rank.share(cost_ns):.0%} of the time: "
-            f"{format_time(pause.step_ns)} {pause.frequency}" + (f", in {calls} calls" if calls != "1" else ""),
+            f"{pause.length}" + (f", in {calls} calls" if calls != "1" else ""),
             cost_ns=cost_ns,
             saving=saving,
             advice=advice.sentence,
