@@ -22,6 +22,7 @@ from perfdoctor.rules import (
     Trace,
     captured_list,
     captured_part,
+    format_time,
     most_common_location,
 )
 from perfdoctor.rules import intervals as iv
@@ -48,6 +49,8 @@ _ALL_RANGES = "|".join(_RANGES.values())
 MIN_SHARE, MIN_SHARE_OF_GARBAGE = 0.035, 0.01
 # What happened in one step alone may be the end of an epoch, or of the start-up; nobody knows whether it comes back.
 _LEAST_STEPS = 2
+# What is in so many of the steps is in each of them, to users.
+_NEARLY_ALL = 0.9
 
 
 class HostPause(NamedTuple):
@@ -90,11 +93,16 @@ class HostPause(NamedTuple):
 
     @property
     def frequency(self) -> str:
-        """In how many steps, in words: "in each step", "every 8 steps"."""
-        every = self.of / max(self.steps, 1)
-        if every < 1.1:
+        """In how many steps, in words: "in each step", "in 4 of 20 steps"."""
+        if self.steps >= _NEARLY_ALL * self.of:
             return "in each step"
-        return f"every {round(every):,} steps" if every >= 1.75 else f"in {self.steps / self.of:.0%} of the steps"
+        return f"in {self.steps:,} of {self.of:,} steps"
+
+    @property
+    def length(self) -> str:
+        """How long they take, and in how many steps, for titles: "4 ms in each step", "4 ms each in 4 of 20 steps"."""
+        each = " each" if self.steps < _NEARLY_ALL * self.of else ""
+        return f"{format_time(self.step_ns)}{each} {self.frequency}"
 
     @property
     def recurrence(self) -> Recurrence:

@@ -18,7 +18,7 @@ from perfdoctor.trace.tables.steps import find_steps
 
 # Shorter breaks between ops are the framework's.
 _MIN_BREAK_NS = 100_000
-# Where calls of other rules take so much of the time without ops, they are what is to be told.
+# Where calls of other rules take so much of the time without ops, they are what is to be reported.
 _MOST_OF_CALLS = 0.3
 # Of more breaks the longest have nearly all of the time; each is looked up at so many instants.
 _MAX_BREAKS, _SAMPLES = 256, 4

@@ -18,7 +18,7 @@ from perfdoctor.analyzers._host_pauses import (
     cost_of,
     find_calls,
 )
-from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise, format_time
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise
 
 # Half as often is the least that anyone would change; ten times less often is what people choose.
 _LEAST_SAVED, _USUALLY_SAVED = 0.5, 0.9
@@ -53,9 +53,9 @@ class LoggingAndCheckpoints(RankAnalyzer):
         few steps, or a line flushed to disk in each, may take more than the training.
 
     How it is measured:
-        Each call is timed where it is made, in the steps of the whole run that no profiler slows down, and told as its
-        share of their time; a call inside another one belongs to that one. Calls in one step alone are not told. On a
-        GPU, which may have work queued, steps with calls are compared with the others, or the GPU's idle time in them
+        Each call is timed where it is made, in the steps of the whole run that no profiler slows down, and reported as
+        its share of their time; a call inside another one belongs to that one. Calls in one step alone are left out. On
+        a GPU, which may have work queued, steps with calls are compared with the others, or the GPU's idle time in them
         counts. The time in print, and without a capture that of all calls, is taken from stacks. The fix is to do it
         half as often at least, ten times less often as expected.
 
@@ -106,7 +106,7 @@ class LoggingAndCheckpoints(RankAnalyzer):
         finding = self.finding(
             rank,
             title=f"{kind.does} takes {rank.share(cost_ns):.0%} of the time: "
-            f"{format_time(pause.step_ns)} {pause.frequency}" + (f", in {calls} calls" if calls != "1" else ""),
+            f"{pause.length}" + (f", in {calls} calls" if calls != "1" else ""),
             cost_ns=cost_ns,
             saving=saving,
             advice=advice.sentence,
@@ -131,5 +131,5 @@ class LoggingAndCheckpoints(RankAnalyzer):
 
 
 def _leaves_saves_to_rank_0(rank: Rank) -> bool:
-    """Whether checkpoints are told on another rank: what each rank saves itself all of them wait for."""
+    """Whether checkpoints are reported on another rank: what each rank saves itself all of them wait for."""
     return rank.rank not in (None, 0) and ((rank.facts or {}).get("world_size") or 1) > 1

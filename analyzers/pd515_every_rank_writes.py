@@ -51,7 +51,7 @@ class EveryRankWrites(FleetAnalyzer):
 
     When it is wrong:
         Machines without a common disk may need a file each: that the first rank of each machine saves (LOCAL_RANK) is
-        not told. Files with the state of data loaders or random numbers differ by rank, though their largest tensor
+        not reported. Files with the state of data loaders or random numbers differ by rank, though their largest tensor
         is the same: save that part alone on the other ranks.
 
     Needs:

@@ -1,4 +1,4 @@
-"""Garbage, checkpoints and logs: told once, by the rule that owns them, and only where ranks really save the same."""
+"""Garbage, checkpoints and logs: reported once, by the rule that owns them; and which ranks save the same."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_steps_that_save_are_not_unstable_as_well() -> None:
         contains=run.contains,
     )
     trace = training().trace()
-    (told,) = UnstableSteps().analyze(Run((Rank(trace, run_steps=earlier),)))
-    assert "they save a checkpoint" in told.title
+    (found,) = UnstableSteps().analyze(Run((Rank(trace, run_steps=earlier),)))
+    assert "they save a checkpoint" in found.title
     assert list(UnstableSteps().analyze(Run((Rank(trace, run_steps=run),)))) == []
 
 

@@ -1,4 +1,4 @@
-"""Calls that keep a step waiting, in programs really recorded: how often, how long, at which line, told once."""
+"""Calls that keep a step waiting, in programs really recorded: how often, how long, at which line, reported once."""
 
 from __future__ import annotations
 

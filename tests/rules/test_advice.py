@@ -29,8 +29,8 @@ KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data paral
 # An action begins with a verb; words in braces do, too, and what follows another advice may begin with "Or".
 ACTION = re.compile(
     r"$|\{(ahead|stream|Way)\}|(First |Or )?(?i:allocate|allow|balance|bring|broadcast|build|call|capture|cast|change|"
-    r"choose|collect|combine|compare|compile|copy|count|cut|deal|decode|do|fetch|find|fuse|give|keep|launch|leave|let|"
-    r"load|log|look|make|move|multiply|offload|overlap|pad|pin|post|prefetch|prepare|print|put|record|reduce|remove|"
+    r"choose|collect|combine|compare|compile|copy|count|cut|deal|decode|do|fetch|find|freeze|fuse|give|keep|launch|leave|"
+    r"let|load|log|look|make|move|multiply|offload|overlap|pad|pin|post|prefetch|prepare|print|put|record|reduce|remove|"
     r"replace|run|save|schedule|see|send|serve|shard|shorten|start|sum|train|try|turn|update|use|wait|warm|write)\b"
 )
 

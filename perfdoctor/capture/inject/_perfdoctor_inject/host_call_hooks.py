@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import get_worker_info
@@ -17,9 +17,6 @@ from torch.utils.data import get_worker_info
 from .host_calls import COLLECT
 from .recorder import RecordedRange, Recorder
 from .tracebacks import remove_own_frames
-
-if TYPE_CHECKING:
-    from .torch_hooks import Hooks
 
 Function = Callable[..., Any]
 SAVE, DEEPCOPY = "torch.save", "copy.deepcopy"
@@ -31,6 +28,16 @@ WATCHED_CALLS = (
     (copy, "deepcopy", DEEPCOPY),
 )
 RANGE_PREFIX = "perfdoctor::"
+
+
+class Hooks(Protocol):
+    """What these wrappers need of `torch_hooks.Hooks`."""
+
+    recorder: Recorder
+
+    def call_recorder(self, function: Function, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the recorder, whose errors end the recording and never the program."""
+        ...
 
 
 def wrap_host_call(hooks: Hooks, call: str) -> Callable[[Function], Function]:
