@@ -18,9 +18,9 @@ class Memory(NamedTuple):
     Attributes:
         name: "GPU memory" or "RAM".
         total_bytes: All of it.
-        peak_bytes: The most that the process has held.
+        peak_bytes: The most that the process had in use.
         left_bytes: What it could still get, with a reserve.
-        growing_bytes: What it has held at most beyond what stays between two steps: at most so much grows with the
+        growing_bytes: What it had in use at most beyond what stays between two steps: at most so much grows with the
             batch. Of a program on the CPU all that it holds, because nothing tells libraries from activations.
     """
 

@@ -21,7 +21,7 @@ _MIN_LATENESS_SHARE = 0.3
 # Phases that take CPU time. A rank without a GPU that is longer in them than the others has more to do, or lacks a
 # core.
 _WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
-# What these say on a rank is told inside the finding that the others wait for it: they only say that its CPU is busy.
+# What these say on a rank is reported inside the finding that the others wait for it: they only say that its CPU is busy.
 _TOLD_INSIDE = ("PD103", "PD104")
 
 
@@ -37,7 +37,7 @@ def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
 
 
 def enter_apart(late: LateRank) -> bool:
-    """Whether ranks take turns at coming last because they enter their passes apart: that is told by PD409, too."""
+    """Whether ranks take turns at coming last because they enter their passes apart: that is reported by PD409, too."""
     return not late.once and start_apart(late)
 
 

@@ -69,7 +69,7 @@ class NeedlessRecompute(RankAnalyzer):
     How it is measured:
         The ops in the nodes of the backward pass that record a graph or lie in the frames of a checkpoint, with all
         that they launch; the replay, without them. What keeping would take: at most all inputs of these ops. What is
-        left: the memory of the device (or RAM) less the most that was held, less a tenth.
+        left: the memory of the device (or RAM) less the most in use, less a tenth.
 
     How to fix:
         Do not checkpoint, or fewer blocks. What is cheap to compute and large to keep (activations, norms, up- and
@@ -148,7 +148,7 @@ class NeedlessRecompute(RankAnalyzer):
                 Evidence("use_reentrant", yes_or_no(checkpointing.get("use_reentrant"))),
                 Evidence("keeping it takes at most", recompute.needed_bytes, "bytes"),
                 Evidence("memory left, less a tenth", None if memory is None else memory.left_bytes, "bytes"),
-                Evidence("memory held at most", None if memory is None else memory.peak_bytes, "bytes"),
+                Evidence("memory in use at most", None if memory is None else memory.peak_bytes, "bytes"),
             ),
         )
         # Without a figure of the memory nobody knows whether the time could be saved.

@@ -34,7 +34,7 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
-# These know what to change on the late rank: what they say is the finding, and the waiting is told inside it.
+# These know what to change on the late rank: what they say is the finding, and the waiting is reported inside it.
 _OWNERS = ("PD101", "PD110", "PD111", "PD112", "PD113", "PD515")
 # As in PD401: whose turn it is at fewer collectives than this may be chance.
 _MIN_COLLECTIVES = 10

@@ -70,7 +70,7 @@ class FsdpPrefetch(FleetAnalyzer):
     rule: ClassVar[str] = "PD411"
     name: ClassVar[str] = "fsdp-prefetch"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels", "steps"})
-    # See MIN_SHARE: PD402 leaves out what is told here.
+    # See MIN_SHARE: PD402 leaves out what is reported here.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",

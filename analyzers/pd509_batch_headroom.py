@@ -110,7 +110,7 @@ class BatchHeadroom(RankAnalyzer):
                 Evidence("step with twice the samples, at least", round(twice.low_ns), "ns"),
                 Evidence("step with twice the samples, at most", round(twice.high_ns), "ns"),
                 Evidence("known by", scaling.basis),
-                Evidence(f"{memory.name} held at most", memory.peak_bytes, "bytes"),
+                Evidence(f"{memory.name} in use at most", memory.peak_bytes, "bytes"),
                 Evidence(f"{memory.name} left, less a tenth", memory.left_bytes, "bytes"),
                 Evidence("memory allows a batch so many times as large", round(memory.largest_batch_ratio, 1)),
                 Evidence("the saving", "of the time of the same samples; the step itself gets longer"),

@@ -81,7 +81,7 @@ class Allocator:
 
 
 def is_keeping(environment: Mapping[str, str]) -> bool:
-    """Whether glibc was told to keep freed memory."""
+    """Whether glibc is set to keep freed memory."""
     return all(environment.get(name) == value for name, value in KEEPING.items())
 
 

@@ -16,7 +16,7 @@ from .user_code import Location, user_location
 
 # The window without a profiler; calls of others count where it has none.
 TIMED_WINDOW = "base"
-# Lines that are told apart; a program that checkpoints each of many layers does so in one line of its library.
+# Lines that are kept apart; a program that checkpoints each of many layers does so in one line of its library.
 MAX_LINES = 10
 
 

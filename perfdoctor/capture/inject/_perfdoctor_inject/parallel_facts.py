@@ -118,7 +118,7 @@ def _logged_by_reducer(model: Any) -> dict[str, Any]:
 
 
 def _name_hook(hook: Any) -> str:
-    """The name of a communication hook: torch's own are told apart by it."""
+    """The name of a communication hook: torch's own are kept apart by it."""
     return str(getattr(hook, "__name__", type(hook).__name__))
 
 
