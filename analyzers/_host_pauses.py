@@ -24,6 +24,7 @@ from perfdoctor.rules import (
     captured_part,
     format_time,
     most_common_location,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -38,10 +39,10 @@ _FRAMES: Mapping[str, str] = {
 }
 # The ranges that `perfdoctor run` puts around them.
 _RANGES: Mapping[str, str] = {
-    COLLECT: r"^perfdoctor::gc\.collect$",
-    FSYNC: r"^perfdoctor::os\.(fsync|fdatasync)$",
-    SAVE: r"^perfdoctor::torch\.save$",
-    DEEPCOPY: r"^perfdoctor::copy\.deepcopy$",
+    COLLECT: vocabulary.COLLECT_MARK,
+    FSYNC: vocabulary.FILE_SYNC_MARK,
+    SAVE: vocabulary.SAVE_MARK,
+    DEEPCOPY: vocabulary.DEEPCOPY_MARK,
 }
 _ALL_RANGES = "|".join(_RANGES.values())
 # Of the steps' time, from which on they are reported: CheckFreq (FAST 2021) takes 3.5 % as what checkpoints may cost; a

@@ -21,8 +21,8 @@ _MIN_LATENESS_SHARE = 0.3
 # Phases that take CPU time. A rank without a GPU that is longer in them than the others has more to do, or lacks a
 # core.
 _WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
-# What these say on a rank is reported inside the finding that the others wait for it: they only say that its CPU is busy.
-_TOLD_INSIDE = ("PD103", "PD104")
+# What these say on a rank is reported inside the finding that the others wait for it: its CPU is busy, no more.
+_REPORTED_INSIDE = ("PD103", "PD104")
 
 
 def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
@@ -81,7 +81,7 @@ def find_told_inside(fleet: Fleet, late: LateRank) -> Iterable[Finding]:
     """The late rank's findings that say no more than that its CPU is busy, where they cost it more than the others."""
     for finding in fleet.summary_of(late.table).findings:
         excess = finding.cost_ns > _MIN_COST_RATIO * _median_cost_of_others(fleet, late, finding)
-        if finding.rule in _TOLD_INSIDE and excess:
+        if finding.rule in _REPORTED_INSIDE and excess:
             yield finding
 
 

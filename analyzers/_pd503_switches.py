@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.rules import Intervals, Rank, SourceLocation, captured_list
+from perfdoctor.rules import Intervals, Rank, SourceLocation, captured_list, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Trace
 
 ANOMALY, GRADCHECK, DETERMINISTIC = "anomaly detection", "gradcheck", "deterministic algorithms"
 # Where a switch is on in fewer steps, it is no leftover: somebody looks at a step now and then.
 _MOST_STEPS = 0.9
-_ENGINE = r"^autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def find_nan_checks(trace: Trace) -> Intervals:
         evaluate_function: AddmmBackward0 [ AddmmBackward0 [ aten::mm ]  aten::isnan  aten::any  aten::item ]
     """
     ops = trace.ops
-    in_engine = (ops.parent >= 0) & np.append(trace.match_rows(ops, _ENGINE), False)[ops.parent]
+    in_engine = (ops.parent >= 0) & np.append(trace.match_rows(ops, vocabulary.ENGINE_NODE), False)[ops.parent]
     starts = np.flatnonzero(in_engine & trace.match_rows(ops, r"^aten::isnan$"))
     ends = np.flatnonzero(in_engine & trace.match_rows(ops, r"^aten::(item|is_nonzero)$"))
     if not len(starts) or not len(ends):

@@ -22,14 +22,15 @@ from perfdoctor.rules import (
     Saving,
     captured_list,
     remove_items,
+    vocabulary,
 )
 
 _CONVOLUTION = r"^aten::conv(_transpose)?[123]d$"
-_CONVOLUTION_BACKWARD = r"^autograd::engine::evaluate_function: ConvolutionBackward0$"
+_CONVOLUTION_BACKWARD = vocabulary.engine_node_of("ConvolutionBackward0$")
 _NORM = r"^aten::(batch_norm|instance_norm)$"
-_NORM_BACKWARD = r"^autograd::engine::evaluate_function: \w*BatchNormBackward0$"
+_NORM_BACKWARD = vocabulary.engine_node_of(r"\w*BatchNormBackward0$")
 # Of the ops of a backward pass: autograd handles the gradients of weights before it goes on.
-_PASS_ON = r"^autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)"
+_PASS_ON = vocabulary.engine_node_of("(?!torch::autograd::AccumulateGrad)")
 _MOST_NAMES = 3
 
 

@@ -51,6 +51,8 @@ class ClipBeforeUnscale(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where any clip came too early, or where nothing is ever unscaled."""
+        if rank.context.phase in ("inference", "evaluation"):
+            return
         amp = captured_part(rank.facts, "amp")
         if _count(amp, "clipped_before_unscale"):
             yield self._report_clips(rank, amp)

@@ -23,9 +23,6 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
-# What a compiled call does before it runs its graph: recorded as ops, and none of them computes.
-_AROUND_GRAPHS = r"^(Pregraph bytecode|AOTDispatcher |TorchDynamo Cache Lookup)"
-
 
 class GraphBreaks(RankAnalyzer):
     """torch.compile cannot take a function whole: it falls apart into graphs, with Python in between.
@@ -109,7 +106,7 @@ def find_python_time(rank: Rank) -> Intervals:
         is_region = trace.match_rows(table, vocabulary.COMPILED_REGION)
         regions.append(np.stack((table.start_ns, table.end_ns, table.thread))[:, is_region])
         is_work = trace.match_rows(table, vocabulary.COMPILED_CODE) if table is trace.ranges else ~is_region
-        is_work &= ~is_region & ~trace.match_rows(table, _AROUND_GRAPHS)
+        is_work &= ~is_region & ~trace.match_rows(table, vocabulary.AROUND_COMPILED_GRAPH)
         work.append(iv.union(table.start_ns[is_work], table.end_ns[is_work]))
     start, end, thread = np.concatenate(regions, axis=1)
     order = np.lexsort((-end, start, thread))

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+import numpy as np
+
 from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_gpus_under_load, last_share_of
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, scale_durations
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, scale_durations, vocabulary
 from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
 
 # Bytes a lane and direction moves in a second, by generation (PCI-SIG: transfer rate and encoding).
 _LANE_GB_PER_S: Mapping[int, float] = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})
@@ -60,8 +63,8 @@ class DegradedLink(RankAnalyzer):
             if rates is None or not gpu.is_alone or gpu.linked < self.settings["min_samples"]:
                 continue
             now, best = rates
-            copies = rank.copies.in_steps()
-            copies = copies.copying("HtoD") | copies.copying("DtoH")
+            direction = copy_kinds_of(rank.trace).direction
+            copies = rank.copies.in_steps().where(np.isin(direction, (vocabulary.HTOD, vocabulary.DTOH)))
             saved_share = 1 - now / best
             freed = last_share_of(copies.time, max(saved_share, 0.0))
             cost_ns = rank.per_step(iv.total(freed))

@@ -118,6 +118,13 @@ def _sets_to_none(traits: ProgramTraits) -> str | None:
     return "zero_grad never fills gradients with zeros"
 
 
+def _program_with_flags(traits: ProgramTraits) -> Subject:
+    """Any program whose flags were captured: a trace alone does not show what is off."""
+    if not traits.part("flags"):
+        return Subject(None, REQUIREMENTS["facts"])
+    return Subject(True, f"it is {traits.phase}") if traits.phase != "unknown" else training(traits)
+
+
 def _no_debug_flags(traits: ProgramTraits) -> str | None:
     if traits.ran("PD503") and traits.part("flags").get("anomaly_detection") is False:
         return "anomaly detection is off, and no profiler or check of the program's own was seen"
@@ -320,7 +327,7 @@ ROWS = (
         "Debugging is off: anomaly detection, the autograd profiler, emit_nvtx, gradcheck.",
         ("PD503",),
         "facts",
-        lambda traits: Subject(True, f"it is {traits.phase}") if traits.phase != "unknown" else training(traits),
+        _program_with_flags,
         _no_debug_flags,
     ),
     GuideRow(

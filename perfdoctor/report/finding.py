@@ -99,7 +99,7 @@ class Finding:
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
         covering_key: The `key` of that finding, while the order of findings is not known.
         makes_results_wrong: Whether the fault makes results wrong, not slow: it is high whatever it costs, and first.
-        covers: Of a finding about several ranks: the findings on its `rank`, by their `key`, that are reported inside it.
+        covers: Of a finding about several ranks: the `key` of each finding on its `rank` that is reported inside it.
 
     Raises:
         TypeError: A value has the wrong type.

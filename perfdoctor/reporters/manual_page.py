@@ -84,6 +84,11 @@ def _unknown_rule_message(wanted: str, rules: list[tuple[str, str]]) -> str:
     from difflib import get_close_matches
 
     labels = {alias.upper(): f"{rule} ({name})" for rule, name in rules for alias in (rule, name)}
-    near = list(dict.fromkeys(labels[match] for match in get_close_matches(wanted.upper(), labels, n=3, cutoff=0.6)))
+    digits = wanted.upper().translate(str.maketrans("OIL", "011"))  # PD1O1
+    if digits in labels:
+        near = [labels[digits]]
+    else:
+        matches = get_close_matches(wanted.upper(), labels, n=3, cutoff=0.6)
+        near = list(dict.fromkeys(labels[match] for match in matches))
     hint = f"did you mean {', '.join(near)}?" if near else "perfdoctor rules lists them"
     return f"no rule is called '{wanted}'; {hint}"

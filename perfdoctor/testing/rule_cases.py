@@ -66,8 +66,15 @@ class RuleCase:
     def run(self) -> Run:
         """The ranks of the case, as a rule sees them."""
         traces = self.traces()
-        facts = [self.facts] * len(traces) if self.facts is None or isinstance(self.facts, Mapping) else self.facts
-        return Run(tuple(Rank(trace.trace(), facts=own) for trace, own in zip(traces, facts, strict=True)))
+        return Run(
+            tuple(Rank(trace.trace(), facts=own) for trace, own in zip(traces, self.facts_of_ranks(), strict=True))
+        )
+
+    def facts_of_ranks(self) -> list[Mapping[str, Any] | None]:
+        """The facts of each rank; None where nothing was captured."""
+        if self.facts is None or isinstance(self.facts, Mapping):
+            return [self.facts] * len(self.traces())
+        return list(self.facts)
 
     def __str__(self) -> str:
         return f"{self.rule}-{self.name}"

@@ -54,10 +54,10 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             r"nn/parallel/distributed\.py\(\d+\): _sync_(module_)?buffers",
         ),
         ALLOCATION: (vocabulary.ALLOCATOR_CALL,),
-        GARBAGE_COLLECTION: (rf"{_BUILT_IN}collect\b", r"^Python GC", r"^perfdoctor::gc\."),
+        GARBAGE_COLLECTION: (rf"{_BUILT_IN}collect\b", r"^Python GC", vocabulary.COLLECT_MARK),
         CHECKPOINT: (
             r"torch/serialization\.py\(\d+\): _?(save|load)$",
-            r"^perfdoctor::torch\.save$",
+            vocabulary.SAVE_MARK,
             r"torch/distributed/checkpoint/",
             r"\): _?(save|load)_(checkpoint|pretrained|model|state)\b",
             r"safetensors/\w+\.py\(\d+\): (save|load)",
@@ -82,7 +82,7 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         LISTS_TO_TENSORS: (rf"{_BUILT_IN}(tensor|as_tensor|FloatTensor|LongTensor|IntTensor|BoolTensor) of type",),
         FILE_OR_SOCKET: (
-            r"^perfdoctor::os\.",
+            vocabulary.FILE_SYNC_MARK,
             rf"{_BUILT_IN}(read\w*|write\w*|recv\w*|send\w*|open|poll|select|connect|accept|fsync|flush)\b",
             r"(^|/)(socket|ssl|selectors|http/client)\.py\(",
             r"(^|/)(urllib3?|requests|fsspec|s3fs|gcsfs|botocore)/",

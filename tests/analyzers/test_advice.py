@@ -25,6 +25,7 @@ SEEN = {
     "PD403": r"DataParallel\.forward",
     "PD405": r"DistributedDataParallel\.forward",
     "PD406": r"DistributedDataParallel\.forward and a backward pass",
+    "PD516": r"DistributedDataParallel around a model",
     "PD303": r"the step of an optimizer",
     "PD304": r"gradients",
     "PD101": r"a DataLoader",
@@ -50,7 +51,7 @@ def firing_cases() -> list[RuleCase]:
 
 def has_loader(case: RuleCase) -> bool:
     """Whether the program of a case shows a DataLoader."""
-    captured = bool(case.facts and case.facts.get("loaders"))
+    captured = any(facts and facts.get("loaders") for facts in case.facts_of_ranks())
     return captured or any(len(Rank(trace.trace()).loader_waits) for trace in case.traces())
 
 
@@ -61,7 +62,8 @@ def findings_in(case: RuleCase, context: Context) -> list[Finding]:
         vars(rank)["context"] = replace(context, graph_share=rank.context.graph_share)
         return rank
 
-    ranks = tuple(as_program(Rank(trace.trace(), facts=case.facts)) for trace in case.traces())
+    traces = zip(case.traces(), case.facts_of_ranks(), strict=True)
+    ranks = tuple(as_program(Rank(trace.trace(), facts=facts)) for trace, facts in traces)
     report = pipeline.diagnose_run(Run(ranks), [RULES[case.rule]])
     return [finding for finding in report.findings if finding.rule == case.rule]
 

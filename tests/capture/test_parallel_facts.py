@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import perfdoctor.capture
-from perfdoctor.capture.inject._perfdoctor_inject.model_facts import describe_model
+from perfdoctor.capture.inject._perfdoctor_inject.model_facts import ModuleLines, describe_model
 
 SCHEMA = json.loads(Path(perfdoctor.capture.__file__).with_name("facts.schema.json").read_text(encoding="utf-8"))
 
@@ -28,7 +28,7 @@ def group() -> Iterator[None]:
 
 def described(model: nn.Module) -> dict[str, Any]:
     """The facts of a model, checked against the schema."""
-    facts = describe_model(model)
+    facts = describe_model(model, ModuleLines())
     item = SCHEMA["properties"]["models"]["oneOf"][0]["items"]
     jsonschema.validate(facts, {**item, "definitions": SCHEMA.get("definitions", {})})
     return facts

@@ -168,7 +168,7 @@ CASES: list[tuple[int, Callable[[], TraceBuilder], dict[str, Any] | None, str, s
     ),
     (30, on_gpu, None, ABSENT, "no GELU"),
     (30, lambda: on_gpu("aten::gelu"), None, DONE, "aten::gelu is one kernel"),
-    (30, lambda: on_cpu("aten::erf"), None, UNKNOWN, "GPUs only"),
+    (30, lambda: on_cpu("aten::erf"), None, DONE, "PD301 found nothing to change"),
     (32, on_gpu, None, DONE, "binds: "),
     (32, on_cpu, None, DONE, "binds: "),
     (33, on_gpu, None, UNKNOWN, "record_shapes"),

@@ -36,7 +36,8 @@ ACTION = re.compile(
 
 # Rules append these to the name of a situation.
 ENDINGS = re.compile(
-    r"(, (beside a DataLoader( that pins)?|on an AMD device)|: (larger batch|other ways|bfloat16|float16))+$"
+    r"(, (beside a DataLoader( that pins)?|on an AMD device)|: (larger batch|other ways|bfloat16|float16"
+    r"|data|default type|model|Adagrad|Adam|SGD|another optimizer))+$"
 )
 # These are found by what only training does, so no forward pass asks for them.
 OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler))")

@@ -94,13 +94,17 @@ def of_nvidia(case: RuleCase) -> bool:
 
 @pytest.mark.parametrize("case", [case for case in CASES if of_nvidia(case)], ids=str)
 def test_every_analyzer_says_the_same_of_both(tmp_path: Path, case: RuleCase) -> None:
-    pairs = []
-    for number, builder in enumerate(case.traces()):
+    pairs, captured = [], []
+    for number, (builder, facts) in enumerate(zip(case.traces(), case.facts_of_ranks(), strict=True)):
         if limit_to_nsys(builder.to_dict())["traceEvents"]:
             (tmp_path / str(number)).mkdir()
             pairs.append(both(tmp_path / str(number), builder))
+            captured.append(facts)
     reports = [
-        pipeline.diagnose_run(Run(tuple(Rank(trace, facts=case.facts) for trace in traces)), registry.load_analyzers())
+        pipeline.diagnose_run(
+            Run(tuple(Rank(trace, facts=facts) for trace, facts in zip(traces, captured, strict=True))),
+            registry.load_analyzers(),
+        )
         for traces in zip(*pairs, strict=True)
     ]
     first, second = (replace(r, traces=(), outcomes=()) for r in reports)

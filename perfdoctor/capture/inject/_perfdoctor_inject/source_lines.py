@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import overrides
 
-from .module_lines import ModuleLines
+from .module_call_lines import ModuleCallLines
 from .tracebacks import remove_own_frames
 from .user_code import user_line
 
@@ -65,7 +65,7 @@ class SourceLines:
     def __init__(self) -> None:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
-        self._module_lines = ModuleLines()
+        self._module_lines = ModuleCallLines()
 
     def start(self) -> None:
         """Push the mode, unless compiled code would have to be compiled again."""

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from .user_code import user_line
 MARK = "perfdoctor::module_call"
 
 
-class ModuleLines:
+class ModuleCallLines:
     """Replaces `Module.__call__` while the window is open: dynamo has compiled nothing then, see `SourceLines`."""
 
     def __init__(self) -> None:
@@ -51,20 +52,19 @@ def _wrap_call(original: Any) -> Any:
     @functools.wraps(original)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_inside
-        if is_inside or not call.is_active or threading.get_ident() != thread or torch.compiler.is_compiling():  # type: ignore[attr-defined]
-            return original(module, *args, **kwargs)
-        name = user_line(sys._getframe(1))
-        line_range = None if name is None else torch._C._profiler._RecordFunctionFast(f"{MARK} {name}")
-        is_inside = True
-        if line_range is not None:
-            line_range.__enter__()
+        is_ours = call.is_active and threading.get_ident() == thread  # type: ignore[attr-defined]
+        is_outermost = is_ours and not is_inside and not torch.compiler.is_compiling()
+        line_range = _open_range(sys._getframe(1)) if is_outermost else None
+        if is_outermost:
+            is_inside = True
         try:
             return original(module, *args, **kwargs)
         except BaseException as error:
             remove_own_frames(error)
             raise
         finally:
-            is_inside = False
+            if is_outermost:
+                is_inside = False
             if line_range is not None:
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
@@ -72,3 +72,13 @@ def _wrap_call(original: Any) -> Any:
 
     call.is_active = True  # type: ignore[attr-defined]
     return call
+
+
+def _open_range(frame: FrameType) -> Any:
+    """A range that names the line of the user's code in `frame`, open; None where it is none."""
+    name = user_line(frame)
+    if name is None:
+        return None
+    line_range = torch._C._profiler._RecordFunctionFast(f"{MARK} {name}")
+    line_range.__enter__()
+    return line_range
