@@ -28,9 +28,12 @@ _REPORTED_INSIDE = ("PD103", "PD104")
 def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
     """Whether the rank is late already when it begins its pass, so that PD409 tells of it, and not PD401.
 
-    A rank that is late because its last backward pass or its optimizer took longer falls behind inside the step.
+    A rank that is late because its last backward pass or its optimizer took longer falls behind inside the step. Where
+    only forward passes were recorded, nothing is known of what a rank does between them.
     """
     phase = late.find_excess_phase()
+    if any(each.context.phase in ("inference", "evaluation") for each in fleet.summaries):
+        return False
     if late.once or not starts_late(late) or (phase is not None and phase[0] in (BACKWARD, OPTIMIZER)):
         return False
     return not lacks_core(fleet, late, lateness_ns)

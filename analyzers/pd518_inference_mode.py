@@ -53,7 +53,9 @@ class InferenceMode(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when passes that make nodes take at least `min_share` of the step."""
-        if rank.context.phase not in ("inference", "evaluation") or differentiates(rank):
+        # Wrappers for training show that the recording lacks its backward passes.
+        is_wrapped = not {"DDP", "FSDP"}.isdisjoint(rank.context.parallelism)
+        if rank.context.phase not in ("inference", "evaluation") or is_wrapped or differentiates(rank):
             return
         graphs = find_unused_graphs(rank.trace, trains=False)
         passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
@@ -64,7 +66,7 @@ class InferenceMode(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"Nothing is differentiated, and {rank.count_per_step(graphs.node_count):,.0f} nodes of autograd's "
-            "graph are made in a step",
+            f"graph are made in a {rank.unit_name}",
             cost_ns=cost.cost_ns,
             saving=cost.saving,
             advice=advice.sentence,
