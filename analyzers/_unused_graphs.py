@@ -102,7 +102,9 @@ def _without_earlier_ones(trace: Trace, makers: Int64Array) -> Int64Array:
     start_ns = ops.start_ns[makers]
     last_ns = np.zeros(len(makers), np.int64)
     np.maximum.at(last_ns, number, start_ns)
-    return makers[(ops.end_ns[makers] > last_ns[number]) | (start_ns == last_ns[number])]
+    makes: BoolArray = (ops.end_ns[makers] > last_ns[number]) | (start_ns == last_ns[number])
+    result: Int64Array = makers[makes]
+    return result
 
 
 def _time_of_runs(
