@@ -34,10 +34,14 @@ def no_scaler_step(optimizer: str = "SGD", steps: int = 40, **counts: Any) -> di
     return facts | {"optimizers": [{"class": optimizer, "steps": steps, "location": CLIP_LINE}]}
 
 
+def add_training(trace: TraceBuilder, start_us: float) -> TraceBuilder:
+    """The rest of a step: without gradients and an optimizer no result could be wrong."""
+    trace.op("autograd::engine::evaluate_function: AddmmBackward0", start_us, 100)
+    return trace.range("Optimizer.step#SGD.step", start_us + 100, 50)
+
+
 def one_step() -> TraceBuilder:
-    trace = TraceBuilder(device=None).step(0, 1000).op("aten::addmm", 0, 400, sequence=7)
-    trace.op("autograd::engine::evaluate_function: AddmmBackward0", 400, 400, sequence=7)
-    return trace.range("Optimizer.step#SGD.step", 850, 100)
+    return add_training(TraceBuilder(device=None).step(0, 1000).op("aten::addmm", 0, 400), 400)
 
 
 PD505 = [
@@ -148,6 +152,7 @@ def losses(
         trace.op(forward, start + 30, 20, types=types and types[1:])
         if backward:
             trace.op(backward, start + 60, 20, types=types)
+            add_training(trace, start + 200)
     return trace
 
 
@@ -261,6 +266,7 @@ def job(world: int = 2, reductions: int = 2, device: str = "NVIDIA A100-SXM4-80G
         for number in range(2):
             start = 1000.0 * number
             trace.step(start, 1000).op("aten::mm", start, 20)
+            add_training(trace, start + 200)
             trace.kernel(TENSOR_GEMM, start + 30, 500, launch_us=start + 10)
             if number < reductions:
                 trace.kernel(ALL_REDUCE, start + 600, 100, launch_us=start + 15)
