@@ -12,7 +12,7 @@ from perfdoctor.rules import NONE, Rank, SourceLocation, captured_list
 
 # The layers that a batch meets first, and the argument that it is.
 _LAYERS = r"^aten::(conv[123]d|linear|addmm|embedding|lstm|gru)$"
-_EMBEDDING = "aten::embedding"
+_BATCH_IS_SECOND = ("aten::embedding", "aten::addmm")  # behind the table, and behind the bias
 
 
 class Samples(NamedTuple):
@@ -60,7 +60,7 @@ def _first_dimension(rank: Rank) -> int | None:
     if not len(rows):
         return None
     first = int(rows[0])
-    argument = 1 if trace.strings[trace.ops.name[first]] == _EMBEDDING else 0
+    argument = 1 if trace.strings[trace.ops.name[first]] in _BATCH_IS_SECOND else 0
     try:
         sizes = orjson.loads(trace.text(int(trace.ops.dims[first])) or "")[argument]
         return int(sizes[0]) if isinstance(sizes, list) and len(sizes) > 1 and isinstance(sizes[0], int) else None

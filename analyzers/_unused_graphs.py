@@ -67,7 +67,7 @@ def find_unused_graphs(trace: Trace, *, trains: bool, is_proof: bool = True) -> 
     if not len(makers) or trains != bool((numbered & is_node).any()):
         return NO_GRAPHS
     thread = int(np.bincount(ops.thread[makers]).argmax())
-    makers = makers[ops.thread[makers] == thread]
+    makers = _without_earlier_ones(trace, makers[ops.thread[makers] == thread])
     used = np.isin(ops.sequence[makers], ops.sequence[numbered & is_node])
     numbers, first = np.unique(ops.sequence[makers], return_index=True)
     first_op, is_used = makers[first], used[first]
@@ -90,6 +90,21 @@ def find_unused_graphs(trace: Trace, *, trains: bool, is_proof: bool = True) -> 
     time = _time_of_runs(trace, numbers, run, makers, runs)
     first_ops = first_op[begins][runs]
     return UnusedGraphs(time, int(counts[runs].sum()), len(runs), first_ops)
+
+
+def _without_earlier_ones(trace: Trace, makers: Int64Array) -> Int64Array:
+    """Those of some ops that make the node of their number, or are around the one that does: the last one with it.
+
+    A pass under no_grad makes none, and all its ops see the number of the next node, which another pass makes.
+    """
+    ops = trace.ops
+    _, number = np.unique(ops.sequence[makers], return_inverse=True)
+    start_ns = ops.start_ns[makers]
+    last_ns = np.zeros(len(makers), np.int64)
+    np.maximum.at(last_ns, number, start_ns)
+    makes: BoolArray = (ops.end_ns[makers] > last_ns[number]) | (start_ns == last_ns[number])
+    result: Int64Array = makers[makes]
+    return result
 
 
 def _time_of_runs(

@@ -62,7 +62,7 @@ class ClipBeforeUnscale(RankAnalyzer):
     def _report_clips(self, rank: Rank, amp: Mapping[str, Any]) -> Finding:
         clips = _count(amp, "clipped_before_unscale")
         steps = max(_count(amp, "unscaled"), _count(amp, "scaler_steps"))
-        often = "each time" if clips >= steps else f"{clips:,} times"
+        often = "each time" if clips >= steps else "once" if clips == 1 else f"{clips:,} times"
         return self.finding(
             rank,
             title=f"The training is wrong: gradients are clipped before they are unscaled, {often}",

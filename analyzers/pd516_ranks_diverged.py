@@ -33,11 +33,13 @@ class Copies:
 
     Attributes:
         model: The class of the model.
+        group: The ranks of its process group; empty for all of the job.
         step: The step.
         of_ranks: For each rank the checksums of its parameters by their names, in the order of the model.
     """
 
     model: str
+    group: tuple[int, ...]
     step: int
     of_ranks: Mapping[int, Checksums]
 
@@ -100,9 +102,9 @@ class RanksDiverged(FleetAnalyzer):
         if len({summary.trace.device for summary in fleet.summaries}) > 1:
             return
         reducing = [summary for summary in fleet.summaries if _reduces_each_step(summary)]
-        history: dict[str, list[Copies]] = {}
+        history: dict[tuple[str, tuple[int, ...]], list[Copies]] = {}
         for copies in find_copies(reducing):
-            history.setdefault(copies.model, []).append(copies)
+            history.setdefault((copies.model, copies.group), []).append(copies)
         for samples in history.values():
             if samples[-1].differing:
                 yield self._report(reducing, samples)
@@ -113,7 +115,8 @@ class RanksDiverged(FleetAnalyzer):
         apart = last.ranks_apart(differing[0])
         equal = [each.step for each in samples if not each.differing]
         others = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
-        who = "which differ" if len(apart) == len(last.of_ranks) else f"rank {format_ranges(apart)} differs"
+        who = f"ranks {format_ranges(apart)} differ" if len(apart) > 1 else f"rank {apart[0]} differs"
+        who = "which differ" if len(apart) == len(last.of_ranks) else who
         rank = next(each for each in summaries if each.rank == apart[0])
         finding = self.finding(
             rank,
@@ -152,9 +155,9 @@ def find_copies(summaries: Sequence[RankSummary]) -> Iterator[Copies]:
                     group = tuple(model.get("group") or ())
                     key = (str(model.get("class")), group, int(sample.get("step") or 0), tuple(checksums))
                     found.setdefault(key, {})[summary.rank or 0] = checksums
-    for (name, _, step, names), of_ranks in sorted(found.items(), key=lambda each: each[0][2]):
+    for (name, group, step, names), of_ranks in sorted(found.items(), key=lambda each: each[0][2]):
         if names and len(of_ranks) > 1:
-            yield Copies(name, step, of_ranks)
+            yield Copies(name, group, step, of_ranks)
 
 
 def _checksums_of(model: Mapping[str, Any]) -> Checksums:

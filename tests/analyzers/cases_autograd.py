@@ -89,6 +89,23 @@ PD503 = [
         (ExpectedFinding("info", 0, title="TORCH_DISTRIBUTED_DEBUG=DETAIL"),),
         {"environment": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "world_size": 2},
     ),
+    RuleCase(  # nodes are many, and no gradient was checked: gradients are accumulated in this step
+        "PD503",
+        "stacks-alone-under-lightning",
+        lambda: training().range("[pl][module]net.Net: backbone", 50, 4100),
+        (
+            ExpectedFinding(
+                "high",
+                2 * MS,
+                (1_600_000, 2 * MS, 2 * MS),
+                location="train.py:12",
+                title="Anomaly detection is on: 20% of the step",
+                fix="Trainer(..., detect_anomaly=False)   # elsewhere",
+                evidence={"checks for NaN per step": 0},
+            ),
+        ),
+        switch("anomaly detection", 9, 10, step_ns=2 * MS),
+    ),
     RuleCase("PD503", "nothing-on", training),
     RuleCase(
         "PD503", "anomaly-detection-in-one-step-of-ten", training, facts=switch("anomaly detection", 1, 10, 3 * MS)
@@ -133,6 +150,20 @@ def passes(*kinds: str, nodes: int = 12, device: str | None = None, module: str 
     return trace
 
 
+def in_validate(trace: TraceBuilder) -> TraceBuilder:
+    """The second pass is called in a function."""
+    trace.frame("valid.py(8): validate", 2005, 990)
+    return trace
+
+
+def evaluation_on_gpu() -> TraceBuilder:
+    """Passes on a GPU, which has nothing to do for the first 500 us of the evaluation."""
+    trace = passes("train", "vain", "train", device="NVIDIA A100-SXM4-80GB")
+    for start, end in ((10, 2000), (2510, 4000), (4010, 6000)):
+        trace.kernel("pointwise", start, end - start, launch_us=start - 10)
+    return trace
+
+
 PD507 = [
     RuleCase(
         "PD507",
@@ -155,6 +186,41 @@ PD507 = [
         lambda: passes("train", "vain", "train", "vain", "train"),
         (ExpectedFinding("medium", 382_000, evidence={"such passes in the trace": 2}),),
     ),
+    RuleCase(  # its graphs are one run of numbers: 4.955 ms of five steps of 2 ms
+        "PD507",
+        "an-evaluation-of-three-batches",
+        lambda: passes("train", "vain", "vain", "vain", "train"),
+        (
+            ExpectedFinding(
+                "medium",
+                573_000,
+                title="take 50% of the step",
+                evidence={
+                    "such passes in the trace": 1,
+                    "nodes of the graph in each": 36,
+                    "time of these passes per step": 991_000,
+                },
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD507",
+        "ten-nodes-called-in-a-frame",
+        lambda: in_validate(passes("train", "vain", "train", nodes=10)),
+        (ExpectedFinding("low", 318_333, location="valid.py:8", evidence={"nodes of the graph in each": 10}),),
+    ),
+    RuleCase(  # the GPU waits 500 us for the launch; 12 nodes take 3 us each at most
+        "PD507",
+        "on-a-gpu",
+        evaluation_on_gpu,
+        (ExpectedFinding("info", 166_667, (0, None, 12_000), fix="torch.no_grad()"),),
+    ),
+    RuleCase(  # the pass without a graph before it is none of it
+        "PD507",
+        "one-of-two-evaluations-under-no-grad",
+        lambda: passes("train", "frozen", "vain", "train"),
+        (ExpectedFinding("low", 238_750, evidence={"time of these passes per step": 238_750}),),
+    ),
     RuleCase("PD507", "training-alone", lambda: passes("train", "train", "train")),
     RuleCase("PD507", "under-no-grad", lambda: passes("train", "frozen", "train")),
     RuleCase("PD507", "a-metric-of-three-nodes", lambda: passes("train", "few", "train")),
@@ -162,6 +228,17 @@ PD507 = [
     RuleCase("PD507", "the-first-pass-was-cut", lambda: passes("vain", "train", "train")),
     RuleCase("PD507", "no-training-at-all", lambda: passes("vain", "vain", "vain")),
 ]
+
+
+def in_serve(trace: TraceBuilder) -> TraceBuilder:
+    trace.frame("serve.py(3): answer", 5, 990)
+    return trace
+
+
+def in_pipeline(trace: TraceBuilder) -> TraceBuilder:
+    trace.frame("/x/site-packages/transformers/pipelines/base.py(1216): __call__", 1996, 1)
+    return trace
+
 
 PD518 = [
     RuleCase(
@@ -181,10 +258,46 @@ PD518 = [
         (ExpectedFinding("medium", 915_000),),
         {"base_backwards": [0, 0]},
     ),
+    RuleCase(  # of the last number nobody knows whether it is a node
+        "PD518",
+        "one-pass-called-in-a-frame",
+        lambda: in_serve(passes("vain")),
+        (
+            ExpectedFinding(
+                "medium",
+                875_000,
+                location="serve.py:3",
+                title="11 nodes of autograd's graph are made in a step",
+                evidence={"time of these passes per step": 875_000},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD518",
+        "in-a-pipeline-of-hugging-face",
+        lambda: in_pipeline(passes("vain", "vain")),
+        (ExpectedFinding("medium", 915_000, fix="torch.inference_mode(): pipeline(...)"),),
+    ),
+    RuleCase(
+        "PD518",
+        "one-of-two-passes",
+        lambda: passes("frozen", "vain"),
+        (ExpectedFinding("medium", 437_500, evidence={"nodes of the graph per step": 6}),),
+    ),
     RuleCase("PD518", "no-graph", lambda: passes("frozen", "frozen")),
     RuleCase("PD518", "a-training", lambda: passes("train", "vain", "train")),
     RuleCase(  # the profiler recorded the forward part alone
         "PD518", "differentiated-outside-of-the-trace", lambda: passes("vain"), facts={"base_backwards": [1, 1]}
+    ),
+]
+
+
+PD518 += [
+    RuleCase("PD518", "metrics-of-three-nodes", lambda: passes("few", "frozen", "few")),
+    RuleCase(  # the passes of a generator of data, and what trains on it elsewhere
+        "PD518",
+        "an-optimizer-steps",
+        lambda: passes("vain", "vain").range("Optimizer.step#SGD.step", 3900, 50),
     ),
 ]
 
@@ -195,6 +308,21 @@ def graph_network(fills_us: float = 0) -> TraceBuilder:
     if fills_us:
         trace.op("aten::empty", 400, fills_us + 10).op("aten::fill_", 405, fills_us)
     return trace.op("aten::mm", 900, 90)
+
+
+def indexing_on_gpu(op: str) -> TraceBuilder:
+    """A step of 1 ms on a GPU: an op that sums by index launches a sort and a sum of 150 us each, then a product."""
+    trace = TraceBuilder().step(0, 1000).op(op, 10, 30)
+    trace.kernel("DeviceRadixSortOnesweepKernel", 50, 150, launch_us=12)
+    trace.kernel("indexing_backward_kernel", 200, 150, launch_us=20)
+    return trace.op("aten::mm", 50, 20).kernel("gemm", 350, 600, launch_us=55)
+
+
+def training_of_embeddings(us: float) -> TraceBuilder:
+    """`training`, whose backward pass has the gradient of an embedding."""
+    trace = training()
+    trace.op("autograd::engine::evaluate_function: EmbeddingBackward0", 9250, us + 10, thread=2)
+    return trace.op("aten::embedding_dense_backward", 9255, us, thread=2)
 
 
 PD514 = [
@@ -228,9 +356,73 @@ PD514 = [
         (ExpectedFinding("high", 300_000),),
         {"flags_by_window": {"timing": {"deterministic_algorithms": True}}},
     ),
+    RuleCase(
+        "PD514",
+        "kernels-of-a-gpu",
+        lambda: indexing_on_gpu("aten::index_put_"),
+        (
+            ExpectedFinding(
+                "high",
+                300_000,
+                (0, None, 300_000),
+                location="train.py:12",
+                title="30% of the step",
+                evidence={"sums by index per step": 300_000, "fills of new tensors per step": 0},
+            ),
+        ),
+        switch("deterministic algorithms", 9, 10),
+    ),
+    RuleCase(
+        "PD514",
+        "under-lightning",
+        lambda: training_of_embeddings(600).range("[pl][module]net.Net: items", 10, 300),
+        (
+            ExpectedFinding(
+                "low",
+                600_000,
+                location="train.py:12",
+                title="6% of the step",
+                fix="Trainer(..., deterministic=False)",
+            ),
+        ),
+        switch("deterministic algorithms"),
+    ),
+    RuleCase(  # fills of 60 us beside 300 us of sums
+        "PD514",
+        "sums-above-fills",
+        lambda: graph_network(60),
+        (
+            ExpectedFinding(
+                "high",
+                360_000,
+                location="train.py:12",
+                fix="use_deterministic_algorithms(False)",
+                evidence={"fills of new tensors per step": 60_000},
+            ),
+        ),
+        switch("deterministic algorithms"),
+    ),
     RuleCase("PD514", "flag-off", graph_network),
     RuleCase("PD514", "in-one-step-of-ten", graph_network, facts=switch("deterministic algorithms", 1, 10)),
     RuleCase("PD514", "nothing-that-is-slower", training, facts=switch("deterministic algorithms")),
+    RuleCase(
+        "PD514",
+        "fills-of-the-program",
+        lambda: TraceBuilder(device=None).step(0, 1000).op("aten::full", 10, 420).op("aten::fill_", 15, 400),
+        facts=switch("deterministic algorithms"),
+    ),
+    RuleCase(
+        "PD514",
+        "four-hundredths-of-the-step",
+        lambda: training_of_embeddings(400),
+        facts=switch("deterministic algorithms"),
+    ),
+    RuleCase(
+        "PD514",
+        "off-in-the-window",
+        graph_network,
+        facts={"flags_by_window": {"timing": {"deterministic_algorithms": False}}},
+    ),
 ]
 
 
@@ -242,6 +434,19 @@ def compiled(pieces: int, gap_us: float = 100) -> TraceBuilder:
         trace.op(f"Torch-Compiled Region: {piece}/0", start, pieces * (100 + gap_us) - gap_us - (start - 10))
         trace.op("CompiledFunction", start, 100)
     return trace
+
+
+def compiled_in_ranges(between_us: float, *, is_nested: bool = True) -> TraceBuilder:
+    """A step of 1 ms with two compiled graphs of 100 us: newer versions record ranges.
+
+    The second one belongs to the call of the first one, or it is compiled code of its own.
+    """
+    trace = TraceBuilder(device=None).step(0, 1000)
+    second = 110 + between_us
+    trace.range("Torch-Compiled Region: 0/0", 10, 200 + between_us if is_nested else 100)
+    trace.range("## Call CompiledFxGraph fa5zxq ##", 10, 100)
+    trace.range("Torch-Compiled Region: 1/0", second, 100)
+    return trace.range("## Call CompiledFxGraph fb7yrt ##", second, 100)
 
 
 _BREAKS = {
@@ -277,9 +482,51 @@ PD517 = [
         (ExpectedFinding("medium", 200_000),),
         {"compile": {"graph_breaks": 2}},
     ),
+    RuleCase(
+        "PD517",
+        "several-lines-and-reasons",
+        lambda: compiled(2),
+        (
+            ExpectedFinding(
+                "medium",
+                100_000,
+                location="train.py:12",
+                advice="They are train.py:12, model.py:30.",
+                evidence={"most common reason": "print", "graph breaks of the whole run": 4},
+            ),
+        ),
+        {
+            "compile": {
+                "graph_breaks": 4,
+                "break_reasons": {"data-dependent branch": 1, "print": 3},
+                "break_lines": [LINE, {"file": "model.py", "line": 30, "function": "forward"}],
+            }
+        },
+    ),
+    RuleCase(  # guards are no work: of 100 us between the pieces they take 60
+        "PD517",
+        "guards-in-between",
+        lambda: compiled(2).op("TorchDynamo Cache Lookup", 120, 60),
+        (ExpectedFinding("medium", 100_000, (0, None, 100_000), location="train.py:12"),),
+        _BREAKS,
+    ),
+    RuleCase(
+        "PD517",
+        "recorded-as-ranges",
+        lambda: compiled_in_ranges(between_us=200),
+        (ExpectedFinding("medium", 200_000, (0, None, 200_000), location="train.py:12", title="20% of the step"),),
+        _BREAKS,
+    ),
     RuleCase("PD517", "one-piece", lambda: compiled(1), facts=_BREAKS),
     RuleCase("PD517", "no-breaks", lambda: compiled(2), facts={"compile": {"graph_breaks": 0}}),
     RuleCase("PD517", "hardly-any-time-between", lambda: compiled(2, gap_us=2), facts=_BREAKS),
+    RuleCase("PD517", "compiled-one-by-one", lambda: compiled_in_ranges(200, is_nested=False), facts=_BREAKS),
+    RuleCase(
+        "PD517",
+        "an-op-between-the-pieces",
+        lambda: compiled(2).op("aten::nonzero", 112, 96),
+        facts=_BREAKS,
+    ),
 ]
 
 
@@ -317,7 +564,45 @@ PD308 = [
         (ExpectedFinding("info", 0, title="A sum of losses keeps its graph"),),
         kept(0, chain=20),
     ),
+    RuleCase(
+        "PD308",
+        "two-losses-a-step",
+        training,
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                title="with their graph: 2 more each step",
+                evidence={"small tensors with a graph, before": 1, "small tensors with a graph, after": 41},
+            ),
+        ),
+        kept(40),
+    ),
+    RuleCase(  # two of 20 steps had none
+        "PD308",
+        "a-loss-in-nine-steps-of-ten",
+        training,
+        (ExpectedFinding("info", 0, title="0.9 more each step"),),
+        kept(18),
+    ),
+    RuleCase(  # one finding: who keeps no losses keeps no sum of them
+        "PD308",
+        "a-list-and-its-sum",
+        training,
+        (ExpectedFinding("info", 0, title="Losses are kept", evidence={"additions in the longest sum, after": 20}),),
+        kept(20, chain=20),
+    ),
+    RuleCase(
+        "PD308",
+        "a-sum-beside-some-losses-in-few-steps",
+        training,
+        (ExpectedFinding("info", 0, title="A sum of losses", evidence={"steps between the two looks": 6}),),
+        kept(3, chain=6, steps=6),
+    ),
     RuleCase("PD308", "a-loss-of-several-parts", training, facts=kept(0, chain=4)),
     RuleCase("PD308", "three-losses-kept", training, facts=kept(3)),
     RuleCase("PD308", "too-few-steps", training, facts=kept(3, steps=3)),
+    RuleCase("PD308", "in-17-steps-of-20", training, facts=kept(17, chain=17)),
+    RuleCase("PD308", "one-look", training, facts={"retained": {"first": kept(20)["retained"]["first"]}}),
+    RuleCase("PD308", "outputs-of-an-inference", lambda: passes("vain", "vain"), facts=kept(20)),
 ]

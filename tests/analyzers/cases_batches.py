@@ -268,10 +268,24 @@ PD509 = [
         ),
         {**gpu_memory(6), **loader()},
     ),
+    RuleCase(  # the first dimension of the first layer
+        "PD509",
+        "no-loader",
+        lambda: cpu_step(200, 600),
+        (ExpectedFinding("low", 1_000_000, advice="180 GB of RAM are left", evidence={"samples per step": 4}),),
+        ram(2, 200),
+    ),
     RuleCase(
         "PD509", "products-of-many-rows", lambda: cpu_step(480, 40, MANY_ROWS), (), {**ram(2, 200), **loader(512)}
     ),
     RuleCase("PD509", "busy-gpu", lambda: gpu_step(99, 4096, step_us=960), (), {**gpu_memory(6), **loader()}),
     RuleCase("PD509", "memory-is-full", lambda: gpu_step(8), (), {**gpu_memory(60), **loader()}),
     RuleCase("PD509", "memory-was-not-recorded", lambda: gpu_step(8), (), loader()),
+    RuleCase(  # each gets a half of 180 GB, and holds 100
+        "PD509",
+        "ranks-share-the-memory",
+        lambda: cpu_step(200, 600),
+        (),
+        {**ram(100, 200), **loader(), "world_size": 2},
+    ),
 ]

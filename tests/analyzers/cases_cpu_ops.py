@@ -126,6 +126,53 @@ PD204 = [
         ),
         {"flags": {"default_dtype": "torch.float64"}, **sources("set_default_dtype", "Module.double")},
     ),
+    RuleCase(  # the line alone says it; of a layer norm at best a half goes, as expected 0.15
+        "PD204",
+        "layer norms and a line that sets the default type on the CPU",
+        lambda: Steps().op("aten::native_layer_norm", 400, ("double", (256, 256)), ("double", (256,))).build(),
+        (
+            ExpectedFinding(
+                "medium",
+                400_000,
+                (0, 60_000, 200_000),
+                location="train.py:7",
+                evidence={"float64 comes from": "default type", "in matrix products and convolutions": 0},
+            ),
+        ),
+        sources("set_default_dtype"),
+    ),
+    RuleCase(  # a twentieth of the step in a solver: of it a half goes, as of tanh
+        "PD204",
+        "a short solver on the CPU",
+        lambda: doubles().op("aten::linalg_solve_ex", 50, ("double", (64, 64))).build(),
+        (
+            ExpectedFinding(
+                "high",
+                650_000,
+                (240_000, 349_000, 487_500),
+                title="3 a step",
+                evidence={"float64 comes from": "model"},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD204",
+        "a convolution by Module.to on the CPU",
+        lambda: doubles(product="aten::mkldnn_convolution", us=200).build(),
+        (
+            ExpectedFinding(
+                "high",
+                400_000,
+                (150_000, 216_000, 300_000),
+                location="train.py:7",
+                evidence={
+                    "in matrix products and convolutions": 200_000,
+                    "first float64 op": "aten::mkldnn_convolution",
+                },
+            ),
+        ),
+        sources("Module.to"),
+    ),
     RuleCase("PD204", "float32 on the CPU", lambda: doubles("float").build()),
     RuleCase(
         "PD204",
@@ -159,14 +206,21 @@ SCORES = (8, 384, 384)
 
 
 def attention(
-    length: int = 384, kind: str = "float", dropout: bool = False, backward: bool = False, outer: str = ""
+    length: int = 384,
+    kind: str = "float",
+    dropout: bool = False,
+    backward: bool = False,
+    outer: str = "",
+    layers: int = 1,
 ) -> TraceBuilder:
     """Product, scaling, softmax, product of 100 us each, and with `backward` its five of the backward pass."""
     queries, keys, scores = (8, length, 16), (8, 16, length), (8, length, length)
-    steps = Steps().op("aten::bmm", 100, (kind, queries), (kind, keys)).op("aten::mul", 100, (kind, scores))
-    if dropout:
-        steps.op("aten::native_dropout", 50, (kind, scores))
-    steps.op("aten::_softmax", 100, (kind, scores)).op("aten::bmm", 100, (kind, scores), (kind, queries))
+    steps = Steps()
+    for _ in range(layers):
+        steps.op("aten::bmm", 100, (kind, queries), (kind, keys)).op("aten::mul", 100, (kind, scores))
+        if dropout:
+            steps.op("aten::native_dropout", 50, (kind, scores))
+        steps.op("aten::_softmax", 100, (kind, scores)).op("aten::bmm", 100, (kind, scores), (kind, queries))
     if backward:
         for name in ("bmm", "bmm", "_softmax_backward_data", "bmm", "bmm"):
             steps.op(f"aten::{name}", 50, (kind, scores), (kind, scores))
@@ -198,6 +252,26 @@ PD205 = [
         lambda: attention(backward=True),
         (ExpectedFinding("high", 650_000, (10_000, 190_000, 450_000), location="gpt.py:12"),),
     ),
+    RuleCase(
+        "PD205",
+        "two layers on the CPU",
+        lambda: attention(layers=2),
+        (
+            ExpectedFinding(
+                "high",
+                800_000,
+                (200_000, 400_000, 600_000),
+                location="gpt.py:12",
+                evidence={"attentions and their backward passes": 2, "all but the products": 400_000},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD205",
+        "just long enough on the CPU",
+        lambda: attention(256),
+        (ExpectedFinding("high", 400_000, location="gpt.py:12", title="over a sequence of 256", confidence=0.8),),
+    ),
     RuleCase("PD205", "short on the CPU", lambda: attention(128)),
     RuleCase("PD205", "in bfloat16 on the CPU", lambda: attention(kind="c10::BFloat16")),
     RuleCase("PD205", "with dropout on the CPU", lambda: attention(dropout=True)),
@@ -207,6 +281,7 @@ PD205 = [
 # --- PD301 ------------------------------------------------------------------------------------------------------------
 
 BY_TANH = ("mul", "pow", "mul", "add", "mul", "tanh", "add", "mul")
+BY_PRODUCTS = ("mul", "mul", "mul", "mul", "add", "mul", "tanh", "add", "mul")
 BY_ERF = ("div", "erf", "add", "mul", "mul")
 SIZE = (512, 256)
 
@@ -252,6 +327,34 @@ PD301 = [
         lambda: formula(*BY_ERF, "relu", *BY_ERF),
         (ExpectedFinding("high", 500_000, location="ffn.py:4", title="2 times a step"),),
     ),
+    RuleCase(  # x * x * x in place of a power
+        "PD301",
+        "GELU by products and tanh on the CPU",
+        lambda: formula(*BY_PRODUCTS),
+        (
+            ExpectedFinding(
+                "high",
+                450_000,
+                (193_500, 315_000, 382_500),
+                location="ffn.py:4",
+                evidence={"costliest chain": "mul > mul > mul > mul > add > mul > tanh > add > mul"},
+            ),
+        ),
+    ),
+    RuleCase(  # a view is no part of it, and ends nothing
+        "PD301",
+        "GELU in place with a view on the CPU",
+        lambda: formula("div", "view", "erf", "add_", "mul_", "mul"),
+        (
+            ExpectedFinding(
+                "high",
+                250_000,
+                (107_500, 175_000, 212_500),
+                location="ffn.py:4",
+                evidence={"costliest chain": "div > erf > add_ > mul_ > mul"},
+            ),
+        ),
+    ),
     RuleCase("PD301", "functional.gelu on the CPU", lambda: formula("gelu")),
     RuleCase("PD301", "a gate by tanh on the CPU", lambda: formula("mul", "tanh", "mul", "add")),
     RuleCase("PD301", "other chains on the CPU", lambda: formula("mul", "add", "div", "sub", "mul", "add")),
@@ -262,14 +365,14 @@ PD301 = [
 # --- PD306 ------------------------------------------------------------------------------------------------------------
 
 
-def copying(outer: str, us: float = 150, around: str = "") -> TraceBuilder:
-    """A product, and an op that copies; `around` is an op around it."""
+def copying(outer: str, us: float = 150, around: str = "", inner: str = "aten::copy_") -> TraceBuilder:
+    """A product, and an op that copies by an inner one; `around` is an op around it."""
     trace = TraceBuilder(device=None)
     for start in (0, STEP_US):
         trace.step(start, STEP_US).op("aten::mm", start, 500)
         if around:
             trace.op(around, start + 500, us + 2)
-        trace.op(outer, start + 501, us).op("aten::copy_", start + 501, us)
+        trace.op(outer, start + 501, us).op(inner, start + 501, us)
     trace.frame("net.py(9): forward", 0, 2 * STEP_US)
     return trace
 
@@ -295,6 +398,27 @@ PD306 = [
         "reshape in a module's op on the CPU",
         lambda: copying("aten::reshape", 400, around="mine::attend"),
         (ExpectedFinding("high", 400_000, title="reshape in mine::attend", location="net.py:9"),),
+    ),
+    RuleCase(
+        "PD306",
+        "repeat on the CPU",
+        lambda: copying("aten::repeat"),
+        (ExpectedFinding("medium", 150_000, location="net.py:9", title="in repeat", advice="Use expand"),),
+    ),
+    RuleCase(  # cat moves the numbers itself
+        "PD306",
+        "stack and cat on the CPU",
+        lambda: copying("aten::stack", 200, inner="aten::cat"),
+        (
+            ExpectedFinding(
+                "medium",
+                200_000,
+                location="net.py:9",
+                title="1 copies of tensors a step, most of their time in stack",
+                advice="preallocated",
+                evidence={"stack": 200_000},
+            ),
+        ),
     ),
     RuleCase("PD306", "a cast on the CPU", lambda: copying("aten::_to_copy")),
     RuleCase(

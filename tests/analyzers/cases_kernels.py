@@ -195,6 +195,14 @@ PD201 = [
     RuleCase(  # a GeForce GTX 16 is Turing and has none
         "PD201", "unknown-device-of-two-generations", lambda: steps_of(("volta_sgemm_128x32_nt", 800), device=None)
     ),
+    RuleCase(  # twice 9 us are more than 10 us, and less than a hundredth of the steps
+        "PD201", "less-than-a-hundredth", lambda: steps_of((SGEMM, 9), (POINTWISE, 900), steps=2)
+    ),
+    RuleCase(  # 0.5 MFLOP: the launch takes longer than they do anywhere
+        "PD201",
+        "bound-by-latency",
+        lambda: steps_of(*[(SGEMM, 3)] * 30, op="aten::mm", shapes=[[64, 64], [64, 64]], types=["float", "float"]),
+    ),
     RuleCase("PD201", "verdict-unknown-and-too-little", lambda: steps_of(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
 ]
 

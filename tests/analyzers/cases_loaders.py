@@ -83,6 +83,11 @@ def short_epochs(
     return trace
 
 
+def in_trainer(trace: TraceBuilder) -> TraceBuilder:
+    trace.frame("/x/site-packages/transformers/trainer.py(2500): _inner_training_loop", 199_000, 900)
+    return trace
+
+
 PD112 += [
     RuleCase(  # 30 of 50 ms in two of four steps; 3 ms of each start remain, and 70 % are sure
         "PD112",
@@ -115,6 +120,73 @@ PD112 += [
         (ExpectedFinding("high", 15 * MS, location="train.py:12", advice="num_workers=0"),),
         facts=_facts_with({"fetch": {"where": "worker", "median_ns": MS // 2, "cpu_ns": MS // 2}}),
     ),
+    RuleCase(
+        "PD112",
+        "short-epochs-without-facts",
+        short_epochs,
+        (
+            ExpectedFinding(
+                "medium",
+                15 * MS,
+                (0, None, 15 * MS),
+                title="waits 30 ms at the start of an epoch, while the DataLoader starts its workers anew",
+                advice="here its cost is spread over the recorded steps",
+                confidence=0.5,
+                evidence={"epochs that began": 2},
+            ),
+        ),
+    ),
+    RuleCase(  # 60 of 600 ms; of 30 ms that a restart takes 3 remain, and 70 % are sure
+        "PD112",
+        "an-epoch-on-a-gpu-as-captured",
+        epochs,
+        (
+            ExpectedFinding(
+                "medium",
+                10 * MS,
+                (6_300_000, 9 * MS, 10 * MS),
+                location="train.py:12",
+                title="The GPU waits 60 ms at the start of an epoch at train.py:12",
+                confidence=0.9,
+            ),
+        ),
+        facts={**_RESTARTED, "base_step_ns": [100 * MS] * 3},
+    ),
+    RuleCase(  # the loop waits longer for the one whose workers start once
+        "PD112",
+        "the-loader-whose-workers-start-longest",
+        short_epochs,
+        (
+            ExpectedFinding(
+                "high",
+                15 * MS,
+                (9_450_000, 13_500_000, 15 * MS),
+                location="train.py:12",
+                evidence={"starts of workers after the first": 8, "num_workers": 2},
+            ),
+        ),
+        facts={
+            **_RESTARTED,
+            "loaders": [
+                {"num_workers": 6, "iterations": 1, "wait_ns": 900 * MS, "created": USED},
+                *_RESTARTED["loaders"],
+            ],
+        },
+    ),
+    RuleCase(
+        "PD112",
+        "under-the-trainer-of-hugging-face",
+        lambda: in_trainer(short_epochs()),
+        (
+            ExpectedFinding(
+                "high",
+                15 * MS,
+                location="train.py:12",
+                fix="TrainingArguments(..., dataloader_persistent_workers=True)",
+            ),
+        ),
+        facts=_RESTARTED,
+    ),
     RuleCase("PD112", "starts-that-take-little", lambda: short_epochs(stop_ms=0.5, start_ms=0.5, first_ms=0.5)),
     RuleCase("PD112", "marked-and-persistent", short_epochs, facts=_facts_with({"persistent_workers": True})),
     RuleCase("PD112", "marked-and-one-epoch", short_epochs, facts=_facts_with({"iterations": 1})),
@@ -138,6 +210,17 @@ def loaded(wait_ms: float, step_ms: float, *, items_ms: float, collate_ms: float
     loader = facts["loaders"][0]
     fetch = {**loader["fetch"], "items_ns": round(items_ms * MS), "collate_ns": round(collate_ms * MS)}
     return {**facts, "loaders": [{**loader, "fetch": fetch, **in_loader}]}
+
+
+def rows_of_a_data_frame(wait_ms: float, step_ms: float) -> TraceBuilder:
+    """Steps that wait for items which pandas makes."""
+    trace = training(wait_ms, step_ms)
+    for at in (0, 1000 * step_ms):
+        loop = trace.frame("train.py(20): main", at, 1000 * step_ms)
+        load = trace.frame("/x/site-packages/torch/utils/data/dataloader.py(701): __next__", at, 9900, parent=loop)
+        item = trace.frame("data.py(12): __getitem__", at + 10, 9800, parent=load)
+        trace.frame("/x/site-packages/pandas/core/indexing.py(1191): __getitem__", at + 20, 9700, parent=item)
+    return trace
 
 
 _COLLATE = {"file": "train.py", "line": 5, "function": "collate"}
@@ -198,6 +281,22 @@ PD111 = [
         (ExpectedFinding("medium", 10 * MS, (0, None, 10 * MS), location="train.py:12", title="has to get cheaper"),),
         facts=measured(10, 30, load_ms=10, load_cpu_ms=10, used=1.67, threads=2),
     ),
+    RuleCase(  # ready columns still take 0.2 ms a batch
+        "PD111",
+        "rows-of-a-data-frame",
+        lambda: rows_of_a_data_frame(10, 30),
+        (
+            ExpectedFinding(
+                "high",
+                10 * MS,
+                (0, 9_800_000, 10 * MS),
+                location="data.py:12",
+                title="making its items in __getitem__ (data.py:12) takes 9.5 ms of 10 ms",
+                advice="take tensors of the columns once",
+            ),
+        ),
+        facts=loaded(10, 30, items_ms=9.5, collate_ms=0.5, collate_fn="default_collate"),
+    ),
     RuleCase(
         "PD111",
         "loading-that-sleeps",
@@ -241,6 +340,21 @@ PD512 = [
         lambda: training(0, 30),
         (ExpectedFinding("info", 0, title="(OMP_NUM_THREADS)", fix="OMP_NUM_THREADS=2"),),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=16, omp="16"),
+    ),
+    RuleCase(
+        "PD512",
+        "a-line-that-sets-them",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                location="train.py:12",
+                title="16 threads at train.py:12 compute on 2 cores",
+                fix="torch.set_num_threads(2)",
+            ),
+        ),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=16, omp="16", threads_set=MADE),
     ),
     RuleCase(  # 12 cores of 16 stand still: three quarters of the time
         "PD512",
@@ -352,6 +466,42 @@ PD513 = [
         lambda: training(0, 30),
         (ExpectedFinding("high", 7_500_000),),
         facts=faulting(10_000, 3, cpu_ms=15, others=1.5),
+    ),
+    RuleCase(  # a worker hands over 1,000 pages of shared memory
+        "PD513",
+        "beside-batches-of-workers",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "high",
+                7_500_000,
+                title="9,000 pages a step",
+                evidence={"minor page faults per step": 9000, "time of a fault": 667},
+            ),
+        ),
+        facts=faulting(10_000, 6, loaders=[{"num_workers": 1, "batch_bytes": 4_096_000}]),
+    ),
+    RuleCase(  # a quarter more than 27 ms would be more than the step
+        "PD513",
+        "nothing-but-faults",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 30 * MS, (12 * MS, 24 * MS, 30 * MS), evidence={"time of a fault": 2700}),),
+        facts=faulting(10_000, 27),
+    ),
+    RuleCase(  # of 1,000 pages of 2 MB each takes 150 us on two cores, of which other programs leave 1.5
+        "PD513",
+        "pages-of-two-megabytes",
+        lambda: training(0, 300),
+        (
+            ExpectedFinding(
+                "high",
+                125 * MS,
+                (50 * MS, 100 * MS, 125 * MS),
+                title="1,000 pages a step",
+                evidence={"time of a fault": 150_000, "cores that the program uses": 1.5},
+            ),
+        ),
+        facts=faulting(1000, 150, 300, cpu_ms=450),
     ),
     RuleCase(
         "PD513", "jemalloc", lambda: training(0, 30), facts=faulting(10_000, 6, libraries={"allocators": ["jemalloc"]})

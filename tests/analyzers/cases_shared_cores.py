@@ -335,6 +335,13 @@ PD115 = [
         (ExpectedFinding("high", 30 * MS, fix="torch.set_num_threads(2)"),),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, cores=4.0, world_size=2),
     ),
+    RuleCase(  # a quota of 1.7 cores: a second thread has most of a core
+        "PD115",
+        "a-quota-above-one-core",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 30 * MS, fix="torch.set_num_threads(2)", title="0.7 cores of 1.7 idle"),),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, cores=1.7),
+    ),
     RuleCase("PD115", "two-threads", lambda: training(0, 30), facts={**_ONE, "cpu": {"torch_threads": 2}}),
     RuleCase("PD115", "tiny-ops", lambda: training(0, 30, op_us=10), facts=_ONE),
     RuleCase("PD115", "ops-that-are-not-divided", lambda: training(0, 30, op="sort"), facts=_ONE),
