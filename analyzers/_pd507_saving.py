@@ -8,10 +8,10 @@ from perfdoctor.analyzers._unused_graphs import UnusedGraphs
 from perfdoctor.rules import Intervals, Rank, Saving
 from perfdoctor.rules import intervals as iv
 
-# To make a node and to save what it needs takes 0.5 to 2 us: small ops with and without a graph, in torch 2.13 on CPUs.
+# What it takes to make a node and to save what it needs, as bounds: a choice around a microsecond or two, not measured.
 _LEAST_NODE_NS, _MOST_NODE_NS = 500, 3_000
 # Of the time of an op that waits for memory: to fill new pages with zeros writes what it writes once more, beside the
-# fault of each page. The evaluation of the clinic gives 0.4 of it back.
+# fault of each page. A choice, not fitted: most of it at best, as the op itself still has to write.
 _MOST_OF_MEMORY_TIME = 0.6
 
 
