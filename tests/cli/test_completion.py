@@ -39,7 +39,7 @@ CASES = [
     (["exp"], {"export", "explain"}),
     (["explain", "pd10"], {f"PD10{number}" for number in range(1, 10)}),
     (["analyze", "--select", "PD20"], {f"PD20{number}" for number in range(1, 9)}),
-    (["analyze", "--ignore", "PD4"], {"PD4", *(f"PD40{number}" for number in range(1, 9))}),
+    (["analyze", "--ignore", "PD4"], {"PD4", *(f"PD4{number:02}" for number in range(1, 12))}),
     (["analyze", "trace.json", "--fail-on", ""], {"info", "low", "medium", "high"}),
     (["analyze", "--sel"], {"--select"}),
     (["try", "--only", "pin"], {"pin-memory"}),

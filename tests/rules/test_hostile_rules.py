@@ -120,7 +120,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "covered_by": (None, 3),
     "covering_key": (None,),
     "covers": (),
-    "makes_results_wrong": (),
+    "makes_results_wrong": (True,),
     "evidence": (),
     "references": (),
     "severity": (),
