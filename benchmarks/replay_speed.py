@@ -26,7 +26,6 @@ from benchmarks.lengthen_trace import parse_sample, write_repeated
 from perfdoctor.rank import Rank
 from perfdoctor.savings.apply_edits import apply_edits
 from perfdoctor.savings.edits import scale_durations
-from perfdoctor.savings.longest_path import longest_path_code
 from perfdoctor.savings.replay_graph import graph_of
 from perfdoctor.trace.tables.rows import GpuRows
 
@@ -47,7 +46,6 @@ def measure(trace_path: Path, repeat: int) -> str:
     """A row of the table: events, calls, CPU ms for the graph, a replay, and an edit with its replay, memory."""
     rank = Rank(perfdoctor.read(trace_path))
     trace = rank.trace
-    longest_path_code.load()
     times = [_measure_once(rank) for _ in range(repeat)]
     graph_s, replay_s, edit_s = (min(getattr(each, field.name) for each in times) for field in fields(ReplayTimes))
     trace_bytes = sum(getattr(table, field.name).nbytes for table in trace.tables for field in fields(table))

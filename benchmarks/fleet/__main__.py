@@ -27,8 +27,6 @@ from pathlib import Path
 from perfdoctor.rules import registry
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.fleet.rank_tasks import AnalysisOptions, analyze_file, read_ranks
-from perfdoctor.trace.scanner import scan
-scan.warm()
 file = TraceFile(Path(sys.argv[1]))
 options = AnalysisOptions(tuple(rule.rule for rule in registry.load_analyzers()), read_threads=1)
 analyze_file(file, options)

@@ -4,7 +4,7 @@ python -m benchmarks.read SAMPLE [--megabytes 100] [--rounds 5] [--hta-python /p
 
 Each reading is a process of its own, and all take turns, so that all see the same machine. HTA takes part where a
 Python is named that has HolisticTraceAnalysis installed. Seconds of reading are measured within the process, after
-imports and with the compiled reader loaded; those of `perfdoctor analyze` are the whole process.
+imports; those of `perfdoctor analyze` are the whole process.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ def reset():
 _OURS = """
 import json, sys, time
 from perfdoctor.trace import read
-from perfdoctor.trace.scanner import scan
-scan.warm()
 reset(); before = status("VmRSS"); start = time.perf_counter()
 trace = read(sys.argv[1], threads=int(sys.argv[2]))
 seconds = time.perf_counter() - start

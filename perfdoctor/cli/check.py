@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -49,16 +48,12 @@ class Check:
     short_help="Say whether this machine can record and analyse.",
     epilog=parameters.format_examples(
         "perfdoctor check",
-        "perfdoctor check --warm     # once, when the image of a container is built",
     ),
 )
-@click.option("--warm", is_flag=True, help="Compile the reader of large traces now, not with the first large trace.")
-def check(warm: bool) -> None:
+def check() -> None:
     """Say whether this machine can record and analyse: GPU, driver, NVML, torch, profiler."""
     from perfdoctor.cli.plain_table import format_table
 
-    if warm:
-        _compile_ahead()
     checks = list(_check_all())
     colours = {OK: "green", MISSING: "yellow", BROKEN: "bold red"}
     rows = [(c.part, c.state, c.detail) for c in checks]
@@ -76,7 +71,7 @@ def _check_all() -> Iterator[Check]:
     yield _check_nvml(has_driver=driver.state == OK)
     yield _check_cupti()
     yield from _check_torch()
-    yield _check_numba()
+    yield _check_reader()
     yield _check_folder(Path.cwd())
 
 
@@ -172,32 +167,14 @@ def _probe_torch() -> dict[str, Any] | Check:
     return Check("torch", BROKEN, f"importing it fails: {reason}; reinstall it")
 
 
-def _compile_ahead() -> None:
-    """Compile the reader and the replay; `_check_numba` reports the result."""
-    from perfdoctor.savings import longest_path
-    from perfdoctor.trace.scanner import scanner_code
+def _check_reader() -> Check:
+    """Whether traces are read by the C library, and with which instructions of this processor."""
+    from perfdoctor.trace.scanner.core_library import find_problem, load_library
 
-    with contextlib.suppress(Exception):  # numba may fail in any way on this machine
-        scanner_code.load()
-        longest_path.longest_path_code.load()
-
-
-def _check_numba() -> Check:
-    """Whether large traces are read by compiled code, and in which folder that code is stored."""
-    from importlib.util import find_spec
-
-    from perfdoctor.trace.scanner import scanner_code
-
-    folder = scanner_code.cached_in()
-    if folder is not None:
-        return Check("numba", OK, f"the compiled reader is kept in {folder}")
-    if find_spec("numba") is None:
-        return Check("numba", MISSING, "large traces are read 15 times as slowly; pip install numba")
-    if scanner_code.is_loaded():
-        return Check(
-            "numba", OK, "no cache folder can be written: every process that reads a large trace compiles, 5 s"
-        )
-    return Check("numba", OK, "the first large trace compiles the reader, 5 s; perfdoctor check --warm does it now")
+    problem = find_problem()
+    if problem:
+        return Check("reader", MISSING, f"traces are read 20 times as slowly, in Python: {problem}")
+    return Check("reader", OK, f"in C, with {load_library().perfdoctor_instructions().decode()} instructions")
 
 
 def _check_folder(folder: Path) -> Check:

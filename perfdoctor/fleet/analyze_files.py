@@ -19,13 +19,12 @@ from perfdoctor.fleet.rank_tasks import (
 )
 from perfdoctor.fleet.read_progress import ProgressTracker
 from perfdoctor.fleet.reconcile_ranks import reconcile_ranks
-from perfdoctor.fleet.worker_count import choose_worker_count, estimate_text_bytes
+from perfdoctor.fleet.worker_count import choose_worker_count
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run
-from perfdoctor.trace.kineto import reader_choice
 
 _AnyRank = TypeVar("_AnyRank", Rank, RankSummary)
 
@@ -143,7 +142,6 @@ def _analyze_each(
     elif workers > 1:
         from perfdoctor.fleet.pool import analyze_in_processes
 
-        reader_choice.compile_ahead(sum(map(estimate_text_bytes, files)))
         yield from analyze_in_processes(files, replace(options, read_threads=1), workers, tracker)
     else:
         # The error of a single file is the user's answer; of several files the others are analysed.

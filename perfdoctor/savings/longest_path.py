@@ -1,37 +1,17 @@
 """When each node of a graph happens: as soon as its predecessors allow, at the end of the longest path to it.
 
-The same function runs as machine code and as Python. Machine code that was compiled before loads in 0.1 s and takes
-100 million nodes a second. Python takes 2 million, which is enough for small graphs.
+The C library takes 100 million nodes a second, and Python, where the library cannot be used, 2 million.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from perfdoctor.savings.relax_nodes import relax_nodes
 from perfdoctor.trace.arrays import Int32Array, Int64Array
-from perfdoctor.trace.scanner.machine_code import Native
+from perfdoctor.trace.scanner.core_library import is_usable, load_library
 
 SLOTS = 3
 """How many predecessors a node can have."""
-
-_LOADING_PAYS = 4_000  # nodes: a graph is replayed some twenty times, at 2 us a node in Python
-_COMPILING_PAYS = 40_000  # nodes: Python takes as long as compiling does, 1.7 s
-
-
-def _load_dispatcher() -> Any:
-    from perfdoctor.savings.longest_path_kernel import relax_nodes_at
-
-    return relax_nodes_at
-
-
-_SOURCES = [Path(__file__).with_name(name) for name in ("relax_nodes.py", "longest_path_kernel.py")]
-longest_path_code = Native("longest_path", _SOURCES, 4, _load_dispatcher)
-"""`relax_nodes` as machine code, which takes the addresses of its arrays."""
 
 
 def longest_path(predecessor: Int32Array, lag_ns: Int64Array, earliest_ns: Int64Array) -> Int64Array:
@@ -55,27 +35,30 @@ def longest_path(predecessor: Int32Array, lag_ns: Int64Array, earliest_ns: Int64
     nodes = len(earliest_ns)
     if predecessor.shape != (nodes, SLOTS) or lag_ns.shape != (nodes, SLOTS):
         raise ValueError(f"{nodes} nodes have {predecessor.shape} predecessors and {lag_ns.shape} lags")
-    if not _use_machine_code(nodes):
-        times_ns = earliest_ns.tolist()
-        relax_nodes(nodes, predecessor.ravel().tolist(), lag_ns.ravel().tolist(), times_ns)
-        return np.array(times_ns, np.int64)
-    predecessor, lag_ns = np.ascontiguousarray(predecessor, np.int32), np.ascontiguousarray(lag_ns, np.int64)
-    numbers = np.arange(nodes, dtype=np.int32)
-    if not all((predecessor[:, slot] < numbers).all() for slot in range(SLOTS)):
+    time_ns: Int64Array = np.array(earliest_ns, np.int64)
+    if is_usable():
+        predecessor, lag_ns = np.ascontiguousarray(predecessor, np.int32), np.ascontiguousarray(lag_ns, np.int64)
+        columns = (column.ctypes.data for column in (predecessor, lag_ns, time_ns))
+        in_order = load_library().perfdoctor_longest_path(nodes, *columns) < 0
+    else:
+        in_order = relax_nodes(predecessor, lag_ns, time_ns)
+    if not in_order:
         raise ValueError("a node waits for itself or for a later one")
-    result: npt.NDArray[np.int64] = np.array(earliest_ns, np.int64)
-    longest_path_code(nodes, predecessor.ctypes.data, lag_ns.ctypes.data, result.ctypes.data)
-    return result
+    return time_ns
 
 
-def _use_machine_code(nodes: int) -> bool:
-    """Whether machine code is loaded, or pays for a graph of this size; False where numba cannot be used."""
-    if longest_path_code.is_loaded():
-        return True
-    if nodes < _LOADING_PAYS or (nodes < _COMPILING_PAYS and longest_path_code.cached_in() is None):
-        return False
-    try:
-        longest_path_code.load()
-    except Exception:  # from a package that is missing, too new for another, or built for another machine
-        return False
+def relax_nodes(predecessor: Int32Array, lag_ns: Int64Array, time_ns: Int64Array) -> bool:
+    """Move each node to the latest of its time and the times of its predecessors plus their lags, in Python.
+
+    Returns:
+        Whether every node comes after its predecessors; else `time_ns` is not changed.
+    """
+    times_ns: list[int] = time_ns.tolist()
+    for node, (others, lags_ns) in enumerate(zip(predecessor.tolist(), lag_ns.tolist(), strict=True)):
+        for other, lag in zip(others, lags_ns, strict=True):
+            if other >= node:
+                return False
+            if other >= 0:
+                times_ns[node] = max(times_ns[node], times_ns[other] + lag)
+    time_ns[:] = times_ns
     return True

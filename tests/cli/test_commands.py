@@ -166,7 +166,7 @@ def test_a_reader_that_leaves_early_is_no_error():
 def test_check_judges_each_part_of_the_machine(perfdoctor):
     ended = perfdoctor("check")
     assert ended.code == 0, ended.out
-    for what in ("Python", "GPU driver", "NVML", "torch", "profiler", "numba"):
+    for what in ("Python", "GPU driver", "NVML", "torch", "profiler", "reader"):
         assert f"\n{what} " in ended.out
     assert "broken" not in ended.out
 

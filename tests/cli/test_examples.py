@@ -40,7 +40,7 @@ def test_the_examples_of_all_commands_call_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("perfdoctor check --warm  # once", ["perfdoctor", "check", "--warm"]),
+        ("perfdoctor check  # once", ["perfdoctor", "check"]),
         ("perfdoctor analyze - < trace.json", ["perfdoctor", "analyze", "-"]),
         ("perfdoctor rules | grep 'needs facts' > x", ["perfdoctor", "rules"]),
         ("NO_COLOR=1 perfdoctor rules", ["perfdoctor", "rules"]),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +13,9 @@ from trace_strategies import any_file, lawful_file, rank_of
 from perfdoctor.rank import Rank
 from perfdoctor.savings import longest_path
 from perfdoctor.savings.graph_edges import ACTIVITY
-from perfdoctor.savings.relax_nodes import relax_nodes
 from perfdoctor.savings.replay_graph import Graph, graph_of
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.scanner import core_library
 
 KERNEL = "ampere_sgemm_128x64_nn"
 
@@ -235,47 +232,29 @@ def _graphs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @given(_graphs())
-def test_machine_code_and_python_agree(arrays: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+def test_the_library_and_python_agree(arrays: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     predecessor, lag_ns, earliest = arrays
-    longest_path.longest_path_code.load()
-    times_ns = earliest.tolist()
-    relax_nodes(len(times_ns), predecessor.ravel().tolist(), lag_ns.ravel().tolist(), times_ns)
-    assert longest_path.longest_path(predecessor, lag_ns, earliest).tolist() == times_ns
+    relaxed = earliest.copy()
+    assert longest_path.relax_nodes(predecessor, lag_ns, relaxed)
+    assert longest_path.longest_path(predecessor, lag_ns, earliest).tolist() == relaxed.tolist()
 
 
-def test_a_predecessor_that_does_not_come_earlier_is_refused() -> None:
-    longest_path.longest_path_code.load()
-    itself = np.zeros((1, longest_path.SLOTS), np.int32)
+@pytest.fixture(params=["library", "python"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a test run with the C library, and as where that cannot be used."""
+    if request.param == "python":
+        monkeypatch.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
+
+
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("predecessor", [0, 1, 5, 2**31 - 1])
+def test_a_predecessor_that_does_not_come_earlier_is_refused(predecessor: int) -> None:
+    waiting = np.full((1, longest_path.SLOTS), predecessor, np.int32)
     with pytest.raises(ValueError, match="waits for itself or for a later one"):
-        longest_path.longest_path(itself, itself.astype(np.int64), np.zeros(1, np.int64))
+        longest_path.longest_path(waiting, waiting.astype(np.int64), np.zeros(1, np.int64))
 
 
-def test_a_trace_is_replayed_without_numba_where_machine_code_is_stored(tmp_path: Path) -> None:
-    longest_path.longest_path_code.load()
-    trace = TraceBuilder().step(0, 100_000)
-    for i in range(1500):
-        trace.kernel(KERNEL, 40 * i + 20, 20, launch_us=40 * i)
-    path = trace.write(tmp_path / "t.json")
-    program = """
-import sys, perfdoctor
-from perfdoctor.savings import longest_path
-replayed = [f.saving.basis for f in perfdoctor.analyze(sys.argv[1]).findings]
-loaded = [name for name in ("numba", "torch") if name in sys.modules]
-print("replayed" in replayed, longest_path.longest_path_code.is_loaded(), loaded)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout == "True True []\n", done.stdout + done.stderr
-
-
-def test_where_numba_cannot_be_used_python_replays_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise ImportError
-
-    monkeypatch.setattr(longest_path, "_LOADING_PAYS", 0)
-    monkeypatch.setattr(longest_path, "_COMPILING_PAYS", 0)
-    monkeypatch.setattr(longest_path.longest_path_code, "is_loaded", lambda: False)
-    monkeypatch.setattr(longest_path.longest_path_code, "load", fail)
+@pytest.mark.usefixtures("each_way")
+def test_a_node_happens_when_the_latest_of_its_predecessors_allows() -> None:
     one = np.ones((2, longest_path.SLOTS), np.int64)
     assert longest_path.longest_path(np.array([[-1] * 3, [0] * 3], np.int32), 5 * one, one[:, 0]).tolist() == [1, 6]

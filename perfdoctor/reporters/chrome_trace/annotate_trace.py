@@ -15,7 +15,7 @@ from typing import BinaryIO
 from perfdoctor.errors import UsageError
 from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_list, is_compiled
+from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_list
 from perfdoctor.reporters.chrome_trace.join_ranks import join_files
 from perfdoctor.reporters.chrome_trace.rank_tracks import FileTracks, read_file_tracks
 from perfdoctor.reporters.chrome_trace.side_lanes import lane_names
@@ -76,7 +76,7 @@ def export_chrome_trace(
 def _annotate(file: FileTracks) -> Iterator[bytes]:
     """The text of a file with our tracks in it."""
     changes = Changes(tids=file.lanes.tid_of_moved())
-    changed = iter if not changes.tids else partial(copy_list, changes=changes, compiled=is_compiled(file.elements))
+    changed = iter if not changes.tids else partial(copy_list, changes=changes)
     events = chain(_process_events(file), lane_names(file.lanes, changes))
     return splice_events(file.source.blocks(), events, cut=file.source.cut, changed=changed)
 

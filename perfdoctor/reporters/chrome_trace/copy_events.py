@@ -1,57 +1,33 @@
 """Copies the text of a list of events, block by block, with some of its values changed; all else stays byte for byte.
 
-The compiled code copies plain events, some 500 MB of text a second, and this module those that it leaves: the few that
-move to another thread, metadata that names a process, and whatever is not plain. Where loading the compiled code does
-not pay, as for small files, every event is copied here, at 3 MB a second.
+The C library copies plain events, some 500 MB of text a second, and this module those that it leaves: the few that
+move to another thread, metadata that names a process, and whatever is not plain. Where the library cannot be used,
+every event is copied here, at 3 MB a second.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
 from perfdoctor.reporters.chrome_trace.slices import TrackId
-from perfdoctor.trace import arrays
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_value
 from perfdoctor.trace.kineto.exact_times import parse_time
-from perfdoctor.trace.scanner import layout
-from perfdoctor.trace.scanner.layout import PAD
-from perfdoctor.trace.scanner.machine_code import Native
+from perfdoctor.trace.scanner.core_library import is_usable, load_library
+from perfdoctor.trace.scanner.layout import MORE, PAD, Copy
 from perfdoctor.trace.scanner.text_window import Source, TextWindow, window_over
 
 _NEVER = 1 << 62
-_LOADING_PAYS = 1_000  # elements: Python takes 0.1 ms for each, loading 30 ms where LLVM has to do it
-_COMPILING_PAYS = 50_000  # elements: Python takes as long as compiling does, 4 s
 _GROWTH = 8  # a one-digit time may get 20 digits, but its event has at least eight bytes more
-_MORE, _CLOSED = -1, -2  # as in compiled_copy
 _SEPARATORS = b", \t\r\n"
 _SEPARATION = re.compile(rb"[, \t\r\n]*")
-
-
-def _dispatcher() -> Any:
-    from perfdoctor.reporters.chrome_trace.compiled_copy import enter
-
-    return enter
-
-
-_SCANNER = Path(layout.__file__)
-_copy = Native(
-    "copier",
-    (
-        Path(__file__).with_name("compiled_copy.py"),
-        *(_SCANNER.with_name(f"{name}.py") for name in ("intrinsics", "json_grammar", "layout")),
-        Path(arrays.__file__),
-    ),
-    6,
-    _dispatcher,
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,17 +72,16 @@ class EventCopier(JsonEventWalker):
     Args:
         window: The text, from behind the bracket that opens the list.
         changes: What changes.
-        compiled: Whether the compiled code copies plain events.
 
     Attributes:
         ended: Whether the list was read to its end; the window then stands at the closing bracket. It was not where the
             text is cut short.
     """
 
-    def __init__(self, window: TextWindow, changes: Changes, *, compiled: bool) -> None:
+    def __init__(self, window: TextWindow, changes: Changes) -> None:
         super().__init__(window)
         self.ended = False
-        self._compiled = compiled
+        self._library = load_library() if is_usable() else None
         self._changes = changes
         self._moved = np.array([*sorted(changes.tids), _NEVER], np.int64)
         self._next = 0
@@ -115,33 +90,36 @@ class EventCopier(JsonEventWalker):
         """The text up to the closing bracket, or as many whole events as there are."""
         try:
             while not self.ended:
-                if self._compiled:
-                    stopped, text = self._copy_plain()
+                if self._library is not None:
+                    stopped, text = self._copy_plain(self._library)
                     yield text
-                    if stopped == _MORE and self.window.read_more():
+                    if stopped == MORE and self.window.read_more():
                         continue
                 yield from self._copy_element()
         except TruncatedError:
             return
 
-    def _copy_plain(self) -> tuple[int, bytes]:
-        """Copy events with the compiled code, as far as it goes; why it stopped, and the text."""
+    def _copy_plain(self, library: ctypes.CDLL) -> tuple[int, bytes]:
+        """Copy events with the library, as far as it goes; why it stopped, and the text."""
         window, changes = self.window, self._changes
         text = window.array
         out = np.empty(_GROWTH * (window.end - window.position) + PAD, np.uint8)
-        begin = text.ctypes.data + window.position
         wanted = self._moved[np.searchsorted(self._moved, self._next) :]
-        control = np.array(
-            [
-                *(begin, text.ctypes.data + window.end, out.ctypes.data, self._next, wanted.ctypes.data),
-                *(changes.every_event, changes.offset_ns, changes.pid_shift, changes.id_shift, begin),
-            ],
-            np.int64,
+        copy = Copy(
+            text=text.ctypes.data + window.position,
+            stop=text.ctypes.data + window.end,
+            out=out.ctypes.data,
+            next=self._next,
+            moved=wanted.ctypes.data,
+            changes=changes.every_event,
+            offset_ns=changes.offset_ns,
+            pid_shift=changes.pid_shift,
+            id_shift=changes.id_shift,
         )
-        stopped = _copy(control.ctypes.data)
-        window.position = int(control[0]) - text.ctypes.data
-        self._next = int(control[3])
-        return stopped, out[: int(control[2]) - out.ctypes.data].tobytes()
+        stopped = library.perfdoctor_copy_events(ctypes.byref(copy))
+        window.position = copy.text - text.ctypes.data
+        self._next = copy.next
+        return stopped, out[: copy.out - out.ctypes.data].tobytes()
 
     def _copy_element(self) -> Iterator[bytes]:
         """Copy one element of the list in Python, with the white space and the commas before it."""
@@ -170,34 +148,22 @@ class EventCopier(JsonEventWalker):
                 return skipped
 
 
-def is_compiled(elements: int) -> bool:
-    """Whether the compiled code is to copy so many elements; loads it if that pays, and compiles it the first time."""
-    if not _copy.is_loaded():
-        if elements < (_COMPILING_PAYS if _copy.cached_in() is None else _LOADING_PAYS):
-            return False
-        try:
-            _copy.load()
-        except Exception:  # of a package that is missing, too new for another, or built for another machine
-            return False
-    return True
-
-
-def copy_elements(blocks: Iterator[bytes], changes: Changes, *, compiled: bool) -> Iterator[bytes]:
+def copy_elements(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
     """The elements of a list of events from behind its opening bracket on, many at a time, without commas around them.
 
     Of a text that is cut short the whole ones.
     """
-    for text in EventCopier(TextWindow(_source_of(blocks)), changes, compiled=compiled).copy():
+    for text in EventCopier(TextWindow(_source_of(blocks)), changes).copy():
         if elements := text.strip(_SEPARATORS):
             yield elements
 
 
-def copy_list(blocks: Iterator[bytes], changes: Changes, *, compiled: bool) -> Iterator[bytes]:
+def copy_list(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
     """The text from behind the bracket that opens a list of events on, with changes in the events.
 
     What follows the list stays as it is. A text that is cut short ends after its last whole event.
     """
-    copier = EventCopier(TextWindow(_source_of(blocks)), changes, compiled=compiled)
+    copier = EventCopier(TextWindow(_source_of(blocks)), changes)
     yield from copier.copy()
     window = copier.window
     while copier.ended and (window.position < window.end or window.read_more()):

@@ -15,7 +15,7 @@ import orjson
 
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.chrome_trace.align_clocks import align_clocks
-from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_elements, is_compiled
+from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_elements
 from perfdoctor.reporters.chrome_trace.rank_tracks import FileTracks
 from perfdoctor.reporters.chrome_trace.side_lanes import lane_names
 from perfdoctor.reporters.chrome_trace.splice import members_before_events, read_head
@@ -116,4 +116,4 @@ def _part(file: FileTracks, place: _Place, offset_ns: int) -> Iterator[bytes]:
         yield from rank_events(of_rank, nvml, writer)
     source = file.source.blocks()
     head, start = read_head(source)
-    yield from copy_elements(chain((head[start:],), source), changes, compiled=is_compiled(file.elements))
+    yield from copy_elements(chain((head[start:],), source), changes)

@@ -1,23 +1,20 @@
-"""The choice between the two readers: the compiled one pays where loading it costs less than it saves."""
+"""The choice between the two readers: the fast one, in C, or the one in Python where the C library cannot be used."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import NamedTuple
 
 from perfdoctor.errors import UsageError
 from perfdoctor.trace.io.stream import TextStream
-from perfdoctor.trace.scanner import scanner_code
+from perfdoctor.trace.scanner.core_library import find_problem
 
 VARIABLE = "PERFDOCTOR_READER"
 """Environment variable that names a reader: "fast" or "reference"; for tests and for comparing them."""
 
 FAST, REFERENCE = "fast", "reference"
 
-_SMALL_BYTES = 1 << 20
-_COMPILING_PAYS_BYTES = 64 << 20
-_COMPRESSION = 12  # a trace's text over what gzip makes of it: 7 to 25 in real ones
+_SMALL_BYTES = 10 << 20  # of text: the reference reads 25 MB a second
 
 
 class ReaderChoice(NamedTuple):
@@ -28,41 +25,17 @@ class ReaderChoice(NamedTuple):
 
 
 def choose_reader(stream: TextStream) -> ReaderChoice:
-    """The reader for a file.
-
-    The reference reads 25 MB of text a second, the fast reader 500. But the machine code of the fast one takes 30 ms to
-    load where LLVM has to do it, and 5 s to compile the first time. So files larger than 1 MB are read with it where it
-    is on disk already. Else it is compiled for files from 64 MB on, which would take the reference 2.5 s: who reads one
-    such file reads more of them. `perfdoctor check --warm` compiles ahead. The text in a compressed file is estimated
-    from its size; a pipe is not worth compiling for.
+    """The reader for a file: the fast one where it can be used; a note says why not, where that costs time.
 
     Raises:
         UsageError: the environment names a reader that does not exist.
     """
     name = reader_from_environment()
-    if name:
-        return ReaderChoice(name == FAST)
-    size = _SMALL_BYTES if stream.size is None else stream.size * (_COMPRESSION if stream.is_compressed else 1)
-    if scanner_code.is_loaded() or size < _SMALL_BYTES:
-        return ReaderChoice(scanner_code.is_loaded())
-    if size < _COMPILING_PAYS_BYTES and scanner_code.cached_in() is None:
-        return ReaderChoice(fast=False)
-    try:
-        scanner_code.load()
-    except Exception as error:  # of a package that is missing, too new for another, or built for another machine
-        why = str(error).partition("\n")[0] or type(error).__name__
-        return ReaderChoice(
-            False, (f"read with the slow reader, because numba cannot be used ({why}); pip install -U numba",)
-        )
-    return ReaderChoice(fast=True)
-
-
-def compile_ahead(text_bytes: int) -> None:
-    """Compile for processes that are about to read that much text together, if that pays: once, and not in each."""
-    pays = reader_from_environment() != REFERENCE and text_bytes >= _COMPILING_PAYS_BYTES
-    if pays and scanner_code.cached_in() is None:
-        with suppress(Exception):  # each of the processes says why
-            scanner_code.load()
+    problem = "" if name == REFERENCE else find_problem()
+    if name == REFERENCE or not problem:
+        return ReaderChoice(name != REFERENCE)
+    is_small = stream.size is not None and not stream.is_compressed and stream.size < _SMALL_BYTES
+    return ReaderChoice(False, () if is_small else (f"read with the slow reader, because {problem}",))
 
 
 def reader_from_environment() -> str:

@@ -1,29 +1,31 @@
-"""Constants that both halves of the scanner, Python and compiled, share: codes, slots of a record, control blocks."""
+"""What Python and the C library agree on: codes, slots of a record, structures. `core/perfdoctor.h` has the same."""
 
 from __future__ import annotations
+
+import ctypes
+
+import numpy as np
 
 from perfdoctor.trace.arrays import LIMIT_NS
 
 PAD = 128
 """Zero bytes that follow the text, so that it can be read 64 bytes at a time."""
 
-MOST_KEYS, LONGEST_KEY = 512, PAD // 2
-"""Keys that are numbered, and how long they may be. Others are unknown, and so are numbered ones that no plan has."""
+MOST_KEYS, LONGEST_KEY = 512, 64
+"""Keys that are numbered, and how many bytes they may have. Others are unknown, as numbered ones that no plan has."""
+MOST_SLOTS = 64
+"""Values of an event."""
 
-# Why the scanner stopped; minus an address, which is far below, says where it could not go on.
+# Why scanning or copying stopped.
 MORE, CLOSED, REACHED, IRREGULAR, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
-
-# What the compiled code can be asked for.
-SCAN, INTERN, REHASH, NESTING = range(4)
 
 # What to do with the value of a key.
 SKIP, TAG, WORD, NUMBER, TIME, TEXT, PRODUCT, INSIDE = range(8)
 """Nothing; intern as a tag (phase and category); intern a string; an integer or an interned string; microseconds;
 intern the JSON text of any value; the product of a list of positive integers; go on with the keys inside."""
 
-# Slots of the record that an event is read into. The columns of arguments come after them. ARGUMENTS is 1 while these
-# are read, SEEN has a bit for each slot whose key has come up, BEFORE is the number of the last key.
-PHASE, CATEGORY, ORDER, MARK, START, DURATION, NAME, PID, TID, PAIR, ARGUMENTS, SEEN, BEFORE, FIRST_FREE = range(14)
+# Slots of the record that an event is read into. The columns of arguments come after them.
+PHASE, CATEGORY, ORDER, MARK, START, DURATION, NAME, PID, TID, PAIR, ARGUMENTS, FIRST_FREE = range(12)
 
 NONE = -1
 STRING = -(1 << 62)
@@ -37,15 +39,54 @@ LIMIT_US = LIMIT_NS // 1000
 VERDICTS = 3
 UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
 
-# The control block: arguments of the compiled code, its results from "position" on, and behind them the record.
-CONTROL = (
-    "text", "size", "begin", "end", "last", "stop", "keys", "words", "tags", "pairs", "actions", "follows", "blank",
-    "slots", "common", "aside", "verdicts", "sources", "columns", "rows", "batch", "filled", "position", "seen",
-    "phases",
+PLACE = np.dtype([("hash", np.uint64), ("id", np.int64)])
+"""A place of a hash table."""
+KEY = np.dtype(
+    [("of", np.int64, (2, 2)), ("follows", np.int64, 2), ("length", np.int64), ("pattern", np.uint8, 64)]
 )  # fmt: skip
+"""A numbered key: action and slot among the keys of events and among those of arguments, and what the library notes."""
 
-TABLE = ("hashes", "ids", "mask", "offsets", "arena", "room", "count")
-"""The control block of a table of interned strings."""
 
-NEST = ("start", "end", "lane", "count", "parent", "top", "asked", "asked_lane", "questions", "found")
-"""The control block of nesting: events by start, longest first, and instants in their order."""
+def _structure(**fields: type) -> list[tuple[str, type]]:
+    return list(fields.items())
+
+
+_ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+
+
+class Table(ctypes.Structure):
+    """`perfdoctor_table`: a table of interned strings."""
+
+    _fields_ = _structure(
+        places=_ADDRESS, mask=_NUMBER, offsets=_ADDRESS, arena=_ADDRESS, room=_NUMBER, count=_NUMBER
+    )  # fmt: skip
+
+
+class Scan(ctypes.Structure):
+    """`perfdoctor_scan`: one run of the scanner; `position`, `seen` and `phases` are results."""
+
+    _fields_ = _structure(
+        text=_ADDRESS, size=_NUMBER, begin=_NUMBER, end=_NUMBER, last=_NUMBER,
+        keys=_ADDRESS, words=_ADDRESS, tags=_ADDRESS, pairs=_ADDRESS, key=_ADDRESS,
+        blank=_ADDRESS, slots=_NUMBER, common=_NUMBER, aside=_NUMBER, verdicts=_ADDRESS, sources=_ADDRESS,
+        columns=_NUMBER, rows=_ADDRESS, batch=_NUMBER, filled=_ADDRESS, record=_ADDRESS,
+        position=_NUMBER, seen=_NUMBER, phases=_NUMBER,
+    )  # fmt: skip
+
+
+class Copy(ctypes.Structure):
+    """`perfdoctor_copy`: one run of the copier; `text`, `out` and `next` are moved."""
+
+    _fields_ = _structure(
+        text=_ADDRESS, stop=_ADDRESS, out=_ADDRESS, next=_NUMBER, moved=_ADDRESS,
+        changes=_NUMBER, offset_ns=_NUMBER, pid_shift=_NUMBER, id_shift=_NUMBER,
+    )  # fmt: skip
+
+
+class Nest(ctypes.Structure):
+    """`perfdoctor_nest`: events by start, longest first, and instants in their order."""
+
+    _fields_ = _structure(
+        start=_ADDRESS, end=_ADDRESS, lane=_ADDRESS, count=_NUMBER, parent=_ADDRESS, top=_ADDRESS,
+        asked=_ADDRESS, asked_lane=_ADDRESS, questions=_NUMBER, found=_ADDRESS,
+    )  # fmt: skip

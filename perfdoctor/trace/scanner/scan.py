@@ -6,6 +6,7 @@ which kind. The compiled code does the work; this module owns its memory, makes 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.arrays import Int64Array, IntArray
+from perfdoctor.trace.arrays import IntArray
 from perfdoctor.trace.scanner import layout as at
-from perfdoctor.trace.scanner import scanner_code
+from perfdoctor.trace.scanner.core_library import load_library
 from perfdoctor.trace.scanner.layout import PAD
 from perfdoctor.trace.scanner.text_window import TextWindow
 
@@ -24,6 +25,7 @@ Rows: TypeAlias = dict[str, IntArray]
 BATCH = 8192  # rows of a kind that are collected before they are copied out: the buffers stay in the cache
 _NEVER = 1 << 62
 _KEY_BITS = 11  # places for four times as many keys as are numbered
+_SPARE = 256  # bytes of an arena that stay free: strings are written and compared 64 bytes at a time
 
 
 class Plan(NamedTuple):
@@ -51,37 +53,43 @@ class Plan(NamedTuple):
 
 
 class Interner:
-    """A table of byte strings with their ids, counted up as they are first seen."""
+    """A table of byte strings with their ids, counted up as they are first seen.
+
+    Attributes:
+        table: The table as the library has it.
+    """
 
     def __init__(self, bits: int = 12, room: int = 1 << 16) -> None:
-        self._hashes = np.zeros(1 << bits, np.int64)
-        self._ids = np.zeros(1 << bits, np.int64)
+        self._places = np.zeros(1 << bits, at.PLACE)
         self._offsets = np.zeros((1 << bits) // 2 + 2, np.int64)
         self._arena = np.zeros(room, np.uint8)
-        self._count = np.zeros(1, np.int64)
-        self.control = np.zeros(len(at.TABLE), np.int64)
-        self._write_control()
+        self.table = at.Table()
+        self._write_parts()
 
     def __len__(self) -> int:
-        return int(self._count[0])
+        return int(self.table.count)
 
     @property
     def capacity(self) -> int:
         """The most strings that the table can ever hold as it is."""
         return len(self._offsets) - 1
 
+    def intern(self, text: bytes) -> int:
+        """The id of a string, for which there is room."""
+        return int(load_library().perfdoctor_intern(text + bytes(PAD), len(text), ctypes.byref(self.table)))
+
     def make_room(self, least: int) -> None:
         """Grow if the table might refuse a string of that many bytes."""
-        count = len(self)
-        used = int(self._offsets[count]) + least + PAD
-        if 2 * (count + 2) > len(self._ids):
-            old = self._hashes, self._ids
-            self._hashes, self._ids = (np.zeros(4 * len(each), np.int64) for each in old)
-            scanner_code.enter(at.REHASH, *(each.ctypes.data for each in (*old, self._hashes, self._ids)), len(old[0]))
-            self._offsets = _extend(self._offsets, len(self._ids) // 2 + 2)
+        used = int(self._offsets[len(self)]) + least + _SPARE
+        if 2 * (len(self) + 2) > len(self._places):
+            old, self._places = self._places, np.zeros(4 * len(self._places), at.PLACE)
+            load_library().perfdoctor_rehash(
+                old.ctypes.data, len(old), self._places.ctypes.data, len(self._places) - 1
+            )  # fmt: skip
+            self._offsets = _extend(self._offsets, len(self._places) // 2 + 2)
         if used > len(self._arena):
             self._arena = _extend(self._arena, 2 * used)
-        self._write_control()
+        self._write_parts()
 
     def texts(self, first: int = 0) -> list[bytes]:
         """The strings from an id on."""
@@ -95,11 +103,12 @@ class Interner:
         """The strings as pairs of numbers, for a table of such."""
         return [(a, b) for a, b in np.frombuffer(b"".join(self.texts()), np.int64).reshape(-1, 2).tolist()]
 
-    def _write_control(self) -> None:
-        """Write the addresses and sizes into the control block."""
-        parts = (self._hashes, self._ids, self._offsets, self._arena, self._count)
-        hashes, ids, offsets, arena, count = (part.ctypes.data for part in parts)
-        self.control[:] = hashes, ids, len(self._ids) - 1, offsets, arena, len(self._arena), count
+    def _write_parts(self) -> None:
+        """Write down where the parts are, and how large."""
+        table = self.table
+        table.places, table.mask = self._places.ctypes.data, len(self._places) - 1
+        table.offsets = self._offsets.ctypes.data
+        table.arena, table.room = self._arena.ctypes.data, len(self._arena)
 
 
 def _extend(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
@@ -124,15 +133,13 @@ class Scanner:
         self._batch = batch
         self.blocks: list[list[Rows]] = [[] for _ in plan.kinds]
         self.words, self.pairs = Interner(14, 1 << 20), Interner(8, 1 << 14)
-        self._tags, self._keys = Interner(8, 1 << 12), Interner(_KEY_BITS, at.MOST_KEYS * (at.LONGEST_KEY + 8) + PAD)
-        self._actions = self._key_table()
-        self._follows = np.full(2 * (at.MOST_KEYS + 1), -1, np.int64)
+        self._tags, self._keys = Interner(8, 1 << 12), Interner(_KEY_BITS, at.MOST_KEYS * at.LONGEST_KEY + _SPARE)
+        self._key = self._number_keys()
         self._blank = np.full(plan.slots, at.NONE, np.int64)
         self._blank[[at.START, at.DURATION, at.PID, at.TID]] = at.NOTHING
-        self._blank[[at.ARGUMENTS, at.SEEN]] = 0
         if plan.optional_duration:
             self._blank[at.DURATION] = 0
-        self._blank[at.BEFORE] = at.MOST_KEYS
+        self._record = self._blank.copy()
         self._verdicts = np.empty((0, at.VERDICTS), np.int64)
         width = max(map(len, plan.kinds))
         self._sources = np.full((len(plan.kinds), width), -1, np.int64)
@@ -140,23 +147,23 @@ class Scanner:
             self._sources[kind, : len(columns)] = [slot for slot, _ in columns.values()]
         self._rows = np.empty((len(plan.kinds), width, batch), np.int64)
         self._filled = np.zeros(len(plan.kinds), np.int64)
-        self._control = np.concatenate((np.zeros(len(at.CONTROL), np.int64), self._blank))
+        self._run_of = at.Scan()
         self._classified = 0
         self._make_room(0)
 
     @property
     def seen(self) -> int:
         """Events read, wanted or not."""
-        return int(self._control[at.CONTROL.index("seen")])
+        return int(self._run_of.seen)
 
     @seen.setter
     def seen(self, count: int) -> None:
-        self._control[at.CONTROL.index("seen")] = count
+        self._run_of.seen = count
 
     @property
     def phases(self) -> int:
         """Events that have a phase."""
-        return int(self._control[at.CONTROL.index("phases")])
+        return int(self._run_of.phases)
 
     @property
     def tags(self) -> list[bytes]:
@@ -190,30 +197,27 @@ class Scanner:
         self._flush(only_full=False)
 
     def _run(self, window: TextWindow, last: int) -> int:
-        text = window.array
-        arguments = (text.ctypes.data, len(text), window.position, window.end, last)
-        self._control[: len(arguments)] = arguments
-        stopped = scanner_code.enter(at.SCAN, self._control.ctypes.data)
+        text, run = window.array, self._run_of
+        run.text, run.size = text.ctypes.data, len(text)
+        run.begin, run.end, run.last = window.position, window.end, last
+        stopped = load_library().perfdoctor_run(ctypes.byref(run))
         if stopped == at.FAULT:
             raise AssertionError("the scanner was given a window without zero bytes behind its text")
-        window.position = int(self._control[at.CONTROL.index("position")])
+        window.position = run.position
         return int(stopped)
 
-    def _key_table(self) -> Int64Array:
+    def _number_keys(self) -> npt.NDArray[np.void]:
         """Action and slot of each known key, for events and for their arguments."""
         names = dict.fromkeys((*self._plan.keys, *self._plan.arguments))
+        known = np.zeros(at.MOST_KEYS + 1, at.KEY)
+        known["follows"] = at.MOST_KEYS
         for name in names:
-            text = np.frombuffer(name.encode() + bytes(PAD), np.uint8)
-            scanner_code.enter(
-                at.INTERN, text.ctypes.data, text.ctypes.data + len(name), self._keys.control.ctypes.data
-            )
-        table = np.full((2, at.MOST_KEYS + 1, 2), (at.SKIP, 0), np.int64)
-        for level, keys in enumerate((self._plan.keys, self._plan.arguments)):
-            for number, name in enumerate(names):
-                table[level, number] = keys.get(name, (at.SKIP, 0))
-        if (table[..., 1] >= min(self._plan.slots, 63)).any():
+            number = self._keys.intern(name.encode())
+            for level, keys in enumerate((self._plan.keys, self._plan.arguments)):
+                known["of"][number, level] = keys.get(name, (at.SKIP, 0))
+        if (known["of"][..., 1] >= min(self._plan.slots, at.MOST_SLOTS - 1)).any():
             raise AssertionError("a plan has a slot that a record has not")
-        return table
+        return known
 
     def _make_room(self, least: int) -> None:
         """Grow every table that has no room for a string of that many bytes, and write all addresses down."""
@@ -222,15 +226,14 @@ class Scanner:
         verdicts = np.full((self._tags.capacity, at.VERDICTS), at.UNKNOWN, np.int64)
         verdicts[: self._classified] = self._verdicts[: self._classified]
         self._verdicts = verdicts
-        arrays = {
-            "keys": self._keys.control, "words": self.words.control, "tags": self._tags.control,
-            "pairs": self.pairs.control, "actions": self._actions, "follows": self._follows, "blank": self._blank,
-            "verdicts": self._verdicts, "sources": self._sources, "rows": self._rows, "filled": self._filled,
-        }  # fmt: skip
-        arguments = {name: array.ctypes.data for name, array in arrays.items()}
-        arguments |= {"slots": self._plan.slots, "common": self._plan.common, "aside": len(self._plan.kinds) - 1}
-        for name, value in (arguments | {"columns": self._rows.shape[1], "batch": self._batch}).items():
-            self._control[at.CONTROL.index(name)] = value
+        run = self._run_of
+        interners = {"keys": self._keys, "words": self.words, "tags": self._tags, "pairs": self.pairs}
+        for name, interner in interners.items():
+            setattr(run, name, ctypes.addressof(interner.table))
+        for name in ("key", "blank", "verdicts", "sources", "rows", "filled", "record"):
+            setattr(run, name, getattr(self, f"_{name}").ctypes.data)
+        run.slots, run.common, run.aside = self._plan.slots, self._plan.common, len(self._plan.kinds) - 1
+        run.columns, run.batch = self._rows.shape[1], self._batch
 
     def _classify_tags(self) -> None:
         """Classify the tags that are new since the last time."""
@@ -252,8 +255,3 @@ class Scanner:
                 }
             )
             self._filled[kind] = 0
-
-
-def warm() -> None:
-    """Compile, or load what was compiled before, so that nothing later has to wait for it."""
-    scanner_code.load()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
-from perfdoctor.trace.scanner import scanner_code
-from perfdoctor.trace.scanner.layout import NEST, NESTING
+from perfdoctor.trace.scanner.core_library import is_usable, load_library
+from perfdoctor.trace.scanner.layout import Nest
 from perfdoctor.trace.tables.time_order import is_in_time_order, time_order
 
 _MOST_LANES = 1 << 20
@@ -28,9 +29,9 @@ def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int
     event without length lies in one that begins before it or with it. Events that overlap without nesting, which
     rounding produces in real files, get a parent that contains their start, or none.
     """
-    compiled = _nest_compiled(start_ns, end_ns, thread, start_ns[:0], thread[:0])
-    if compiled is not None:
-        return compiled[0]
+    nested = _nest_in_c(start_ns, end_ns, thread, start_ns[:0], thread[:0])
+    if nested is not None:
+        return nested[0]
     order = _order_by_thread(start_ns, end_ns, thread)
     start, lane = start_ns[order], thread[order]
     end = np.maximum(end_ns[order], start + 1)  # an event without length still lies in its parent
@@ -45,9 +46,9 @@ def innermost(
     start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array, at_ns: Int64Array, at_thread: Int32Array
 ) -> Int32Array:
     """For each instant and thread the row of the smallest event that contains it, or NONE; the end is outside."""
-    compiled = _nest_compiled(start_ns, end_ns, thread, at_ns, at_thread)
-    if compiled is not None:
-        return compiled[1]
+    nested = _nest_in_c(start_ns, end_ns, thread, at_ns, at_thread)
+    if nested is not None:
+        return nested[1]
     order = _order_by_thread(start_ns, end_ns, thread)
     start, lane = start_ns[order], thread[order]
     first = np.searchsorted(lane, at_thread, side="left")
@@ -56,15 +57,15 @@ def innermost(
     return rows_in_order(order, found)
 
 
-def _nest_compiled(
+def _nest_in_c(
     start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array, at_ns: Int64Array, at_thread: Int32Array
 ) -> tuple[Int32Array, Int32Array] | None:
-    """Parents and innermost events at once with the compiled code, some ten times as fast as the search over blocks.
+    """Parents and innermost events at once with the C library, some ten times as fast as the search over blocks.
 
-    None where the compiled code is not loaded, as for a small trace, or where the threads are not numbered from 0.
+    None where the library cannot be used, or where the threads are not numbered from 0.
     """
     lanes = np.concatenate((thread, at_thread))
-    if not scanner_code.is_loaded() or (len(lanes) and not 0 <= int(lanes.min()) <= int(lanes.max()) < _MOST_LANES):
+    if not is_usable() or (len(lanes) and not 0 <= int(lanes.min()) <= int(lanes.max()) < _MOST_LANES):
         return None
     rows = time_order(start_ns, end_ns)
     asked = None if (at_ns[1:] >= at_ns[:-1]).all() else np.argsort(at_ns, kind="stable")
@@ -76,10 +77,10 @@ def _nest_compiled(
         "asked": _to_memory(at_ns, asked, np.int64), "asked_lane": _to_memory(at_thread, asked, np.int32),
         "found": found,
     }  # fmt: skip
-    arguments = {name: column.ctypes.data for name, column in columns.items()}
-    arguments |= {"count": len(parent), "questions": len(found)}
-    control = np.array([arguments[name] for name in NEST], np.int64)
-    scanner_code.enter(NESTING, control.ctypes.data)
+    nest = Nest(count=len(parent), questions=len(found))
+    for name, column in columns.items():
+        setattr(nest, name, column.ctypes.data)
+    load_library().perfdoctor_nest_events(ctypes.byref(nest))
     if rows is not None:
         found = rows_in_order(rows, found)
         parent[rows] = rows_in_order(rows, parent)
@@ -89,7 +90,7 @@ def _nest_compiled(
 
 
 def _to_memory(column: IntArray, rows: Int64Array | None, kind: type[np.signedinteger[Any]]) -> IntArray:
-    """A column in another order, as the compiled code reads it."""
+    """A column in another order, as the C library reads it."""
     return np.ascontiguousarray(column if rows is None else column[rows], kind)
 
 

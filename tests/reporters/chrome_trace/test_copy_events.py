@@ -7,22 +7,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.reporters.chrome_trace import copy_events
-from perfdoctor.reporters.chrome_trace.copy_events import Changes, EventCopier, change_event, copy_list, is_compiled
+from perfdoctor.reporters.chrome_trace.copy_events import Changes, EventCopier, change_event, copy_list
+from perfdoctor.trace.scanner import core_library
 from perfdoctor.trace.scanner.text_window import sliding_window
 
 ALL = Changes({1: 99}, offset_ns=1_500, pid_shift=300_000_000, id_shift=1 << 40, sort_shift=7, label="rank 3")
 NOTHING = Changes()
 
 
-both_ways = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "python"])
+@pytest.fixture(params=["library", "python"])
+def each_way(request, monkeypatch):
+    """Lets a test run with the C library, and as where that cannot be used."""
+    if request.param == "python":
+        leave_out_library(monkeypatch)
 
 
-def copied(text: bytes, changes: Changes, block: int = 1 << 20, *, compiled: bool) -> bytes:
-    if compiled:
-        assert is_compiled(10**6)
+both_ways = pytest.mark.usefixtures("each_way")
+
+
+def leave_out_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
+
+
+def copied(text: bytes, changes: Changes, block: int = 1 << 20) -> bytes:
     blocks = (text[i : i + block] for i in range(0, len(text), block))
-    return b"".join(copy_list(blocks, changes, compiled=compiled))
+    return b"".join(copy_list(blocks, changes))
 
 
 EVENTS = (
@@ -40,27 +49,21 @@ EVENTS = (
 @both_ways
 @pytest.mark.parametrize("block", [1, 7, 64, 1 << 20])
 @pytest.mark.parametrize("tail", [b"]", b' ]\n, "more": [1, 2]}  ', b",]"])
-def test_without_changes_every_byte_stays(compiled, block, tail):
-    assert copied(EVENTS + tail, NOTHING, block, compiled=compiled) == EVENTS + tail
+def test_without_changes_every_byte_stays(block, tail):
+    assert copied(EVENTS + tail, NOTHING, block) == EVENTS + tail
 
 
 @both_ways
-def test_a_moved_event_changes_its_thread_alone(compiled):
-    assert (
-        copied(EVENTS + b"]", Changes({0: 99, 3: 5}), compiled=compiled)
-        == EVENTS.replace(b'"tid": 7', b'"tid": 99', 1) + b"]"
-    )
-    assert (
-        copied(EVENTS + b"]", Changes({1: "lane"}), compiled=compiled)
-        == EVENTS.replace(b'"tid":7', b'"tid":"lane"', 1) + b"]"
-    )
+def test_a_moved_event_changes_its_thread_alone():
+    assert copied(EVENTS + b"]", Changes({0: 99, 3: 5})) == EVENTS.replace(b'"tid": 7', b'"tid": 99', 1) + b"]"
+    assert copied(EVENTS + b"]", Changes({1: "lane"})) == EVENTS.replace(b'"tid":7', b'"tid":"lane"', 1) + b"]"
 
 
 @both_ways
 @pytest.mark.parametrize("block", [1, 64, 1 << 20])
-def test_changes_are_at_the_top_of_events_alone(compiled, block):
+def test_changes_are_at_the_top_of_events_alone(block):
     first, second, flow, empty, name, place, span, instant, counter, *others = json.loads(
-        b"[" + copied(EVENTS.replace(b"inf", b"0") + b"]", ALL, block, compiled=compiled), parse_float=Decimal
+        b"[" + copied(EVENTS.replace(b"inf", b"0") + b"]", ALL, block), parse_float=Decimal
     )
     assert first["pid"] == 300_000_000
     assert first["ts"] == Decimal("1606910596297024.6234")
@@ -77,8 +80,8 @@ def test_changes_are_at_the_top_of_events_alone(compiled, block):
 
 @both_ways
 @pytest.mark.parametrize("end", [10, 150, 240, len(EVENTS) - 3])
-def test_of_a_cut_text_whole_events_are_copied(compiled, end):
-    text = copied(EVENTS[:end], NOTHING, compiled=compiled)
+def test_of_a_cut_text_whole_events_are_copied(end):
+    text = copied(EVENTS[:end], NOTHING)
     assert EVENTS.startswith(text)
     whole = json.loads(b"[" + text.replace(b"inf", b"0").rstrip(b" ,\n") + b"]")
     assert len(whole) == sum(end >= stop for stop in _ends())
@@ -111,52 +114,26 @@ _KEYS = st.sampled_from(["ph", "pid", "tid", "ts", "id", "dur", "name", "args", 
     st.sampled_from([None, 1]),
     st.sampled_from([3, 50, 1 << 20]),
 )
-def test_compiled_code_and_python_write_the_same(events, indent, block):
-    assert is_compiled(10**6)
+def test_the_library_and_python_write_the_same(events, indent, block):
     text = json.dumps(events, indent=indent).replace('"<', "").replace('>"', "").encode()[1:]
-    assert _run(text, block, compiled=True) == _run(text, block, compiled=False)
+    by_library = _run(text, block)
+    with pytest.MonkeyPatch.context() as patched:
+        leave_out_library(patched)
+        assert _run(text, block) == by_library
 
 
-def _run(text: bytes, block: int, *, compiled: bool) -> list:
-    copier = EventCopier(sliding_window(text, block), ALL, compiled=compiled)
+def _run(text: bytes, block: int) -> list:
+    copier = EventCopier(sliding_window(text, block), ALL)
     result = b"".join(copier.copy())
     assert copier.ended
     return json.loads(b"[" + result + b"]", parse_float=Decimal, parse_int=Decimal)
 
 
 @both_ways
-def test_a_value_that_is_no_json_stays_and_does_not_count(compiled):
-    assert copied(b'{"pid": }, {"tid": 1}]', Changes({0: 2}), compiled=compiled) == b'{"pid": }, {"tid": 2}]'
+def test_a_value_that_is_no_json_stays_and_does_not_count():
+    assert copied(b'{"pid": }, {"tid": 1}]', Changes({0: 2})) == b'{"pid": }, {"tid": 2}]'
 
 
 def test_an_event_is_changed_by_itself():
     assert change_event(b'{"tid" : 1 , "x": 2}', NOTHING, 5) == b'{"tid" : 5 , "x": 2}'
     assert change_event(b'{"x": 2}', NOTHING, 5) == b'{"x": 2}'
-
-
-def test_small_texts_are_copied_in_python_and_large_ones_by_compiled_code(monkeypatch):
-    monkeypatch.setattr(copy_events, "_copy", Unloaded())
-    assert not is_compiled(40_000)
-    assert is_compiled(60_000)
-
-
-def test_without_numba_python_copies(monkeypatch):
-    monkeypatch.setattr(copy_events, "_copy", Unloaded(ImportError("no numba")))
-    assert not is_compiled(10**9)
-
-
-class Unloaded:
-    """Machine code that nobody has compiled yet, and that may not be compiled."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self._error = error
-
-    def is_loaded(self) -> bool:
-        return False
-
-    def cached_in(self) -> None:
-        return None
-
-    def load(self) -> None:
-        if self._error is not None:
-            raise self._error

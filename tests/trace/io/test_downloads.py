@@ -131,20 +131,13 @@ def test_memory_stays_at_a_few_blocks_and_nothing_is_written(name: str, pack: st
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # whoever writes a larger file gets an error
 from perfdoctor import read
-from perfdoctor.trace.scanner import scanner_code as native
 def peak():
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-if os.environ["PERFDOCTOR_READER"] == "fast":
-    native.load()
 before = peak()
 trace = read(sys.argv[1])
 print(len(trace.ops), trace.complete, (peak() - before) << 10)
 """
-    if name == "fast":
-        from perfdoctor.trace.scanner import scanner_code as native
-
-        native.load()  # so that the machine code is there, which is larger than a child may write
     with serving(sending(pieces)) as address:
         ended = subprocess.run(
             [sys.executable, "-c", program, f"{address}/t"],

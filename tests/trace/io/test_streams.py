@@ -21,8 +21,7 @@ from perfdoctor.trace.io.stream import TextStream
 from perfdoctor.trace.kineto import compiled_reader, reader
 from perfdoctor.trace.kineto import reader_choice as choice
 from perfdoctor.trace.kineto.event_walker import EVENT_BORDER
-from perfdoctor.trace.scanner import machine_code, scan
-from perfdoctor.trace.scanner import scanner_code as native
+from perfdoctor.trace.scanner import core_library, scan
 from perfdoctor.trace.scanner.text_window import TextWindow, sliding_window
 
 AssertSame = Callable[[Trace, Trace], None]
@@ -241,45 +240,30 @@ def test_a_window_holds_no_more_than_a_few_blocks(large_text: bytes) -> None:
     assert len(window.buffer) < 20_000
 
 
-def test_what_is_small_is_read_without_the_compiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_files_of_any_size_are_read_by_the_library(tmp_path: Path, large_text: bytes, size: str) -> None:
     path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(small()))
-    program = f"""
-import sys, perfdoctor
-perfdoctor.read({str(path)!r})
-print([name for name in ("numba", "llvmlite", "perfdoctor.trace.scanner.scan") if name in sys.modules])
-"""
-    assert python(program) == "[]\n"
-
-
-def test_what_is_large_is_read_without_numba_once_it_is_compiled(tmp_path: Path, large_text: bytes) -> None:
-    scan.warm()
-    assert native.cached_in() is not None
-    path = tmp_path / "t.json"
-    path.write_bytes(large_text)
+    path.write_bytes(gzip.compress(small() if size == "small" else large_text))
     program = f"""
 import sys, perfdoctor
 print(perfdoctor.read({str(path)!r}).warnings)
-print([name for name in ("numba", "perfdoctor.trace.scanner.scan") if name in sys.modules])
+print([name for name in ("numba", "torch", "perfdoctor.trace.scanner.scan") if name in sys.modules])
 """
-    assert python(program) == "()\n['perfdoctor.trace.scanner.scan']\n"
+    assert python(program).splitlines()[-1] == "['perfdoctor.trace.scanner.scan']"
 
 
-def test_without_numba_the_reference_reads_and_says_so(tmp_path: Path, large_text: bytes) -> None:
+@pytest.mark.parametrize(("size", "speaks"), [("small", False), ("large", True)])
+def test_without_the_library_the_reference_reads_and_says_so_where_that_takes_long(
+    tmp_path: Path, large_text: bytes, monkeypatch: pytest.MonkeyPatch, size: str, speaks: bool
+) -> None:
+    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    monkeypatch.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("it is not here"))
+    monkeypatch.setattr(choice, "_SMALL_BYTES", len(large_text))
     path = tmp_path / "t.json"
-    path.write_bytes(large_text)
-    program = f"""
-import sys, perfdoctor
-from perfdoctor.trace.kineto import reader_choice as choice
-from perfdoctor.trace.scanner import machine_code as native
-sys.modules["numba"] = sys.modules["llvmlite"] = sys.modules["llvmlite.binding"] = None
-native.folders, choice._COMPILING_PAYS_BYTES = lambda: iter(()), 0
-trace = perfdoctor.read({str(path)!r})
-print(trace.events, *trace.warnings)
-"""
-    output = python(program)
-    assert output.startswith("88000 read with the slow reader, because numba cannot be used (")
-    assert output.endswith("); pip install -U numba\n")
+    path.write_bytes(small() if size == "small" else large_text)
+    trace = read(path)
+    assert ("read with the slow reader, because it is not here" in trace.warnings) == speaks
+    assert trace.events == (17 if size == "small" else 88_000)
 
 
 def test_an_unknown_reader_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -288,36 +272,6 @@ def test_an_unknown_reader_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     path.write_bytes(small())
     with pytest.raises(UsageError, match="there is no such reader"):
         read(path)
-
-
-def test_machine_code_goes_to_the_first_folder_that_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed, free = tmp_path / "file", tmp_path / "deep" / "cache"
-    closed.write_bytes(b"")
-    monkeypatch.setattr(machine_code, "folders", lambda: iter([closed / "never", free]))
-    assert native.enter.from_disk() is None
-    assert native.cached_in() is None
-    assert native.enter.to_disk(b"code") == b"code"
-    assert native.enter.from_disk() == b"code"
-    assert native.cached_in() == free
-
-
-def test_machine_code_that_is_damaged_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "folders", lambda: iter([tmp_path]))
-    native.enter.to_disk(b"code")
-    (kept,) = tmp_path.iterdir()
-    data = kept.read_bytes()
-    for damaged in (data[:-1], b"", data[:10], data[:-1] + b"x"):
-        kept.write_bytes(damaged)
-        assert native.enter.from_disk() is None
-
-
-def test_nowhere_to_keep_machine_code_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setattr(machine_code, "folders", lambda: iter([tmp_path / "file" / "never"]))
-    assert native.enter.to_disk(b"code") == b"code"
-    assert native.enter.from_disk() is None
 
 
 def test_the_scanner_refuses_a_window_without_zeros_behind_its_text() -> None:

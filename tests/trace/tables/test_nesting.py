@@ -10,19 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.trace.scanner import scanner_code as native
+from perfdoctor.trace.scanner import core_library
 from perfdoctor.trace.tables.nesting import innermost, outermost, parents
 
 pytestmark = pytest.mark.usefixtures("each_way")
 
 
-@pytest.fixture(scope="module", params=["search", "compiled"])
+@pytest.fixture(scope="module", params=["search", "library"])
 def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lets every test run with the machine code, and as where that is not loaded."""
-    native.load()
+    """Lets every test run with the C library, and as where that cannot be used."""
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "search":
-            patched.setattr(native.enter, "_loaded", [])
+            patched.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
         yield
 
 
@@ -115,7 +114,7 @@ def test_both_ways_find_the_same_among_events_that_overlap(rows: list[Row], aske
     at, lanes = np.array([t for t, _ in asked], np.int64), np.array([lane for _, lane in asked], np.int32)
     found = parents(*columns(rows)), innermost(*columns(rows), at, lanes)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(native.enter, "_loaded", [])
+        patched.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
         searched = parents(*columns(rows)), innermost(*columns(rows), at, lanes)
     for one, other in zip(found, searched, strict=True):
         assert one.dtype == other.dtype

@@ -1,0 +1,9 @@
+/* The scanner for x86-64 with AVX2. */
+
+#if defined(__x86_64__)
+#define VARIANT_AVX2
+#define SCAN_EVENTS perfdoctor_scan_avx2
+#include "scan.h"
+#include "scan_events.h"
+END_OF_VARIANT
+#endif
