@@ -1,10 +1,10 @@
-"""Writes the generated sample traces: one for each diagnosis, and one of a program without a fault.
+"""Writes the generated sample traces: one for each diagnosis, one of a program without a fault, and that of the demo.
 
-    python sample_traces/generate.py            # all of them, into this folder
+    python sample_traces/generate.py            # all of them, into this folder; the demo's into perfdoctor/demo
     python sample_traces/generate.py /tmp/x     # elsewhere
 
-Each is the same small training program with one property changed. The same version of this script writes the same
-bytes.
+Each is the same small training program with one property changed, three for the demo. The same version of this script
+writes the same bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from workloads import ResNet, Transformer
 from perfdoctor.testing import SimulatedProcess, TraceBuilder
 
 HERE = Path(__file__).resolve().parent
+# What `perfdoctor demo` analyses is part of the package, and stands nowhere else.
+DEMO = HERE.parent / "perfdoctor" / "demo" / "demo.json.gz"
 _LOADER = "enumerate(DataLoader)#{kind}DataLoaderIter.__next__"
 _FIRST_STEP = 10  # the profiler was started after a few steps of warming up
 
@@ -69,6 +71,7 @@ PROGRAMS: Mapping[str, Program] = {
     "gemm-without-tensor-cores": Program(dtype=k.FP32, tokens=4096),
     "convolution-without-tensor-cores": Program(gpu=k.V100, dtype=k.FP32, tokens=0, steps=5),
     "exposed-communication": Program(ranks=16, all_reduce_us=6500, one_bucket=True),
+    "demo": Program(dtype=k.FP32, tokens=2048, load_us=21_000, logs_loss=True),
 }
 STRAGGLER = Program(gpu=k.H100, tokens=16384, ranks=4, steps=4)
 _LATE_RANK, _LATE_TOKENS = 2, 22528
@@ -78,7 +81,7 @@ def main() -> None:
     """Write all traces into the folder given, or into this one."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     for name, text in generate_samples():
-        path = folder / name
+        path = DEMO if name == DEMO.name and folder == HERE else folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(text, mtime=0))
         print(f"{name}: {path.stat().st_size / 1000:.0f} kB")

@@ -109,6 +109,7 @@ def test_the_wheel_holds_the_data_files_and_only_the_package(wheel: zipfile.ZipF
         f"perfdoctor/reporters/html/vendor/uplot/{name}" for name in ("uPlot.iife.min.js", "LICENSE", "VERSION")
     }
     assert names >= data | {"perfdoctor/py.typed"}
+    assert [name for name in names if name.endswith(".gz")] == ["perfdoctor/demo/demo.json.gz"]
     assert {name.split("/")[0].split("-")[0] for name in names} == {"perfdoctor"}
 
 

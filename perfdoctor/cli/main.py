@@ -24,8 +24,8 @@ from perfdoctor.reporters.clean_text import clean_line
 
 # In the order of --help. Each is a file of this folder, and the command in it is called like the file.
 COMMANDS = (
-    *("run", "analyze", "guide", "show", "export", "compare", "try", "rules", "explain", "new-rule", "check"),
-    *("calibrate", "mcp", "completion"),
+    *("run", "analyze", "demo", "guide", "show", "export", "compare", "try", "rules", "explain", "new-rule"),
+    *("check", "calibrate", "mcp", "completion"),
 )
 # What follows them belongs to the user's program.
 _RUN_PROGRAMS = ("run", "try")
@@ -73,6 +73,7 @@ def module_of(command: str) -> str:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
+  perfdoctor demo
   perfdoctor run train.py --epochs 1
   perfdoctor analyze trace.json.gz
   perfdoctor guide trace.json.gz

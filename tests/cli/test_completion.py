@@ -37,6 +37,7 @@ complete -C (string join ' ' -- $argv)
 """
 CASES = [
     (["exp"], {"export", "explain"}),
+    (["dem"], {"demo"}),
     (["explain", "pd10"], {f"PD10{number}" for number in range(1, 10)}),
     (["analyze", "--select", "PD20"], {f"PD20{number}" for number in range(1, 9)}),
     (["analyze", "--ignore", "PD4"], {"PD4", *(f"PD4{number:02}" for number in range(1, 12))}),

@@ -18,6 +18,7 @@ from perfdoctor.reporters.json_ import load_schema
 from perfdoctor.trace.tables.model import KERNEL
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
+DEMO = FOLDER.parent / "perfdoctor" / "demo" / "demo.json.gz"
 FIRST_FINDING = {
     "dataloader-stall.json.gz": "PD101",
     "host-device-sync.json.gz": "PD102",
@@ -29,24 +30,32 @@ FIRST_FINDING = {
     "straggler": "PD401",
     "exposed-communication.json.gz": "PD402",
     "cpu-training.json.gz": "PD101",
+    "demo.json.gz": "PD201",
 }
 SAMPLES = ["healthy.json.gz", *FIRST_FINDING]
 # Recorded on a GPU in place of a generated one, listed by benchmarks/gpu/take_samples.py.
 _LIST = FOLDER / "recorded.json"
 FROM_GPUS = list(json.loads(_LIST.read_text(encoding="utf-8"))) if _LIST.is_file() else []
 RECORDED = {"cpu-training.json.gz", *(f"{name}.json.gz" for name in FROM_GPUS)}
-# Further findings: the cause of the straggler, the second line that reads a value, and attention in float32.
+# Further findings: the cause of the straggler, the second line that reads a value, attention in float32, and all that
+# the demo has.
 OTHER_FINDINGS = {
     "straggler": {"PD408"},
     "host-device-sync.json.gz": {"PD102"},
     "gemm-without-tensor-cores.json.gz": {"PD205"},
+    "demo.json.gz": {"PD101", "PD102", "PD205"},
 }
+
+
+def path_of(name: str) -> Path:
+    """The trace that the demo analyses stands in the package, all others beside each other."""
+    return DEMO if name == DEMO.name else FOLDER / name
 
 
 @pytest.fixture(scope="module", params=SAMPLES)
 def sample(request):
     """The name of a sample, and the report on it."""
-    return request.param, perfdoctor.analyze(FOLDER / request.param)
+    return request.param, perfdoctor.analyze(path_of(request.param))
 
 
 def without_machine_details(plain):
@@ -55,7 +64,8 @@ def without_machine_details(plain):
     if plain["steps"]["variation"] is not None:
         plain["steps"]["variation"] = round(plain["steps"]["variation"], 9)
     for trace in plain["traces"]:
-        trace["path"] = Path(trace["path"]).relative_to(FOLDER).as_posix()
+        path = Path(trace["path"])
+        trace["path"] = path.name if path == DEMO else path.relative_to(FOLDER).as_posix()
     return {key: value for key, value in plain.items() if key != "outcomes"}
 
 
@@ -102,7 +112,9 @@ def regenerated(tmp_path_factory):
 
 
 def files(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json.gz"))
+    """The names of the samples in a folder; of that of the repository with the demo's."""
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*.json.gz")]
+    return sorted([*found, DEMO.name] if folder == FOLDER else found)
 
 
 def test_generator_writes_the_committed_files(regenerated):
@@ -112,18 +124,18 @@ def test_generator_writes_the_committed_files(regenerated):
 def test_generator_writes_the_committed_texts(regenerated):
     # The texts and not the files: versions of zlib compress differently.
     for name in files(regenerated):
-        committed = gzip.decompress((FOLDER / name).read_bytes())
+        committed = gzip.decompress(path_of(name).read_bytes())
         assert gzip.decompress((regenerated / name).read_bytes()) == committed, name
 
 
 def test_samples_are_small():
-    sizes = {name: (FOLDER / name).stat().st_size for name in files(FOLDER)}
+    sizes = {name: path_of(name).stat().st_size for name in files(FOLDER)}
     assert {name: size for name, size in sizes.items() if size >= 150_000} == {}
 
 
 @pytest.mark.parametrize("name", [name for name in files(FOLDER) if name not in RECORDED])
 def test_generated_traces_obey_the_laws_of_a_gpu(name):
-    trace = perfdoctor.read(FOLDER / name)
+    trace = perfdoctor.read(path_of(name))
     gpu = trace.gpu
     assert (gpu.call >= 0).all()
     assert (gpu.start_ns >= trace.calls.start_ns[gpu.call]).all()
@@ -149,7 +161,7 @@ def test_recorded_trace_does_not_identify_its_machine(recorded):
 
 def test_readme_lists_every_sample():
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert [name for name in SAMPLES if f"sample_traces/{name}" not in readme] == []
+    assert [name for name in SAMPLES if path_of(name).relative_to(FOLDER.parent).as_posix() not in readme] == []
 
 
 def test_every_expected_report_belongs_to_a_sample():
