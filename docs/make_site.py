@@ -49,6 +49,8 @@ BORROWED = {
     "sample_traces/README.md": "sample_traces.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 TABLES: dict[str, Callable[[], str]] = {
     "rules": make_rule_pages.describe_rules,

@@ -179,7 +179,7 @@ def _fences(language: str) -> list[str]:
 def test_workflows_of_the_guide_use_the_inputs_and_outputs_that_there_are(action):
     workflow, gitlab = (yaml.safe_load(text) for text in _fences("yaml"))
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
-    (own,) = (step for step in steps if step.get("uses", "").startswith("OWNER/perfdoctor@"))
+    (own,) = (step for step in steps if step.get("uses", "").startswith("perfdoctor/perfdoctor@"))
     assert set(own["with"]) <= set(action["inputs"])
     assert set(re.findall(r"perfdoctor\.outputs\.([\w-]+)", GUIDE)) <= set(action["outputs"])
     assert gitlab["performance"]["artifacts"]["reports"]["junit"] in gitlab["performance"]["script"][0]
