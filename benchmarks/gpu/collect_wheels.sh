@@ -3,9 +3,10 @@
 #
 #     benchmarks/gpu/collect_wheels.sh WHEELS [PYTHON] [NAME...]
 #
-# PYTHON is the version there (3.12). Each NAME is a package that is there already and is left out: numba, llvmlite and
-# numpy are nine tenths of the size. torch is never fetched: it is too large to carry, and its build belongs to the
-# machine. For Linux on x86-64; set MACHINE=aarch64 for Arm.
+# PYTHON is the version there (3.12). Each NAME is a package that is there already and is left out: numpy is most of the
+# size. torch is never fetched: it is too large to carry, and its build belongs to the machine. The C library that traces
+# are read with is built into WHEELS by zig (pip install ziglang); without it the machine needs a C compiler of its own.
+# For Linux on x86-64; set MACHINE=aarch64 for Arm.
 set -eu
 
 if [[ $# -eq 0 || $1 == -* ]]; then
@@ -45,4 +46,19 @@ mkdir -p -- "$wheels"
 for name in "${there[@]+"${there[@]}"}"; do
     rm -f -- "$wheels/${name//-/_}"-[0-9]*.whl
 done
-du -ch -- "$wheels"/*.whl | sort -h
+
+PYTHONPATH=$root "${PYTHON:-python3}" - "$wheels" "$machine" <<'PROGRAM' || echo "no C library in $wheels: the machine needs a C compiler" >&2
+import sys
+from pathlib import Path
+
+from build_backend.compilers import CompilerError, zig_compiler
+from build_backend.core_library import compile_core
+from build_backend.targets import TARGETS
+
+folder, machine = sys.argv[1:]
+try:
+    compile_core(zig_compiler(TARGETS["glibc", machine]), Path(folder).resolve())
+except CompilerError as error:
+    sys.exit(str(error))
+PROGRAM
+du -ch -- "$wheels"/* | sort -h

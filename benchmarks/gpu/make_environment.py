@@ -3,8 +3,9 @@
     python make_environment.py FOLDER [--wheels WHEELS] [--no-install]
 
 Standard library only. What is installed goes into a virtual environment that sees the packages already there; nothing
-outside FOLDER is changed. perfdoctor itself is not built: the environment gets a path to this tree and the entry
-points of pyproject.toml. Writes figures.json with `facts`, which the other stages use.
+outside FOLDER is changed, but for the C library, which is put into this tree as an editable installation does.
+perfdoctor itself is not built: the environment gets a path to this tree and the entry points of pyproject.toml. Writes
+figures.json with `facts`, which the other stages use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+# The C library's place in the tree, and its name, which it also has among the wheels.
+SCANNER, LIBRARY = ("perfdoctor", "trace", "scanner"), "libperfdoctor.so"
 TEST_PACKAGES = ("pytest>=8", "hypothesis>=6.100", "jsonschema>=4.20")
 PROBE = """
 import json, sys
@@ -46,7 +50,13 @@ try:
     facts["has"]["perfdoctor"] = facts["rules"] > 0
 except Exception as error:
     facts["perfdoctor_error"] = f"{type(error).__name__}: {error}"[:300]
-for name in ("pytest", "hypothesis", "jsonschema", "pynvml", "numba", "triton"):
+try:
+    from perfdoctor.trace.scanner.core_library import find_problem
+    facts["library"] = find_problem() or "in use"
+except Exception as error:
+    facts["library"] = f"{type(error).__name__}: {error}"[:300]
+facts["has"]["library"] = facts["library"] == "in use"
+for name in ("pytest", "hypothesis", "jsonschema", "pynvml", "triton"):
     try:
         __import__(name)
         facts["has"][name] = True
@@ -169,6 +179,20 @@ def unpack(site: Path, python: str, wheels: Path) -> None:
                 archive.extractall(site)
 
 
+def provide_library(root: Path, python: str, wheels: Path | None, seconds: float) -> str:
+    """Put the C library into the tree: the one that came with the wheels, else one built by this machine's compiler.
+
+    Returns:
+        Where it is from, or why there is none: then traces are read by Python, 15 times as slowly.
+    """
+    carried = wheels / LIBRARY if wheels else None
+    if carried is not None and carried.is_file():
+        shutil.copy(carried, root.joinpath(*SCANNER, LIBRARY))
+        return "carried with the wheels"
+    code, text = run([python, "-m", "build_backend.core_library"], seconds, cwd=root)
+    return "built here" if code == 0 else f"none: {(text.strip().splitlines() or [''])[-1][:300]}"
+
+
 def probe(python: str, environment: dict[str, str], seconds: float) -> dict[str, Any]:
     """What torch and perfdoctor say of themselves in the new environment."""
     code, text = run([python, "-c", PROBE], seconds, cwd=ROOT, env={**os.environ, **environment})
@@ -199,7 +223,9 @@ def main(arguments: Sequence[str]) -> int:
         work = options.folder.parent / "_environment"
         work.mkdir(exist_ok=True)
         try:
-            python, notes = make_environment(work, options.wheels and options.wheels.resolve(), deadline)
+            wheels = options.wheels and options.wheels.resolve()
+            python, notes = make_environment(work, wheels, deadline)
+            notes["library_from"] = provide_library(ROOT, python, wheels, deadline - time.monotonic() - 25)
         except (OSError, subprocess.SubprocessError, KeyError, ValueError) as error:
             notes = {"venv": f"{type(error).__name__}: {error}"[:300]}
     environment = {}
@@ -212,7 +238,7 @@ def main(arguments: Sequence[str]) -> int:
     options.folder.joinpath("figures.json").write_text(json.dumps({"facts": facts}, indent=1), encoding="utf-8")
     if facts["has"].get("perfdoctor"):
         left_s = max(deadline - time.monotonic(), 10)
-        run([python, "-m", "perfdoctor", "check", "--warm"], left_s, cwd=ROOT, env={**os.environ, **environment})
+        run([python, "-m", "perfdoctor", "check"], left_s, cwd=ROOT, env={**os.environ, **environment})
     return 0 if facts["has"].get("torch") and facts["has"].get("perfdoctor") else 1
 
 

@@ -211,6 +211,28 @@ def test_the_tree_is_known_with_its_rules_without_being_built(modules: Any, tmp_
 
 
 @pytest.mark.parametrize(
+    ("carried", "builder", "says", "is_there"),
+    [
+        (b"carried", "raise SystemExit('was called')", "carried with the wheels", b"carried"),
+        (None, "open('perfdoctor/trace/scanner/libperfdoctor.so', 'w').write('built')", "built here", b"built"),
+        (None, "raise SystemExit('no C compiler works here')", "none: no C compiler works here", None),
+    ],
+)
+def test_the_c_library_is_carried_or_built_in_the_tree(
+    modules: Any, tmp_path: Path, carried: bytes | None, builder: str, says: str, is_there: bytes | None
+) -> None:
+    root, wheels = tmp_path / "tree", tmp_path / "wheels"
+    for folder in (root / "perfdoctor" / "trace" / "scanner", root / "build_backend", wheels):
+        folder.mkdir(parents=True)
+    (root / "build_backend" / "core_library.py").write_text(builder)
+    if carried:
+        (wheels / "libperfdoctor.so").write_bytes(carried)
+    assert modules("make_environment")["provide_library"](root, sys.executable, wheels, 30) == says
+    library = root / "perfdoctor" / "trace" / "scanner" / "libperfdoctor.so"
+    assert (library.read_bytes() if library.exists() else None) == is_there
+
+
+@pytest.mark.parametrize(
     ("name", "as_name", "usable", "why"),
     [
         ("launch-bound", "launch-bound", True, ""),
