@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.analysis.host.locations import SourceLocation
-    from perfdoctor.api import Comparison, Guide, Report, Table, analyze, compare, guide
+    from perfdoctor.api import Guide, Report, Table, analyze, guide
     from perfdoctor.capture.session import diagnose, profile
+    from perfdoctor.compare_traces import Comparison, compare
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
     from perfdoctor.report.finding import Evidence, Finding
     from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
@@ -49,7 +50,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "perfdoctor.api": ("Comparison", "Guide", "Report", "Table", "analyze", "compare", "guide"),
+    "perfdoctor.api": ("Guide", "Report", "Table", "analyze", "guide"),
+    "perfdoctor.compare_traces": ("Comparison", "compare"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
     "perfdoctor.analysis.host.locations": ("SourceLocation",),

@@ -1,4 +1,4 @@
-"""`analyze`, `compare` and `read`, which the package exports, and results that can print and save themselves.
+"""`analyze`, `guide` and `read`, which the package exports, and results that can print and save themselves.
 
 A report keeps what tables are made of: the files, and the rank whose table was asked for last.
 """
@@ -9,18 +9,14 @@ import linecache
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
-from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.timeline.account import Account
-from perfdoctor.comparison.comparison import Comparison as BaseComparison
-from perfdoctor.comparison.comparison import compare_recordings
-from perfdoctor.comparison.inputs import find_inputs
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
-from perfdoctor.fleet.analyze_files import analyze_files, analyze_jobs
+from perfdoctor.fleet.analyze_files import analyze_files
 from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.longest_rank import read_longest_rank
 from perfdoctor.fleet.rank_tasks import AnalysisOptions
@@ -33,7 +29,6 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
-from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
 from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
 from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
@@ -42,10 +37,7 @@ from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
 
-__all__ = ["Comparison", "FileProgress", "Guide", "Progress", "Report", "Table", "analyze", "compare", "guide", "read"]
-
-# Two processes that read 100 MB each take twice as long as one that reads both: each starts and loads compiled code.
-_MIN_TEXT_BYTES = 600_000_000
+__all__ = ["FileProgress", "Guide", "Progress", "Report", "Table", "analyze", "guide", "read"]
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -277,43 +269,6 @@ class Report(BaseReport):
         export_chrome_trace(self, path)
 
 
-class Comparison(BaseComparison):
-    """Two recordings of a program; `perfdoctor.comparison.comparison.Comparison` describes its fields."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<perfdoctor.Comparison: {self.step.verdict}; comparison.print() shows it>"
-
-    def _repr_html_(self) -> str:
-        """The short form as a notebook shows it."""
-        from perfdoctor.reporters.notebook_html import render_comparison_html
-
-        return render_comparison_html(self)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """The comparison as a notebook shows it: the short form in HTML, else all of it as Markdown or text."""
-        whole = {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
-        return {"text/html": self._repr_html_(), **whole}
-
-    def print(self, *, color: bool | None = None) -> None:
-        """Print the comparison to standard output.
-
-        Args:
-            color: Whether to use colours; None means on terminals only.
-        """
-        print_comparison(self, color=color)
-
-    def save(self, path: PathLike) -> None:
-        """Write the comparison. The suffix decides the format: .json, .md or .txt.
-
-        Raises:
-            UsageError: The suffix is another one.
-            InputError: The file cannot be written.
-        """
-        save_comparison(self, path)
-
-
 def analyze(
     paths: PathLike | Sequence[PathLike],
     *,
@@ -356,7 +311,7 @@ def analyze(
             is below 1.
     """
     return analyze_traces(
-        lambda: find_traces(_as_list(paths)),
+        lambda: find_traces(as_list(paths)),
         select=select,
         ignore=ignore,
         device=device,
@@ -410,7 +365,7 @@ def analyze_traces(
 
     `charts` makes what a page draws at once, which spares reading a trace again for it.
     """
-    chosen = _check_options(select, ignore, device, settings, jobs)
+    chosen = check_options(select, ignore, device, settings, jobs)
     files = _choose_files(find(), rank)
     options = AnalysisOptions(
         settings=settings or {},
@@ -482,66 +437,11 @@ def _choose_files(files: tuple[TraceFile, ...], rank: int | None) -> tuple[Trace
     return files
 
 
-def compare(
-    before: PathLike | Sequence[PathLike],
-    after: PathLike | Sequence[PathLike],
-    *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    device: str | None = None,
-    steps: slice | None = None,
-    settings: pipeline.Settings | None = None,
-    jobs: int | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
-    """Compare recordings of a program before and after a change.
-
-    A recording is a trace, a capture folder, a folder of rank traces, a glob, a URL, or the report.json of `analyze`.
-    Several recordings of one program on a side, as a list, show how much recordings differ and so narrow the noise.
-
-    Args:
-        before: The recording before the change, or several.
-        after: The recording after it, or several.
-        select: Rule ids or their beginnings ("PD1") whose findings are compared; empty for all rules.
-        ignore: Rule ids or their beginnings to leave out.
-        device: The name of the device, where the traces lack it or have a wrong one.
-        steps: Which steps to compare, as slice(2, 5); None for all.
-        settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
-        jobs: The number of processes that share the files; None chooses.
-        progress: Called repeatedly while the files are read.
-
-    Returns:
-        The comparison. `.comparable` says whether the step can be judged.
-
-    Raises:
-        TraceError: A file is missing or is no trace.
-        InputError: A report.json has another schema.
-        UsageError: Both sides are the same file, or an option is wrong.
-    """
-    chosen = _check_options(select, ignore, device, settings, jobs)
-    inputs = find_inputs(_as_list(before), _as_list(after))
-    files = [file for job in inputs.jobs for file in job]
-    options = AnalysisOptions(
-        settings=settings or {},
-        device=device,
-        steps=steps or slice(None),
-        whole=all(len(job) == 1 for job in inputs.jobs),
-        breakdown=True,
-    )
-    if jobs is None and inputs.text_bytes < _MIN_TEXT_BYTES:
-        jobs = 1
-    reports = analyze_jobs(inputs.jobs, options, chosen, ProgressTracker(files, progress), jobs=jobs)
-    if options.steps != slice(None) and not all(len(report.account[0].steps) for report in reports):
-        raise UsageError("no steps are left to compare: a trace has none, or --steps names none of them")
-    comparison = compare_recordings(*inputs.to_recordings(reports), version("perfdoctor"))
-    return Comparison(**{field.name: getattr(comparison, field.name) for field in fields(comparison)})
-
-
-def _as_list(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
+def as_list(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
 
 
-def _check_options(
+def check_options(
     select: Iterable[str],
     ignore: Iterable[str],
     device: str | None,

@@ -108,7 +108,7 @@ def compare(
         check_folder(path)
     config = load_config(select, ignore, settings, Path.cwd())
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoctor.api import compare as compare_paths
+    from perfdoctor.compare_traces import compare as compare_paths
 
     silent = quiet or (as_json and not sys.stdout.isatty())
     with open_progress_bar(enabled=not silent) as progress:

@@ -21,7 +21,8 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 import perfdoctor
-from perfdoctor.api import Comparison, Report
+from perfdoctor.api import Report
+from perfdoctor.compare_traces import Comparison
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.integrations.text_pages import page_of, page_range

@@ -10,7 +10,7 @@ import pytest
 from programs import Program
 
 import perfdoctor
-from perfdoctor.api import Comparison
+from perfdoctor.compare_traces import Comparison
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from programs import ADAM, LAYER_NORM, SGEMM, TENSOR_GEMM, Program
 
 import perfdoctor
-from perfdoctor.api import Comparison
+from perfdoctor.compare_traces import Comparison
 from perfdoctor.comparison.comparison import TABLES
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.reporters.json_ import load_schema

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import perfdoctor
-from perfdoctor.api import Comparison
+from perfdoctor.compare_traces import Comparison
 
 pytestmark = pytest.mark.corpus
 
