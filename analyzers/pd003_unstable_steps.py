@@ -51,6 +51,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.tables.quantiles import quantiles
 
 # From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
 _UNEVEN_MARKS = 0.5
@@ -195,7 +196,7 @@ class UnstableSteps(RankAnalyzer):
         steps, dur_ns = rank.steps.intervals[1:], own_durations_of(rank)[1:]
         if len(dur_ns) < self.settings["min_steps"]:
             return None
-        quartile_ns, upper_ns = (int(np.quantile(dur_ns, share)) for share in (0.25, 0.75))
+        quartile_ns, upper_ns = map(int, quantiles(dur_ns, (0.25, 0.75)))
         ends = steps[:, 0] + dur_ns
         excess = iv.union(np.minimum(steps[:, 0] + quartile_ns, ends), ends)
         cost_ns = rank.per_step(iv.total(excess))
