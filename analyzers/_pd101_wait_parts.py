@@ -126,6 +126,7 @@ def _time_on_waiting_threads(rank: Rank, *named: tuple[Ops | Calls | Frames, str
     """When events with a matching name, given as tables and patterns, ran on the threads that wait for batches."""
     times = []
     for events, pattern in named:
-        rows = rank.trace.match_rows(events, pattern) & np.isin(events.thread, rank.loader_waits.thread)
+        rows = np.flatnonzero(rank.trace.match_rows(events, pattern))
+        rows = rows[np.isin(events.thread[rows], rank.loader_waits.thread)]
         times.append(iv.union(events.start_ns[rows], events.end_ns[rows]))
     return iv.union_of(times)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfdoctor.trace.arrays import IntArray
+from perfdoctor.trace.arrays import FloatArray, IntArray
 
 QUARTERS = (0.25, 0.5, 0.75)
 
 
-def quantiles(values: IntArray, shares: Sequence[float] = QUARTERS) -> list[float]:
+def quantiles(values: IntArray | FloatArray, shares: Sequence[float] = QUARTERS) -> list[float]:
     """For each share (0 to 1) the number below which that share of some values lies, linear between two of them.
 
-    As `np.quantile`, which imports numpy.ma at its first call: 10 ms.
+    As `np.quantile`, which imports numpy.ma at its first call, and as `np.median` of floats does: 10 ms.
 
     Args:
         values: The values, at least one, in any order.
