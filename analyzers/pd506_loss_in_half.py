@@ -85,7 +85,7 @@ class LossInHalf(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding for each kind of loss whose gradient is computed in float16."""
-        if rank.context.phase in ("inference", "evaluation") or "DeepSpeed" in rank.context.frameworks:
+        if rank.context.is_forward_only or "DeepSpeed" in rank.context.frameworks:
             return
         # A capture has types in its evidence window alone.
         recorded = rank if (rank.trace.ops.types >= 0).any() else rank.evidence
