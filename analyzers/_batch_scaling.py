@@ -8,7 +8,6 @@ whatever the rows. What computes at a roof, moves activations, or loads and copi
 
 from __future__ import annotations
 
-from statistics import quantiles
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from perfdoctor.rules import intervals as iv
 from perfdoctor.savings.apply_edits import lengthen_items
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY
+from perfdoctor.trace.tables.quantiles import quantiles
 
 _PRODUCT = r"^aten::(mm|addmm|bmm|baddbmm|mkl_linear|linear)$"
 # Pieces of ops up to this are calls of the framework, which do not grow (`framework_time` has the same limit).
@@ -102,8 +102,7 @@ def _fit_recorded_sizes(rank: Rank) -> StepRange | None:
     if np.count_nonzero(full) < _MIN_STEPS or np.count_nonzero(few) < _MIN_STEPS:
         return None
     missing = 1 - float(np.median(steps.samples[few])) / float(usual)
-    # np.quantile would import numpy.ma, which takes 3 % of a short analysis.
-    full_ns, few_ns = (quantiles(steps.dur_ns[rows].tolist(), n=4, method="inclusive") for rows in (full, few))
+    full_ns, few_ns = (quantiles(steps.dur_ns[rows]) for rows in (full, few))
     usual_ns = full_ns[1]
     slopes = sorted(
         max(each, 0.0) / missing for each in (full_ns[0] - few_ns[2], full_ns[1] - few_ns[1], full_ns[2] - few_ns[0])

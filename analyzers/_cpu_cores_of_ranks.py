@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_step_times
 from perfdoctor.rules import Int64Array, LateRank, RankSummary, captured_part
+from perfdoctor.trace.tables.quantiles import quantiles
 
 # Of the lateness so much has to be CPU time that the late rank needs more than the others, or its work is theirs.
 _MIN_WORK_SHARE = 0.5
@@ -31,7 +32,7 @@ def does_equal_work(summaries: Sequence[RankSummary], late: LateRank, lateness_n
     if late.table.on_gpu or cpu_ns is None or len(cpu_ns) != len(late.matched.tables):
         return False
     index = next(i for i, each in enumerate(summaries) if each.rank == late.rank)
-    quick_ns = [float(np.quantile(each, _QUICK_STEPS)) for each in cpu_ns]
+    quick_ns = [quantiles(each, (_QUICK_STEPS,))[0] for each in cpu_ns]
     own_ns = quick_ns.pop(index)
     excess_ns = own_ns - median_low(quick_ns)
     recorded = captured_step_times(summaries[index].facts, "base")

@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.rules import Evidence, Rank, SourceLocation, vocabulary
 
 
 def find_loader_place(rank: Rank, captured: Mapping[str, Any]) -> SourceLocation | None:
     """Where a loader was made, else where the loop takes its batches: from the facts, else from Python frames."""
     for name in ("created", "location"):
-        place = captured_place(captured, name)
+        place = captured_location(captured.get(name))
         if place is not None:
             return place
     return rank.locations.of_range(vocabulary.DATALOADER_NEXT)
 
 
-def captured_place(captured: Mapping[str, Any], name: str) -> SourceLocation | None:
-    """A place in the facts of a loader; None where it was not captured."""
-    place = captured.get(name)
-    if not isinstance(place, dict) or not place.get("file"):
-        return None
-    return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
-
-
 def evidence_of_use(captured: Mapping[str, Any]) -> Evidence:
     """The line of the loop that asks for batches."""
-    place = captured_place(captured, "location")
+    place = captured_location(captured.get("location"))
     return Evidence("used at", str(SourceLocation(place.file, place.line)) if place else None)

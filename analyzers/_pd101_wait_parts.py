@@ -10,7 +10,17 @@ import numpy as np
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.timeline.own_time import LOADER
-from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, SourceLocation, find_hot_path, vocabulary
+from perfdoctor.rules import (
+    BoolArray,
+    Evidence,
+    Int64Array,
+    Intervals,
+    Rank,
+    SourceLocation,
+    activity_kinds,
+    find_hot_path,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Calls, Frames, Ops, Trace
 
@@ -46,6 +56,17 @@ class LoadingWork(NamedTuple):
     kind: str | None
     time_ns: int
     location: SourceLocation | None
+
+
+def evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
+    """What the training process does to load a batch; empty where that is not known."""
+    if work is None:
+        return ()
+    return (
+        Evidence("what loading does", activity_kinds.short_name(work.name)),
+        Evidence("time in that per step", work.time_ns, "ns"),
+        Evidence("called at", str(work.location) if work.location else None),
+    )
 
 
 def find_loading_work(rank: Rank, startups: BoolArray) -> LoadingWork | None:
@@ -126,6 +147,7 @@ def _time_on_waiting_threads(rank: Rank, *named: tuple[Ops | Calls | Frames, str
     """When events with a matching name, given as tables and patterns, ran on the threads that wait for batches."""
     times = []
     for events, pattern in named:
-        rows = rank.trace.match_rows(events, pattern) & np.isin(events.thread, rank.loader_waits.thread)
+        rows = np.flatnonzero(rank.trace.match_rows(events, pattern))
+        rows = rows[np.isin(events.thread[rows], rank.loader_waits.thread)]
         times.append(iv.union(events.start_ns[rows], events.end_ns[rows]))
     return iv.union_of(times)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from perfdoctor.analyzers._loader_places import captured_place
+from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.rules import SourceLocation
 
 DEFAULT_COLLATE = "default_collate"
@@ -70,7 +70,7 @@ def describe_batch_work(captured: Mapping[str, Any], min_collate: float) -> Batc
         mostly_collate,
         None if is_default or not isinstance(name, str) else name,
         mostly_collate and is_default and isinstance(tensors, int) and tensors >= _MANY_TENSORS,
-        captured_place(captured, "collate_location" if mostly_collate and not is_default else "items_location"),
+        captured_location(captured.get("collate_location" if mostly_collate and not is_default else "items_location")),
     )
 
 

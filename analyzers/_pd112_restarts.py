@@ -13,6 +13,7 @@ from perfdoctor.rules import (
     Int64Array,
     Intervals,
     Rank,
+    distinct,
     find_worker_starts,
     find_worker_startups,
     find_worker_stops,
@@ -98,7 +99,7 @@ def find_restarts(rank: Rank) -> Restarts:
     startups = find_worker_startups(rank.trace, waits) & waits.within(rank.window)
     rows = startups | (find_worker_stops(waits, starts, rank.steps) & waits.within(rank.window))
     time = iv.union_of((starts, iv.union(waits.start_ns[rows], waits.end_ns[rows])))
-    steps = np.unique(rank.steps.at(waits.start_ns[startups]))
+    steps = distinct(rank.steps.at(waits.start_ns[startups]))
     idle = iv.intersect(rank.account.parts["idle_dataloader"], time)
     return Restarts(rows, idle, int(startups.sum()), steps[steps >= 0])
 

@@ -32,7 +32,7 @@ def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
     only forward passes were recorded, nothing is known of what a rank does between them.
     """
     phase = late.find_excess_phase()
-    if any(each.context.phase in ("inference", "evaluation") for each in fleet.summaries):
+    if any(each.context.is_forward_only for each in fleet.summaries):
         return False
     if late.once or not starts_late(late) or (phase is not None and phase[0] in (BACKWARD, OPTIMIZER)):
         return False

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.rules import NONE, Rank, SourceLocation, captured_list
 
 # The layers that a batch meets first, and the argument that it is.
@@ -37,14 +38,11 @@ def find_samples(rank: Rank) -> Samples:
     counted, backwards = (_counts(facts.get(f"base_{name}")) for name in ("samples", "backwards"))
     loader = max(captured_list(facts, "loaders"), key=lambda each: each.get("batches") or 0, default={})
     size, place = loader.get("batch_size"), loader.get("created") or loader.get("location")
-    location = None
-    if isinstance(place, dict) and place.get("file"):
-        location = SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
     return Samples(
         per_step=round(median(counted)) if counted else _first_dimension(rank),
         batch_size=size if type(size) is int and size > 0 else None,
         accumulates=bool(backwards) and median(backwards) >= 2,
-        location=location,
+        location=captured_location(place),
     )
 
 

@@ -63,8 +63,10 @@ def find_unused_graphs(trace: Trace, *, trains: bool, is_proof: bool = True) -> 
     ops = trace.ops
     is_node = trace.match_rows(ops, vocabulary.BACKWARD_NODE)
     numbered = ops.sequence >= 0
+    if trains != bool((numbered & is_node).any()):
+        return NO_GRAPHS
     makers = np.flatnonzero(numbered & ~is_node & ~forward_ops_of(trace).in_backward)
-    if not len(makers) or trains != bool((numbered & is_node).any()):
+    if not len(makers):
         return NO_GRAPHS
     thread = int(np.bincount(ops.thread[makers]).argmax())
     makers = _without_earlier_ones(trace, makers[ops.thread[makers] == thread])

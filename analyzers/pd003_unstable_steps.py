@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from statistics import quantiles
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
@@ -52,6 +51,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.tables.quantiles import quantiles
 
 # From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
 _UNEVEN_MARKS = 0.5
@@ -196,8 +196,7 @@ class UnstableSteps(RankAnalyzer):
         steps, dur_ns = rank.steps.intervals[1:], own_durations_of(rank)[1:]
         if len(dur_ns) < max(self.settings["min_steps"], 2):
             return None
-        # np.quantile would import numpy.ma, which takes 3 % of a short analysis.
-        quartile_ns, _, upper_ns = map(int, quantiles(dur_ns.tolist(), n=4, method="inclusive"))
+        quartile_ns, upper_ns = map(int, quantiles(dur_ns, (0.25, 0.75)))
         ends = steps[:, 0] + dur_ns
         excess = iv.union(np.minimum(steps[:, 0] + quartile_ns, ends), ends)
         cost_ns = rank.per_step(iv.total(excess))

@@ -12,7 +12,13 @@ from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_shared_texts import advise_workers
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title
-from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts, find_loading_work, split_waits
+from perfdoctor.analyzers._pd101_wait_parts import (
+    LoadingWork,
+    WaitParts,
+    evidence_of_work,
+    find_loading_work,
+    split_waits,
+)
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -23,7 +29,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    activity_kinds,
     count_recurrence,
     find_worker_starts,
     find_worker_startups,
@@ -164,7 +169,7 @@ class DataLoaderStall(RankAnalyzer):
             evidence=(
                 *_evidence_of_shared_cores(shared),
                 evidence_of_use(captured),
-                *_evidence_of_work(work),
+                *evidence_of_work(work),
             ),
             recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
@@ -184,17 +189,6 @@ def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
         Evidence("CPU cores", round(shared.cores, 2)),
         Evidence("cores that training uses", round(shared.training_cores, 2)),
         Evidence("threads of PyTorch", shared.threads, "count"),
-    )
-
-
-def _evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
-    """What the training process does to load a batch; empty where that is not known."""
-    if work is None:
-        return ()
-    return (
-        Evidence("what loading does", activity_kinds.short_name(work.name)),
-        Evidence("time in that per step", work.time_ns, "ns"),
-        Evidence("called at", str(work.location) if work.location else None),
     )
 
 
@@ -226,5 +220,5 @@ def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWo
         Evidence("CPU cores", loader.cores, "count"),
         Evidence("share of loading that computes", cpu_percent, "%"),
         *(Evidence(label, ns, "ns") for label, ns in labelled_parts.items() if ns),
-        *_evidence_of_work(work),
+        *evidence_of_work(work),
     )

@@ -10,7 +10,7 @@ from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_loader_model import model_loader
 from perfdoctor.analyzers._pd101_shared_cores import measure_shared_cores
-from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, find_loading_work
+from perfdoctor.analyzers._pd101_wait_parts import evidence_of_work, find_loading_work
 from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
 from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
 from perfdoctor.rules import (
@@ -20,8 +20,6 @@ from perfdoctor.rules import (
     Finding,
     Rank,
     RankAnalyzer,
-    SourceLocation,
-    activity_kinds,
     count_recurrence,
     find_worker_starts,
     find_worker_startups,
@@ -104,7 +102,7 @@ class SlowCollate(RankAnalyzer):
                 evidence=(
                     evidence_of_use(captured),
                     *_evidence(batch, captured),
-                    *_evidence_of_work(cheaper.work),
+                    *evidence_of_work(cheaper.work),
                 ),
                 recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
             )
@@ -142,15 +140,4 @@ def _evidence(batch: BatchWork, captured: Mapping[str, Any]) -> tuple[Evidence, 
         Evidence("putting them together", batch.collate_ns, "ns"),
         Evidence("collate function", captured.get("collate_fn")),
         Evidence("tensors of a batch", captured.get("batch_tensors"), "count"),
-    )
-
-
-def _evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
-    """What the training process does to load a batch; empty where that is not known."""
-    if work is None:
-        return ()
-    return (
-        Evidence("what loading does", activity_kinds.short_name(work.name)),
-        Evidence("time in that per step", work.time_ns, "ns"),
-        Evidence("called at", str(work.location) if isinstance(work.location, SourceLocation) else None),
     )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from perfdoctor.analysis.captured_facts import captured_loader
+from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
@@ -18,7 +19,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    SourceLocation,
     captured_part,
 )
 from perfdoctor.rules import intervals as iv
@@ -131,9 +131,9 @@ class WorkerOversubscription(RankAnalyzer):
             fix=remedy.fix,
             claim=Claim(remedy.time),
             confidence=0.7,
-            location=_location(place) or _location(used),
+            location=captured_location(place) or captured_location(used),
             evidence=(
-                Evidence("used at", str(_location(used)) if _location(used) else None),
+                Evidence("used at", str(captured_location(used)) if captured_location(used) else None),
                 Evidence("num_workers", loader.workers, "count"),
                 Evidence("threads of PyTorch", loader.threads, "count"),
                 Evidence("threads together", threads, "count"),
@@ -174,10 +174,3 @@ def _find_remedy(rank: Rank, loader: SharedCores) -> _Remedy | None:
         iv.subtract(rank.window, find_parallel_ops(rank, loader.threads).time),
     )
     return one_thread if one_thread.low_ns > 0 and one_thread.expected_ns > here.expected_ns else here
-
-
-def _location(place: object) -> SourceLocation | None:
-    """A captured line; None where none was captured."""
-    if not isinstance(place, dict) or not place.get("file"):
-        return None
-    return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))

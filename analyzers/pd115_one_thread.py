@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_step_times
+from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
 from perfdoctor.rules import (
     Claim,
@@ -16,7 +17,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    SourceLocation,
     captured_list,
     captured_part,
 )
@@ -85,7 +85,7 @@ class OneThread(RankAnalyzer):
         threads = 1 + max(math.floor(idle + 0.25), 1)
         speedup = speedup_of_threads(min(1 + idle, threads))
         low_ns, expected_ns, high_ns = (large.time_ns - round(large.time_ns / each) for each in speedup)
-        location, omp = location_of_threads_set(cpu), cpu.get("omp_num_threads")
+        location, omp = captured_location(cpu.get("threads_set")), cpu.get("omp_num_threads")
         available = cores.get("available") or threads
         why, fix = f"torch.set_num_threads at {location.short}" if location else "", f"torch.set_num_threads({threads})"
         advice = f"Let PyTorch use {threads} threads: large ops, {large.top} above all, divide their work among them."
@@ -145,14 +145,6 @@ def _lacks_cores(rank: Rank) -> bool:
     if steps is None or steps.cpu_ns is None:
         return False
     return int(steps.cpu_ns.sum()) < _MIN_RUNNING * int(steps.dur_ns.sum())
-
-
-def location_of_threads_set(cpu: Mapping[str, Any]) -> SourceLocation | None:
-    """The line that called `torch.set_num_threads`; None where nobody did."""
-    place = cpu.get("threads_set")
-    if not isinstance(place, dict) or not place.get("file"):
-        return None
-    return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
 
 
 def _say_idle(idle: float, available: float) -> str:

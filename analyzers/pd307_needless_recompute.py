@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._recompute_memory import bound_recomputed_bytes
@@ -199,10 +200,7 @@ def _bytes_of(rank: Rank, uses_checkpoint: bool) -> int | None:
 
 def _location_of(rank: Rank, checkpointing: Mapping[str, Any]) -> SourceLocation | None:
     """The line that calls `checkpoint`, as captured, else by the op of its older kind."""
-    place = checkpointing.get("location")
-    if isinstance(place, dict) and place.get("file"):
-        return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
-    return rank.locations.of_op("CheckpointFunction")
+    return captured_location(checkpointing.get("location")) or rank.locations.of_op("CheckpointFunction")
 
 
 def _title_of(rank: Rank, cost_ns: int, memory: Memory | None, fits: float | None) -> str:

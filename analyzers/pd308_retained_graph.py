@@ -50,7 +50,7 @@ class RetainedGraph(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the number of kept losses, or the chain of their sum, grows in each step."""
-        if rank.context.phase in ("inference", "evaluation"):
+        if rank.context.is_forward_only:
             return
         retained = captured_part(rank.facts, "retained")
         first, last = (_read_look(retained.get(name)) for name in ("first", "last"))

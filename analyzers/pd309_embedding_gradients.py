@@ -67,7 +67,7 @@ class EmbeddingGradients(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where sparse gradients would save at least `min_share` of the step."""
         tables = find_dense_tables(rank, self.settings["min_elements"], self.settings["min_rows_ratio"])
-        if tables is None or rank.context.phase in ("inference", "evaluation"):  # nothing is updated
+        if tables is None or rank.context.is_forward_only:  # nothing is updated
             return
         cost_ns = rank.per_step(iv.total(tables.time))
         saving = saving_of(rank, tables).cap(cost_ns)

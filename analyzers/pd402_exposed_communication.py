@@ -54,7 +54,6 @@ _OTHER_SITUATION = "exposed collectives"
 # median exchange is none of these: it puts together the output.
 _TIMES_AN_EXCHANGE = 10
 _LEAST_EXCHANGES = 4
-_FORWARD_PHASES = ("inference", "evaluation")
 # DistributedDataParallel's first bucket (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES), and what a parameter takes in
 # it.
 _FIRST_BUCKET_BYTES, _PARAMETER_BYTES = 1 << 20, 4
@@ -222,7 +221,7 @@ def _find_gathered_outputs(rank: RankSummary, table: CollectiveTable) -> Int64Ar
     """The rows of collectives of a forward pass that put together the output that its ranks have in parts."""
     kinds = [COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter", "all_reduce")]
     rows = np.flatnonzero(table.in_window & np.isin(table.kind, kinds))
-    if rank.context.phase not in _FORWARD_PHASES or len(rows) < _LEAST_EXCHANGES:
+    if not rank.context.is_forward_only or len(rows) < _LEAST_EXCHANGES:
         return rows[:0]
     dur_ns = (table.end_ns - table.start_ns)[rows]
     is_long = dur_ns >= _TIMES_AN_EXCHANGE * np.median(dur_ns)

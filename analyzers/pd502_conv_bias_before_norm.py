@@ -113,7 +113,8 @@ def find_bias_kernels(rank: Rank) -> tuple[GpuQuery, GpuQuery]:
     trace, ops = rank.trace, rank.trace.ops
     kernels = rank.kernels.in_steps()
     is_convolution, is_norm = (trace.match_rows(ops, pattern) for pattern in (_CONVOLUTION, _NORM))
-    followed = is_convolution & _next_is(ops.parent, ops.thread, ops.start_ns, np.ones(len(ops), bool), is_norm)
+    beside = _match_siblings(ops.parent, is_convolution)
+    followed = is_convolution & _next_is(ops.parent, ops.thread, ops.start_ns, beside, is_norm)
     additions = kernels.launched_by("aten::add_") & rank.ops.where(followed).kernels
     is_backward, is_norm_backward, passes_on = (
         trace.match_rows(ops, pattern) for pattern in (_CONVOLUTION_BACKWARD, _NORM_BACKWARD, _PASS_ON)
@@ -121,6 +122,14 @@ def find_bias_kernels(rank: Rank) -> tuple[GpuQuery, GpuQuery]:
     reversed_ns = -ops.start_ns
     follows = is_backward & _next_is(ops.parent, ops.thread, reversed_ns, passes_on, is_norm_backward)
     return additions, kernels.launched_by("aten::sum") & rank.ops.where(follows).kernels
+
+
+def _match_siblings(parent: Int32Array, of: BoolArray) -> BoolArray:
+    """For each op whether one of some ops stands beside it, in the same op or in none."""
+    around = np.zeros(len(parent) + 1, bool)  # the last entry is for ops in none
+    around[parent[of]] = True
+    result: BoolArray = around[parent]
+    return result
 
 
 def _next_is(

@@ -51,7 +51,7 @@ class ClipBeforeUnscale(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where any clip came too early, or where nothing is ever unscaled."""
-        if rank.context.phase in ("inference", "evaluation"):
+        if rank.context.is_forward_only:
             return
         amp = captured_part(rank.facts, "amp")
         if _count(amp, "clipped_before_unscale"):

@@ -18,6 +18,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    distinct,
     format_per_step,
 )
 
@@ -84,7 +85,7 @@ class LossInHalf(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding for each kind of loss whose gradient is computed in float16."""
-        if rank.context.phase in ("inference", "evaluation") or "DeepSpeed" in rank.context.frameworks:
+        if rank.context.is_forward_only or "DeepSpeed" in rank.context.frameworks:
             return
         # A capture has types in its evidence window alone.
         recorded = rank if (rank.trace.ops.types >= 0).any() else rank.evidence
@@ -118,7 +119,7 @@ class LossInHalf(RankAnalyzer):
 def _with_half_inputs(rank: Rank, ops: OpQuery) -> OpQuery:
     """Those of some ops whose gradient, the first input, and whose next input, if there is one, are float16."""
     types = ops.table.types
-    codes = np.unique(types[ops.mask])
+    codes = distinct(types[ops.mask])
     half = [code for code in codes.tolist() if code >= 0 and _are_half(rank.trace.text(code))]
     return ops.where(np.isin(types, half))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
-from perfdoctor.analyzers.pd115_one_thread import location_of_threads_set
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_part
 from perfdoctor.rules import intervals as iv
 
@@ -76,7 +76,8 @@ class CpuThreads(RankAnalyzer):
     def _report_threads(
         self, rank: Rank, cpu: Mapping[str, Any], cores: Mapping[str, Any], threads: int, own: float
     ) -> Finding:
-        advised, location, omp = max(round(own), 1), location_of_threads_set(cpu), cpu.get("omp_num_threads")
+        advised, omp = max(round(own), 1), cpu.get("omp_num_threads")
+        location = captured_location(cpu.get("threads_set"))
         large = find_parallel_ops(rank, threads)
         stopped_share = _stopped_share(cpu, cores, threads)
         cost_ns = min(round(stopped_share * rank.per_step(rank.window_ns)), large.time_ns)

@@ -55,7 +55,7 @@ class InferenceMode(RankAnalyzer):
         """One finding when passes that make nodes take at least `min_share` of the step."""
         # Wrappers for training show that the recording lacks its backward passes.
         is_wrapped = not {"DDP", "FSDP"}.isdisjoint(rank.context.parallelism)
-        if rank.context.phase not in ("inference", "evaluation") or is_wrapped or differentiates(rank):
+        if not rank.context.is_forward_only or is_wrapped or differentiates(rank):
             return
         graphs = find_unused_graphs(rank.trace, trains=False)
         passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))

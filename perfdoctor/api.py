@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
 from perfdoctor.rank import Rank
 from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines
+from perfdoctor.report.report import TABLES
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
@@ -360,10 +361,12 @@ def analyze_traces(
     dask: str | None = None,
     progress: Progress | None = None,
     charts: bool = False,
+    tables: Collection[str] = TABLES,
 ) -> Report:
     """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right.
 
-    `charts` makes what a page draws at once, which spares reading a trace again for it.
+    `charts` makes what a page draws at once, which spares reading a trace again for it; `tables` are those of
+    `Report.tables` that somebody will look at.
     """
     chosen = check_options(select, ignore, device, settings, jobs)
     files = _choose_files(find(), rank)
@@ -374,6 +377,7 @@ def analyze_traces(
         rank=rank,
         whole=len(files) == 1,
         charts=charts,
+        tables=tables,
     )
     report = analyze_files(files, options, chosen, ProgressTracker(files, progress), jobs=jobs, dask=dask)
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):

@@ -7,7 +7,7 @@ may come from third parties: a rule that fails in any way becomes finding PD901 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -59,6 +59,7 @@ def diagnose_run(
     *,
     with_breakdown: bool = False,
     with_charts: bool = False,
+    tables: Collection[str] = TABLES,
 ) -> Report:
     """The Report on ranks that are all in this process.
 
@@ -69,6 +70,7 @@ def diagnose_run(
         missing: Ranks that could not be read.
         with_breakdown: Whether the report says what the steps hold, for a comparison.
         with_charts: Whether it has what the page draws.
+        tables: Which of `TABLES` it has.
 
     Raises:
         UsageError: `settings` names a rule or threshold that does not exist.
@@ -94,6 +96,7 @@ def diagnose_run(
             is_only_rank=is_only_rank,
             with_breakdown=with_breakdown,
             with_charts=with_charts,
+            tables=tables,
         )
         for rank in run.ranks
     ]
@@ -111,6 +114,7 @@ def summarize_rank(
     is_only_rank: bool = False,
     with_breakdown: bool = False,
     with_charts: bool = False,
+    tables: Collection[str] = TABLES,
 ) -> RankSummary:
     """The summary of one rank with the findings of the rules on it. Pure.
 
@@ -123,6 +127,7 @@ def summarize_rank(
             which an annotated trace needs, and leaves out what only comparisons of ranks need.
         with_breakdown: Whether to break down its steps, which takes a tenth of the time of an analysis.
         with_charts: Whether to make what the page draws.
+        tables: Which of `TABLES` to make: all of them take a tenth of the time of an analysis, too.
     """
     findings, outcomes = list(known_findings), []
     run = Run((rank,))
@@ -155,7 +160,7 @@ def summarize_rank(
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
-        tables=report_tables(rank),
+        tables=report_tables(rank, tables),
         breakdown=rank.breakdown if with_breakdown else None,
         charts=charts_of(rank, findings) if with_charts else None,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables.links import find_latest
 from perfdoctor.trace.tables.model import Ops, Trace
 
@@ -64,13 +64,10 @@ def forward_ops_of(trace: Trace) -> ForwardOps:
 
 def _innermost_around(ops: Ops, wanted: BoolArray) -> Int32Array:
     """For each op the innermost wanted op that is itself or lies around it; NONE where there is none."""
-    found = np.where(wanted, np.arange(len(ops)), NONE).astype(np.int32)
-    rows: Int64Array = np.flatnonzero(found < 0) if wanted.any() else np.empty(0, np.int64)
-    up = ops.parent[rows]
-    while len(rows):
-        inside = up >= 0
-        rows, up = rows[inside], up[inside]
-        hit = wanted[up]
-        found[rows[hit]] = up[hit]
-        rows, up = rows[~hit], ops.parent[up[~hit]]
-    return found
+    # Wanted ops and outermost ones lead to themselves, others to their parent; each round doubles the way.
+    found = np.where(wanted | (ops.parent < 0), np.arange(len(ops), dtype=np.int32), ops.parent)
+    while True:
+        further = found[found]
+        if np.array_equal(further, found):
+            return np.where(wanted[found], found, np.int32(NONE))
+        found = further

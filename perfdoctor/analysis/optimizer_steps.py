@@ -18,6 +18,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
@@ -96,7 +97,7 @@ def _last_backward_ends(trace: Trace, rows: Int64Array) -> Int64Array:
     if not len(nodes):
         return result
     nodes = nodes[np.argsort(ops.start_ns[nodes], kind="stable")]
-    stepping = np.unique(ranges.thread[rows])
+    stepping = distinct(ranges.thread[rows])
     for thread in stepping.tolist():
         mine = nodes[(ops.thread[nodes] == thread) | ~np.isin(ops.thread[nodes], stepping)]
         some = np.flatnonzero(ranges.thread[rows] == thread)

@@ -134,6 +134,7 @@ def analyze(
                 dask=dask,
                 progress=progress,
                 charts=has_page(output),
+                tables=put_out.tables,
             )
 
     # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.

@@ -66,6 +66,14 @@ class ReportOutput:
     gate: Gate | None = None
     opens: bool = False
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of the report that somebody will see."""
+        from perfdoctor.report.report import SHORT_TEXT_TABLES, TABLES
+
+        is_short = self.format == "text" and not self.files and self.verbosity <= 0
+        return SHORT_TEXT_TABLES if is_short else TABLES
+
 
 def print_analysis(report: Report, output: ReportOutput) -> None:
     """Print the report on standard output, in the format that was asked for."""

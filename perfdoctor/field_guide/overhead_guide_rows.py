@@ -93,7 +93,7 @@ def _is_graphed(traits: ProgramTraits) -> str | None:
 
 def _without_gradients(traits: ProgramTraits) -> Subject:
     """Forward passes that no backward pass follows."""
-    if traits.phase in ("inference", "evaluation"):
+    if traits.is_forward_only:
         return Subject(True, f"it is {traits.phase}")
     if traits.has_facts:
         return Subject(True, "it trains")

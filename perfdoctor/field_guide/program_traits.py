@@ -102,6 +102,11 @@ class ProgramTraits:
         return self.report.context.phase
 
     @property
+    def is_forward_only(self) -> bool:
+        """Whether it is known to update no weights."""
+        return self.report.context.is_forward_only
+
+    @property
     def parallelism(self) -> tuple[str, ...]:
         """How the program spreads over devices."""
         return self.report.context.parallelism

@@ -64,7 +64,7 @@ def tensor_cores(traits: ProgramTraits) -> Subject:
 
 def training(traits: ProgramTraits) -> Subject:
     """A program that updates weights."""
-    if traits.phase in ("inference", "evaluation"):
+    if traits.is_forward_only:
         return Subject(False, f"{traits.phase}: no weights are updated")
     optimizers = [each for each in traits.parts("optimizers") if each.get("steps")]
     if traits.phase == "training" or optimizers:

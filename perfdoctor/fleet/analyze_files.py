@@ -178,6 +178,7 @@ def _analyze_in_memory(
         missing,
         with_breakdown=options.breakdown,
         with_charts=options.charts,
+        tables=options.tables,
     )
 
 
@@ -185,7 +186,7 @@ def _reconcile_in_memory(ranks: list[Rank], failures: Sequence[FailedFile], opti
     """The same as `reconcile_ranks`, for ranks that are in memory."""
     if options.rank is not None or len(ranks) < 2:
         return ranks
-    before = list(map(pipeline.summarize_rank, ranks))
+    before = [pipeline.summarize_rank(rank, tables=()) for rank in ranks]
     after = reconcile_ranks(before, [failure.file.rank for failure in failures])
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         for warning in new.trace.warnings[len(old.trace.warnings) :]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile, TracePath
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
-from perfdoctor.report.report import TraceSummary
+from perfdoctor.report.report import TABLES, TraceSummary
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
@@ -41,6 +41,7 @@ class AnalysisOptions:
         breakdown: Whether a summary says what the steps hold, for a comparison; what is only for an annotated trace is
             left out then.
         charts: Whether a summary has what the page draws.
+        tables: Which of `TABLES` a summary has.
     """
 
     rule_ids: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class AnalysisOptions:
     read_threads: int | None = None
     breakdown: bool = False
     charts: bool = False
+    tables: Collection[str] = TABLES
 
 
 # A dataclass, because a NamedTuple would be a sequence as the summaries are, of length 2.
@@ -139,6 +141,7 @@ def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress
             is_only_rank=whole,
             with_breakdown=options.breakdown,
             with_charts=options.charts,
+            tables=options.tables,
         )
         for rank in ranks
     ]

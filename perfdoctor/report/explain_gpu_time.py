@@ -13,6 +13,7 @@ from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMSET
+from perfdoctor.trace.tables.quantiles import quantiles
 
 NEAR_ROOF_SHARE = 0.4
 """A kernel that reaches this share of its roof is near it and needs no excuse (knowledge of causes, section 4)."""
@@ -70,8 +71,9 @@ def explain_kernels(facts: SliceFacts, time: Intervals) -> str:
     if not known.all():
         sentences.append(_describe_unjudged(facts, rows[~known]))
     if known.any():
+        (median,) = quantiles(efficiency[known], (0.5,))
         sentences.append(
-            f"{facts.count(int(known.sum()), 'kernel')} at {np.median(efficiency[known]):.0%} of their roof in the "
+            f"{facts.count(int(known.sum()), 'kernel')} at {median:.0%} of their roof in the "
             f"median, most of the time in {facts.launched_by(rows[known])}."
         )
     return " ".join(sentences)

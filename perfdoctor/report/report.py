@@ -19,6 +19,8 @@ from perfdoctor.report.trial_result import Trial, TrialSummary
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
 TABLES = ("kernels", "ops", "lines", "modules", "collectives")
+SHORT_TEXT_TABLES = ("ops", "lines")
+"""The tables that the short text shows; longer ones and files show all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import links, nesting
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.quantiles import quantiles
 
 ACTIVITY, DEPENDENCY, SECOND_DEPENDENCY = range(3)
 """Slots of a node."""
@@ -70,7 +71,8 @@ class Edges:
         """The median duration of calls that do not block: what a blocking call costs the CPU besides its wait."""
         nodes = self.nodes
         durations_ns = (nodes.time_ns[nodes.call_end] - nodes.time_ns[nodes.call_start])[~nodes.blocking]
-        return int(np.median(durations_ns)) if len(durations_ns) else 0
+        # Sorting takes a tenth of the time of np.median, which partitions: many calls take equally long.
+        return int(quantiles(durations_ns, (0.5,))[0]) if len(durations_ns) else 0
 
     @cached_property
     def last_item_ends(self) -> tuple[Int32Array, Int32Array]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from perfdoctor.rank import Rank
+from perfdoctor.report.report import TABLES
+from perfdoctor.report.table import Table
 from perfdoctor.tables.collectives_table import collectives_table
 from perfdoctor.tables.kernels import kernels_table
 from perfdoctor.tables.modules import modules_table
@@ -30,25 +33,32 @@ _COLUMNS = {
 }
 
 
-def report_tables(rank: Rank) -> ReportTables:
-    """The kernels, ops, modules, collectives and lines that take most of a step.
+def report_tables(rank: Rank, names: Collection[str] = TABLES) -> ReportTables:
+    """The kernels, ops, modules, collectives and lines that take most of a step: those of the tables that are named.
 
     Modules are those with most own time: those around them take as long. A line has the share of a step that it has in
     the evidence window.
     """
+    return {name: _lines(rank) if name == "lines" else _rows_of(_MAKERS[name](rank)) for name in names}
+
+
+def _modules(rank: Rank) -> Table:
     modules = modules_table(rank, "module")
-    tables = (
-        kernels_table(rank, "name"),
-        ops_table(rank, "name"),
-        modules.sort("own_ns") if len(modules) else modules,
-        collectives_table(rank, "kind"),
-    )
-    return {
-        table.name: tuple(
-            {name: row[name] for name in _COLUMNS[table.name]} for row in table.top(MAX_ROWS).rows if row["step_ns"]
-        )
-        for table in tables
-    } | {"lines": _lines(rank)}
+    return modules.sort("own_ns") if len(modules) else modules
+
+
+_MAKERS: Mapping[str, Callable[[Rank], Table]] = {
+    "kernels": partial(kernels_table, by="name"),
+    "ops": partial(ops_table, by="name"),
+    "modules": _modules,
+    "collectives": partial(collectives_table, by="kind"),
+}
+
+
+def _rows_of(table: Table) -> tuple[Mapping[str, Any], ...]:
+    """The first rows with the columns that stand in a report, without those that take no time."""
+    columns = _COLUMNS[table.name]
+    return tuple({name: row[name] for name in columns} for row in table.top(MAX_ROWS).rows if row["step_ns"])
 
 
 def _lines(rank: Rank) -> tuple[Mapping[str, Any], ...]:

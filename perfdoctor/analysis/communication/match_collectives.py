@@ -22,6 +22,7 @@ from perfdoctor.analysis.communication.clock_alignment import (
 )
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables.quantiles import quantiles
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # A key is one number: kind and group of a collective (2^19 of them) in the bits above these, and below its sequence
@@ -267,7 +268,7 @@ def _max_partner_count(reference: Int64Array, other: Int64Array, within: int) ->
 
 def _offset_correction(differences: Int64Array) -> int:
     """What to add to the expected offset, given how partners' ends differ under it; 0 where that is only scatter."""
-    low, middle, high = np.percentile(differences, (25, 50, 75))
+    low, middle, high = quantiles(differences)
     return 0 if low <= 0 <= high else int(middle)
 
 

@@ -14,6 +14,7 @@ from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import KERNEL
 from perfdoctor.trace.tables.steps import Steps
 
@@ -48,8 +49,7 @@ def find_pass_starts(classes: KernelClasses, steps: Steps, *, on_gpu: bool) -> I
     launch_ns = trace.calls.start_ns[gpu.call[launched]]
     order = np.argsort(launch_ns, kind="stable")
     first = np.searchsorted(launch_ns[order], np.sort(begin_ns))
-    starts: Int64Array = np.unique(gpu.start_ns[launched[order[first[first < len(order)]]]])
-    return starts
+    return distinct(gpu.start_ns[launched[order[first[first < len(order)]]]])
 
 
 def time_since_pass_start(pass_start_ns: Int64Array, start_ns: Int64Array) -> Int64Array:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, SERVING_ENGINES
 from perfdoctor.analysis.context.names_in_trace import names_in_trace
 from perfdoctor.analysis.context.parallelism import parallelism_of
-from perfdoctor.analysis.context.program_phase import Phase, phase_of
+from perfdoctor.analysis.context.program_phase import FORWARD_ONLY, Phase, phase_of
 from perfdoctor.analysis.context.warm_up import StartUp, steadiness_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.gpu.generations import possible_generations
@@ -64,6 +64,11 @@ class Context:
     decodes: bool = False
     lacks_triton: bool = False
     lacks_bfloat16: bool = False
+
+    @property
+    def is_forward_only(self) -> bool:
+        """Whether it is known to update no weights: it infers or evaluates."""
+        return self.phase in FORWARD_ONLY
 
 
 UNKNOWN_CONTEXT = Context(

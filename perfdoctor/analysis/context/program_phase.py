@@ -14,6 +14,8 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables.model import Trace
 
 Phase: TypeAlias = Literal["training", "inference", "evaluation", "unknown"]
+FORWARD_ONLY: tuple[Phase, ...] = ("inference", "evaluation")
+"""The phases in which no backward pass follows, and no weights are updated."""
 
 # With fewer ops a recording shows a few calls, not a pass through a model.
 _LEAST_OPS = 10

@@ -134,5 +134,5 @@ def _belongs_to_batch(trace: Trace, steps: Steps, copies: HostCopies, batch_byte
     of_large = np.searchsorted(launches, calls.start_ns[gpu.call[large]])
     of_steps = np.searchsorted(launches, steps.intervals[:, 0])
     batches = np.concatenate((of_large, of_steps, [0]))
-    result: BoolArray = np.isin(np.searchsorted(launches, calls.start_ns[copies.calls]), batches)
+    result: BoolArray = np.isin(np.searchsorted(launches, calls.start_ns[copies.calls]), batches, kind="table")
     return result

@@ -78,8 +78,8 @@ def find_epoch_starts(trace: Trace, waits: LoaderWaits) -> BoolArray:
     is_first = np.zeros(len(waits), bool)
     previous_end_ns = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
     for events, pattern in ((trace.ops, _EPOCH_OP), (trace.frames, vocabulary.LOADER_EPOCH_FRAME)):
-        rows = trace.match_rows(events, pattern) & np.isin(events.thread, waits.thread)
-        begin_ns = np.sort(events.start_ns[rows])
+        rows = np.flatnonzero(trace.match_rows(events, pattern))
+        begin_ns = np.sort(events.start_ns[rows[np.isin(events.thread[rows], waits.thread)]])
         is_first |= np.searchsorted(begin_ns, waits.start_ns, "right") > np.searchsorted(begin_ns, previous_end_ns)
     return is_first
 

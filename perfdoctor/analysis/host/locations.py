@@ -160,7 +160,8 @@ def name_files_alike(locations: Sequence[SourceLocation | None]) -> list[SourceL
     """The locations with one name for each file: frames name it from a folder of sys.path on, lines in full."""
     files = {location.file for location in locations if location is not None}
     full = {file: next((other for other in files if other.endswith(f"/{file}")), file) for file in files}
-    return [each if each is None else replace(each, file=full[each.file]) for each in locations]
+    renamed = {each: replace(each, file=full[each.file]) for each in set(locations) if each is not None}
+    return [None if each is None else renamed[each] for each in locations]
 
 
 def _most_common_at_start(trace: Trace, thread: Int32Array, start_ns: Int64Array) -> SourceLocation | None:

@@ -28,6 +28,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct, distinct_rows
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
@@ -201,10 +202,10 @@ def label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, In
     top = nesting.outermost(ops.parent, rows)
     in_node = trace.match_rows(ops, vocabulary.AUTOGRAD_OP)[top]
     code = np.where(in_node, count + ops.name[top].astype(np.int64), ops.name[rows])
-    codes, label = np.unique(code, return_inverse=True)
-    strings = trace.strings
-    names = [_node_name(strings[each - count]) if each >= count else _op_name(strings[each]) for each in codes.tolist()]
-    return names, label.astype(np.int64), np.where(in_node, top, rows).astype(np.int32)
+    label, first = distinct_rows((code,), 2 * count)
+    strings, codes = trace.strings, code[first].tolist()
+    names = [_node_name(strings[each - count]) if each >= count else _op_name(strings[each]) for each in codes]
+    return names, label, np.where(in_node, top, rows).astype(np.int32)
 
 
 def _kernel_name(name: str) -> str:
@@ -246,7 +247,7 @@ def _collectives(trace: Trace) -> list[_Area]:
     """The collectives that threads of the CPU run, by their kind."""
     ranges = trace.ranges
     areas = []
-    for code in np.unique(ranges.name[trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)]).tolist():
+    for code in distinct(ranges.name[trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)]).tolist():
         rows = ranges.name == code
         start, end = ranges.start_ns[rows], ranges.end_ns[rows]
         areas.append(_Area(_collective_name(trace.strings[code]), iv.union(start, end), start))
@@ -257,7 +258,7 @@ def _optimizer_areas(trace: Trace) -> list[_Area]:
     """The own time of each class of optimizer, without closures in its steps."""
     ranges, steps = trace.ranges, optimizer_steps_of(trace)
     areas = []
-    for code in np.unique(ranges.name[steps.rows]).tolist():
+    for code in distinct(ranges.name[steps.rows]).tolist():
         rows = steps.rows[ranges.name[steps.rows] == code]
         name = f"{vocabulary.optimizer_class(trace.strings[code])}.step"
         areas.append(_Area(name, steps.own_time(rows), ranges.start_ns[rows]))

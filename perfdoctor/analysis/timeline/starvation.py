@@ -66,7 +66,7 @@ class Starvation:
 
     def time_after_syncs(self, calls: Int32Array) -> Intervals:
         """The idle time whose root is one of some calls."""
-        return self._time_of((self.root == StarvationRoot.SYNC) & np.isin(self.call, calls))
+        return self._time_of((self.root == StarvationRoot.SYNC) & np.isin(self.call, calls, kind="table"))
 
     def _time_of(self, rows: BoolArray) -> Intervals:
         return iv.union(self.start_ns[rows], self.end_ns[rows])

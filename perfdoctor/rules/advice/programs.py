@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from perfdoctor.analysis.context.name_signs import SERVING_ENGINES
+from perfdoctor.analysis.context.program_phase import FORWARD_ONLY
 from perfdoctor.rules.advice.advice_row import AdviceRow, When
 
 ANY = When()
 TOO_OLD_TO_COMPILE = When(lacks_triton=True)
 WITHOUT_BFLOAT16 = When(lacks_bfloat16=True)
-FORWARD = ("inference", "evaluation")
+FORWARD = FORWARD_ONLY
 ENGINES = tuple(sorted(SERVING_ENGINES))
 ZERO = ("DeepSpeed", "ZeRO")
 TORCHREC = ("torchrec", "embedding sharding")

@@ -27,14 +27,19 @@ def union(starts: Int64Array, ends: Int64Array) -> Intervals:
     Intervals that are empty or end before they start cover nothing.
     """
     covers = ends > starts
-    starts, ends = starts[covers], ends[covers]
+    if not covers.all():
+        starts, ends = starts[covers], ends[covers]
     if not len(starts):
         return EMPTY
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], ends[order]
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
     last_end = np.maximum.accumulate(ends)
     breaks = np.flatnonzero(starts[1:] > last_end[:-1])
-    return np.column_stack((starts[np.append(0, breaks + 1)], last_end[np.append(breaks, -1)]))
+    joined = np.empty((len(breaks) + 1, 2), np.int64)
+    joined[0, 0], joined[-1, 1] = starts[0], last_end[-1]
+    joined[1:, 0], joined[:-1, 1] = starts[breaks + 1], last_end[breaks]
+    return joined
 
 
 def union_of(sets: Iterable[Intervals]) -> Intervals:
