@@ -8,19 +8,21 @@ handling writes the signal's number to a pipe as soon as the signal arrives (`si
 
 The thread can do so only where the blocked call has released the GIL, as torch's waits do. Ctrl-C is left alone:
 without us it would wait for the call, too.
+
+A window that is open then is lost. Kineto's session belongs to the thread that opened it: closed by another thread it
+gives no events, and the process crashes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-
-from .save_in_fork import end_by_signal
 
 # A main thread that is not blocked runs its handler within a few ms; schedulers send SIGKILL 30 s after SIGTERM.
 PATIENCE_S = 0.5
@@ -90,6 +92,15 @@ class BlockedThreadWatch:
         before = main_thread_position()
         # A main thread that moves on without running the handler got no signal: a forked child of it did.
         return not self._handler_ran.wait(PATIENCE_S) and main_thread_position() == before
+
+
+def end_by_signal(number: int) -> None:
+    """End this process by the signal: its default action, which Python restores in the main thread only."""
+    with contextlib.suppress(Exception):
+        libc = ctypes.CDLL(None)
+        libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+        libc.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def main_thread_frame() -> FrameType | None:

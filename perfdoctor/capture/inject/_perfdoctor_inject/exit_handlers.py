@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from .blocked_thread import BlockedThreadWatch, main_thread_frame
 from .recorder import Recorder
-from .save_in_fork import end_by_signal_later, save_in_fork
 
 # Longer than saving takes; a program that ends must not wait for ever.
 SAVE_TIMEOUT_S = 20.0
@@ -27,7 +26,6 @@ class ExitHandlers:
         self._blocked_watch = BlockedThreadWatch(self._handle_sigterm, self._finish_for_blocked_thread)
         # The main thread and the watch of blocked calls may both want to save.
         self._save_lock = threading.RLock()
-        self._is_forking_to_save = False
 
     def install(self) -> None:
         """Register a handler for each way out."""
@@ -70,36 +68,20 @@ class ExitHandlers:
 
     def _handle_sigterm(self, number: int, _frame: FrameType | None) -> None:
         self._blocked_watch.on_handler_run()
-        if self._is_forking_to_save:
-            return  # the main thread runs Python again because it forks: the watching thread ends the process
         self.finish("SIGTERM")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def _finish_for_blocked_thread(self) -> None:
-        """Save in the watching thread, which must not close the open window of the blocked main thread itself."""
+        """Save all but an open window; the watching thread calls it, which must not close the main thread's window."""
         with self._save_lock:
             self.recorder.note_blocked_call(main_thread_frame())
-            if self.recorder.can_save_in_fork and self._save_in_fork():
-                self.recorder.finished = True
             self.finish("SIGTERM")
-
-    def _save_in_fork(self) -> bool:
-        self._is_forking_to_save = True
-        try:
-            end_by_signal_later(signal.SIGTERM, SAVE_TIMEOUT_S + 2)
-            return save_in_fork(lambda: self.finish("SIGTERM"), SAVE_TIMEOUT_S)
-        except Exception:
-            return False  # no such timer or signal on this system: what was written before stays
-        finally:
-            self._is_forking_to_save = False
 
     def _on_fork_in_child(self) -> None:
         """Free a forked helper of the handlers: SIGTERM must end it at once, as it would without us."""
         self._blocked_watch.close_in_child()
         self._save_lock = threading.RLock()
-        if self._is_forking_to_save:
-            return
         has_profiled = self.recorder.profiler.used
         self.recorder.on_fork_in_child()
         if has_profiled:

@@ -38,7 +38,7 @@ from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .user_code import user_location
 from .window_plan import WindowPlan
-from .window_profiler import WindowProfiler, initialized_accelerator
+from .window_profiler import WindowProfiler
 
 # A recorded step that takes this much longer than the steps before it has left the loop (evaluation, a checkpoint, the
 # end of training). Its window is closed, because the events of minutes would fill the memory.
@@ -269,13 +269,6 @@ class Recorder:
         if location:
             where = f"in {location['file']}:{location['line']} ({location['function']})"
         self._add_note(f"SIGTERM came while the program was blocked {where}")
-
-    @property
-    def can_save_in_fork(self) -> bool:
-        """Whether a forked child can save an open window of the main thread; CUDA does not survive a fork."""
-        main = threading.main_thread().ident
-        is_open = not self.finished and self.profiler.recording
-        return is_open and self._training_thread == main and initialized_accelerator() is None
 
     def on_fork_in_child(self) -> None:
         """Continue in the child of a fork: as a rank of its own when nothing is recorded yet, else as a mere helper."""
