@@ -28,6 +28,11 @@ DUPLICATE_RANK = (
 UNRECORDED_DUPLICATE = "Another process of the program trained as the same rank and was not recorded."
 
 
+# What is read there of memory, cores and waits comes from /proc.
+TESTED_PLATFORM = "linux"
+PLATFORM_NAMES = {"darwin": "macOS", "win32": "Windows"}
+
+
 def collect_notes(
     command: Sequence[str], options: CaptureOptions, folder: Path, ranks: tuple[int, ...], markers: frozenset[str]
 ) -> tuple[str, ...]:
@@ -50,12 +55,20 @@ def collect_notes(
         by_text[DUPLICATE_RANK] = list(ranks)
         for rank in ranks:
             add_unrecorded(folder, rank, UNRECORDED_DUPLICATE)
+    if sys.platform != TESTED_PLATFORM:
+        by_text[describe_untested_platform()] = list(ranks)
     missing = sorted(set(options.ranks or ()) - set(ranks))
     if missing:
         by_text.setdefault(f"rank {', '.join(map(str, missing))} was asked for and never made a step.", list(ranks))
     return tuple(
         text if len(who) == len(ranks) else f"rank {', '.join(map(str, who))}: {text}" for text, who in by_text.items()
     )
+
+
+def describe_untested_platform() -> str:
+    """What to expect of a recording on a system on which recording is not tested."""
+    name = PLATFORM_NAMES.get(sys.platform, sys.platform)
+    return f"recording is tested on Linux only; on {name}, facts about memory, CPU cores and waits are missing in part."
 
 
 def explain_empty_capture(command: Sequence[str], options: CaptureOptions, markers: frozenset[str]) -> str:

@@ -103,8 +103,13 @@ def forward_signals(child: subprocess.Popen[bytes], grace_s: float) -> Iterator[
 
 
 def terminal_signals_the_child() -> bool:
-    """Whether the child has received Ctrl-C as well: a terminal sends SIGINT to the whole foreground group."""
+    """Whether the child has received Ctrl-C as well: a terminal sends SIGINT to the whole foreground group.
+
+    On Windows a console sends it to all of its processes, and nothing else can send it.
+    """
+    if not hasattr(os, "tcgetpgrp"):
+        return True
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError):  # no terminal, or no stdin at all
         return False

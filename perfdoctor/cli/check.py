@@ -149,7 +149,12 @@ def _probe_torch() -> dict[str, Any] | Check:
     """What torch reports about itself, or the check that failed."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=_TORCH_TIMEOUT_S, check=False
+            [sys.executable, "-c", _TORCH_PROBE],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_TORCH_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return Check(

@@ -79,8 +79,8 @@ def _available_bytes() -> int:
     available = _system_available_bytes()
     with suppress(OSError, ValueError):
         cgroup = Path("/sys/fs/cgroup")
-        limit = int((cgroup / "memory.max").read_text())  # "max" where there is no limit: a ValueError
-        used = int((cgroup / "memory.current").read_text())
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))  # "max" where there is no limit: a ValueError
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
         cached = _read_number(cgroup / "memory.stat", "inactive_file")
         available = min(available, limit - used + cached)
     return max(available, 0)
@@ -100,7 +100,7 @@ def _read_number(path: Path, name: str) -> int:
     Raises:
         ValueError: no line begins with that name.
     """
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="ascii").splitlines():
         words = line.split()
         if words[:1] == [name]:
             return int(words[1])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 
@@ -182,7 +181,26 @@ def test_a_folder_without_traces_is_refused(perfdoctor):
     assert "empty" in ended.line
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.nonroot
+def test_a_report_is_not_written_where_nobody_may_write(perfdoctor, stalled, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    ended = perfdoctor("analyze", stalled, "-o", "closed/r.md")
+    assert ended.code == 2
+    assert "closed/r.md cannot be written (Permission denied)" in ended.err
+
+
+@pytest.mark.nonroot
+def test_a_program_is_not_run_where_it_could_not_be_recorded(perfdoctor, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    (tmp_path / "train.py").write_text("print('has run')")
+    ended = perfdoctor("run", "--out", "closed/capture", "train.py")
+    assert ended.code == 2
+    assert "closed/capture" in ended.line
+    assert "ermission denied" in ended.line
+    assert "has run" not in ended.out
+
+
+@pytest.mark.nonroot
 def test_a_trace_without_permission_is_refused(perfdoctor, stalled):
     stalled.chmod(0)
     ended = perfdoctor("analyze", stalled)

@@ -158,7 +158,7 @@ def test_an_empty_folder_and_an_empty_pattern_are_refused(tmp_path: Path) -> Non
         find_traces([tmp_path / "*.json"])
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may list everything")
+@pytest.mark.nonroot
 def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0)
     try:

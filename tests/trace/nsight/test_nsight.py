@@ -490,7 +490,7 @@ def test_a_database_that_is_being_written_is_one_sentence(tmp_path: Path) -> Non
     assert len(read(path).gpu) == 15
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.nonroot
 def test_a_database_without_permission_is_one_sentence(tmp_path: Path) -> None:
     path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     path.chmod(0)
