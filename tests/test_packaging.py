@@ -79,10 +79,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, built from a copy of the tree: setuptools leaves its own folders beside what it builds."""
     skip_unless_buildable()
     copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
-    for name in ("perfdoctor", "analyzers"):
+    for name in ("perfdoctor", "analyzers", "build_backend"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, copy)
     return zipfile.ZipFile(next(out.glob("perfdoctor-*.whl")))
