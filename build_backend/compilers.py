@@ -57,14 +57,10 @@ def run_compiler(compiler: Compiler, sources: list[Path], out: Path, extra: tupl
     Raises:
         CompilerError: with the compiler's first line of complaint.
     """
-<<<<<<< HEAD
     flags = [flag for flag in LIBRARY_FLAGS if flag != "-fPIC" or compiler.sys_platform != "win32"]
-    command = [*compiler.command, *flags, *extra, "-o", str(out), *map(str, sources)]
-=======
     # macOS writes the library's path at its building into it, unless it is given a name.
     named = [f"-Wl,-install_name,@rpath/{out.name}"] if compiler.sys_platform == "darwin" else []
-    command = [*compiler.command, *LIBRARY_FLAGS, *named, *extra, "-o", str(out), *map(str, sources)]
->>>>>>> pack
+    command = [*compiler.command, *flags, *named, *extra, "-o", str(out), *map(str, sources)]
     environment = os.environ | {"MACOSX_DEPLOYMENT_TARGET": OLDEST_MACOS}
     try:
         done = subprocess.run(
