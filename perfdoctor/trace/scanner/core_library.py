@@ -32,13 +32,13 @@ class LibraryError(Exception):
     """The library cannot be used; the text says why, and what to do."""
 
 
-def load_library(folder: Path = _FOLDER) -> ctypes.CDLL:
-    """The library in a folder.
+def load_library(folder: Path | None = None) -> ctypes.CDLL:
+    """The library in a folder, which is the one of this file where none is named.
 
     Raises:
         LibraryError: it is not there, was built for another platform or from other sources, or the system refuses it.
     """
-    library = _try_to_load(folder)
+    library = _try_to_load(folder or _FOLDER)
     if isinstance(library, LibraryError):
         raise library
     return library

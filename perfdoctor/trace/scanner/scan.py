@@ -135,7 +135,7 @@ class Scanner:
         self.words, self.pairs = Interner(14, 1 << 20), Interner(8, 1 << 14)
         self._tags, self._keys = Interner(8, 1 << 12), Interner(_KEY_BITS, at.MOST_KEYS * at.LONGEST_KEY + _SPARE)
         self._key = self._number_keys()
-        self._blank = np.full(plan.slots, at.NONE, np.int64)
+        self._blank = np.full(at.MOST_SLOTS, at.NONE, np.int64)
         self._blank[[at.START, at.DURATION, at.PID, at.TID]] = at.NOTHING
         if plan.optional_duration:
             self._blank[at.DURATION] = 0

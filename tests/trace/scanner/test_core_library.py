@@ -63,7 +63,7 @@ def test_codes_are_those_of_the_header() -> None:
                 seen += 1
     assert seen > 35
     assert layout.KEY["pattern"].shape == (64,)
-    assert (layout.KEY.itemsize, layout.PLACE.itemsize) == (2 * 16 + 2 * 8 + 8 + 64, 16)
+    assert (layout.KEY.itemsize, layout.PLACE.itemsize) == (2 * 16 + 4 * 8 + 8 + 64, 16)
 
 
 def test_without_a_file_one_sentence_says_what_to_do(tmp_path: Path) -> None:
@@ -106,8 +106,7 @@ def test_where_the_library_is_missing_check_says_so_and_traces_are_read(tmp_path
 import sys
 from pathlib import Path
 from perfdoctor.trace.scanner import core_library
-core_library.load_library.__defaults__ = (Path({str(tmp_path)!r}),)
-core_library.find_problem.__globals__["_FOLDER"] = Path({str(tmp_path)!r})
+core_library._FOLDER = Path({str(tmp_path)!r})
 from perfdoctor.cli.main import main
 sys.argv = ["perfdoctor", *sys.argv[1:]]
 sys.exit(main())

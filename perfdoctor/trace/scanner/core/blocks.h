@@ -11,9 +11,9 @@
 #include <immintrin.h>
 /* The functions from here to END_OF_VARIANT may use these instructions, whatever the file is compiled for. */
 #if defined(VARIANT_AVX512)
-#define INSTRUCTIONS "avx512f,avx512bw,avx512vl,avx512dq,avx2,bmi,bmi2,lzcnt,popcnt"
+#define INSTRUCTIONS "avx512f,avx512bw,avx512vl,avx512dq,avx2,bmi,bmi2,lzcnt,popcnt,pclmul"
 #else
-#define INSTRUCTIONS "avx2,bmi,bmi2,lzcnt,popcnt"
+#define INSTRUCTIONS "avx2,bmi,bmi2,lzcnt,popcnt,pclmul"
 #endif
 #define PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)

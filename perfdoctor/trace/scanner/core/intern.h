@@ -7,23 +7,36 @@
 
 #define SPARE 128 /* bytes that stay free at the end of an arena: strings are written and compared 64 bytes at a time */
 
-/* A hash of bytes, eight at a time; what follows them is readable but does not count. */
+/* A number for up to 64 bytes: each eight of them times an odd number. Independent products, none of which waits for
+ * another, and no branch that depends on the length, which is hard to foresee. */
+INLINE uint64_t multiply_words(place p, int64_t length) {
+    static const uint64_t odd[8] = {
+        0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93,
+        0xA0761D6478BD642F, 0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3,
+    };
+#if defined(VARIANT_AVX512)
+    __m512i words = _mm512_maskz_loadu_epi8(~(uint64_t)0 >> (64 - length), p);
+    return (uint64_t)_mm512_reduce_add_epi64(_mm512_mullo_epi64(words, _mm512_loadu_si512(odd)));
+#else
+    uint64_t sum = 0;
+    for (int part = 0; part < 8; part++) {
+        int64_t rest = length - 8 * part;
+        uint64_t word = load_eight(p + 8 * part);
+        uint64_t kept = rest >= 8 ? ~(uint64_t)0 : bits_below(rest > 0 ? 8 * (int)rest : 0);
+        sum += (word & kept) * odd[part];
+    }
+    return sum;
+#endif
+}
+
+/* A hash of bytes; what follows them is readable but does not count. */
 INLINE uint64_t hash_bytes(place p, int64_t length) {
-    static const uint64_t odd[] = {0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93};
-    uint64_t mixed = (uint64_t)length * odd[0];
-    /* Four independent products: one after the other they would wait for each other. */
-    for (; length >= 32; length -= 32, p += 32) {
-        uint64_t sum = 0;
-        for (int part = 0; part < 4; part++) sum += (load_eight(p + 8 * part) ^ odd[3 - part]) * odd[part];
-        mixed = (mixed ^ mixed >> 29) * odd[0] + (sum ^ sum >> 32);
-    }
-    for (; length > 0; length -= 8, p += 8) {
-        uint64_t word = load_eight(p);
-        if (length < 8) word &= bits_below(8 * (int)length);
-        mixed = (mixed ^ mixed >> 29 ^ word) * odd[0];
-    }
-    mixed ^= mixed >> 32;
-    mixed *= odd[1];
+    const uint64_t odd = 0x9E3779B97F4A7C15;
+    uint64_t mixed = (uint64_t)length * odd;
+    for (; UNLIKELY(length > 64); length -= 64, p += 64) mixed = (mixed ^ mixed >> 29) * odd + multiply_words(p, 64);
+    if (LIKELY(length > 0)) mixed ^= multiply_words(p, length);
+    /* The lowest bits of a product depend on the lowest bits of each word alone. */
+    mixed = (mixed ^ mixed >> 32) * odd;
     return mixed ^ mixed >> 29;
 }
 

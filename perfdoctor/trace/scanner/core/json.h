@@ -228,8 +228,14 @@ INLINE place skip_unwanted(struct reader *reader, place p) {
 
 /* Bits that are set from each odd one of these on to the next one, which is not. */
 INLINE uint64_t fill_between(uint64_t bits) {
+#if defined(VARIANT_AVX512) || defined(VARIANT_AVX2)
+    /* A product without carries by ones alone is the sum, without carries, of all bits up to each. */
+    __m128i product = _mm_clmulepi64_si128(_mm_set_epi64x(0, (int64_t)bits), _mm_set1_epi8(-1), 0);
+    return (uint64_t)_mm_cvtsi128_si64(product);
+#else
     for (int by = 1; by < 64; by *= 2) bits ^= bits << by;
     return bits;
+#endif
 }
 
 /* Where the bracket at p is closed, if what lies between is well formed; `skip_nested` tells. */

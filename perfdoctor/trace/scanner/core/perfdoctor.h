@@ -97,8 +97,8 @@ struct perfdoctor_key {
     struct {
         int64_t action, slot;
     } of[2];
-    int64_t follows[2];
-    int64_t length; /* bytes of the pattern; 0 where there is none */
+    int64_t follows[2][2]; /* of each the last one, and the one before it that was another */
+    int64_t length;        /* bytes of the pattern; 0 where there is none */
     uint8_t pattern[PERFDOCTOR_PATTERN];
 };
 
@@ -109,7 +109,7 @@ struct perfdoctor_scan {
     int64_t last; /* place in the text at which to stop, between two events */
     struct perfdoctor_table *keys, *words, *tags, *pairs;
     struct perfdoctor_key *key; /* PERFDOCTOR_KEYS + 1; the last one stands for keys without a number */
-    const int64_t *blank;       /* a record before an event is read */
+    const int64_t *blank;       /* a record before an event is read, PERFDOCTOR_SLOTS */
     int64_t slots;
     int64_t common; /* slots from this one on are filled by few events; those that fill this one make a row aside */
     int64_t aside;  /* the kind of the rows aside */
@@ -119,7 +119,7 @@ struct perfdoctor_scan {
     int64_t *rows;          /* for each kind and column `batch` numbers */
     int64_t batch;
     int64_t *filled;  /* rows of each kind */
-    int64_t *record;  /* the values of the event that is read; `slots` of them */
+    int64_t *record;  /* the values of the event that is read, PERFDOCTOR_SLOTS */
     int64_t position; /* results: how far it came, events, and events with a phase, so far */
     int64_t seen, phases;
 };

@@ -17,7 +17,8 @@ static uint64_t read_saved_state(void) {
 /* Intel, Architecture Instruction Set Extensions Programming Reference, chapter 1.5: bits of leaf 1 and of leaf 7. */
 static int has_avx2_and_more(int avx512) {
     uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
+    uint32_t first = bit_OSXSAVE | bit_PCLMUL | bit_POPCNT;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & first) != first) return 0;
     uint64_t registers = avx512 ? 0xE6 : 0x06; /* XMM and YMM; masks and ZMM too */
     if ((read_saved_state() & registers) != registers) return 0;
     uint32_t wanted = bit_AVX2 | bit_BMI | bit_BMI2;

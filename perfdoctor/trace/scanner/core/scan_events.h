@@ -45,15 +45,17 @@ COLD place look_up_key(struct run *run, place p, int64_t *number) {
 /* The number of the key at p, and the place of its value. Events are alike: what followed the key before the last time
  * is what follows it now, nearly always. */
 INLINE place read_key(struct run *run, place p, int64_t *number) {
-    int64_t *follows = &run->scan.key[run->before].follows[run->inside];
-    int64_t guess = *follows;
-    const struct perfdoctor_key *key = &run->scan.key[guess];
-    if (LIKELY(key->length && is_same(p, key->pattern, key->length))) {
-        *number = guess;
-        return skip_spaces(p + key->length);
+    int64_t *follows = run->scan.key[run->before].follows[run->inside];
+    for (int guess = 0; guess < 2; guess++) {
+        const struct perfdoctor_key *key = &run->scan.key[follows[guess]];
+        if (LIKELY(is_same(p, key->pattern, key->length) && key->length)) {
+            *number = follows[guess];
+            if (guess) follows[1] = follows[0], follows[0] = *number;
+            return skip_spaces(p + key->length);
+        }
     }
     p = look_up_key(run, p, number);
-    if (p) *follows = *number;
+    if (p) follows[1] = follows[0], follows[0] = *number;
     return p;
 }
 
@@ -165,9 +167,7 @@ INLINE int64_t commit_event(struct run *run) {
 /* Read and commit the event at p; returns where the next may begin: past the comma, or at the closing bracket. */
 INLINE place scan_event(struct run *run, place p) {
     if (UNLIKELY(*p != '{')) return *p == ']' ? give_up(&run->reader, PERFDOCTOR_CLOSED) : fail(&run->reader, p);
-    /* The event before is still in the record: its bits tell how much must be wiped. */
-    int64_t used = run->seen >> run->scan.common ? run->scan.slots : run->scan.common;
-    memcpy(run->scan.record, run->scan.blank, (size_t)used * sizeof(int64_t));
+    memcpy(run->scan.record, run->scan.blank, PERFDOCTOR_SLOTS * sizeof(int64_t));
     run->seen = 0;
     run->before = PERFDOCTOR_KEYS;
     run->inside = 0;
@@ -181,7 +181,7 @@ INLINE place scan_event(struct run *run, place p) {
 }
 
 int64_t SCAN_EVENTS(struct perfdoctor_scan *scan) {
-    struct run run = {.reader = {.end = scan->text + scan->end}, .scan = *scan, .seen = ~(uint64_t)0};
+    struct run run = {.reader = {.end = scan->text + scan->end}, .scan = *scan};
     /* Behind the text where all of it is asked for: nothing ends there. */
     int64_t stop = scan->last <= scan->end ? scan->last : scan->end + PERFDOCTOR_PAD;
     place p = scan->text + scan->begin, last = scan->text + stop;
