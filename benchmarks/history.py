@@ -183,7 +183,7 @@ def measure_ratios(folder: Path, rounds: int, text_bytes: int) -> dict[str, floa
 
 
 def describe_machine() -> str:
-    """Processor, cores and Python, as far as they are not another run's business."""
+    """The system, processor, cores and Python that runs have in common which are compared."""
     names = {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()}
     return "{system} {machine}, {cores} cores, Python {python}".format(**names, cores=os.cpu_count())
 

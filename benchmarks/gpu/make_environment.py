@@ -183,7 +183,7 @@ def provide_library(root: Path, python: str, wheels: Path | None, seconds: float
     """Put the C library into the tree: the one that came with the wheels, else one built by this machine's compiler.
 
     Returns:
-        Where it is from, or why there is none: then traces are read by Python, 15 times as slowly.
+        Where it is from, or why there is none: then traces are read by Python, 20 times as slowly.
     """
     carried = wheels / LIBRARY if wheels else None
     if carried is not None and carried.is_file():

@@ -167,8 +167,20 @@ def _print_internal_error(error: Exception, args: list[str]) -> None:
     at = f" ({os.path.basename(where[0].filename)}:{where[0].lineno})" if where else ""
     _print_error(
         f"internal error, which is our fault: {type(error).__name__}: {clean_line(str(error))}{at}; "
-        "run again with PERFDOCTOR_DEBUG=1 and report what it prints"
+        f"run again with PERFDOCTOR_DEBUG=1 and report what it prints{_where_to_report()}"
     )
+
+
+def _where_to_report() -> str:
+    """The page for reports, as the installed package names it; empty where that cannot be read."""
+    from importlib.metadata import metadata
+
+    with suppress(Exception):  # the fault that is reported matters more
+        for line in metadata("perfdoctor").get_all("Project-URL") or ():
+            name, _, address = line.partition(", ")
+            if name == "Issues":
+                return f" at {clean_line(address)}"
+    return ""
 
 
 def _print_error(message: str) -> None:

@@ -119,7 +119,7 @@ def test_a_fault_of_ours_is_exit_code_3_and_says_how_to_report_it(perfdoctor, mo
     assert ended.code == 3
     assert "internal error" in ended.line
     assert "KeyError" in ended.line
-    assert "PERFDOCTOR_DEBUG=1" in ended.line
+    assert "PERFDOCTOR_DEBUG=1 and report what it prints at https://" in ended.line
     assert "\x1b" not in ended.err
     monkeypatch.setenv("PERFDOCTOR_DEBUG", "1")
     assert "Traceback" in perfdoctor("analyze", stalled).err
