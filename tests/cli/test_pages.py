@@ -77,6 +77,7 @@ def test_without_a_page_there_is_nothing_to_open(perfdoctor, stalled):
 
 
 def test_a_run_leaves_a_page_beside_its_report_and_opens_it(perfdoctor, training, short, opened):
+    pytest.importorskip("torch")
     ended = perfdoctor("run", "--out", "capture", "--open", *short, training)
     assert ended.code == 0
     assert "perfdoctor: with charts and tables, as a page: capture/report.html\n" in ended.err
@@ -89,6 +90,7 @@ def test_a_run_leaves_a_page_beside_its_report_and_opens_it(perfdoctor, training
 
 
 def test_a_page_that_fails_costs_the_run_a_line(perfdoctor, training, short, monkeypatch):
+    pytest.importorskip("torch")
     monkeypatch.setattr(html, "page_data", lambda _: 1 / 0)
     ended = perfdoctor("run", "--out", "capture", *short, training)
     assert ended.code == 0
