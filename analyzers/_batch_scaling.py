@@ -21,6 +21,7 @@ from perfdoctor.rules import intervals as iv
 from perfdoctor.savings.apply_edits import lengthen_items
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY
+from perfdoctor.trace.tables.nesting import outermost, own_durations
 from perfdoctor.trace.tables.quantiles import quantiles
 
 _PRODUCT = r"^aten::(mm|addmm|bmm|baddbmm|mkl_linear|linear)$"
@@ -225,9 +226,7 @@ def _scale_cpu_step(rank: Rank) -> tuple[StepRange, Intervals]:
     parts = rank.account.parts
     outside = iv.union_of((rank.loader_waits.intervals, parts["idle_unexplained"]))
     outside_ns = rank.per_step(iv.total(iv.intersect(outside, rank.window)))
-    inside = np.flatnonzero(ops.parent != NONE)
-    children_ns = np.bincount(ops.parent[inside], ops.dur_ns[inside], minlength=len(ops)).astype(np.int64)
-    own_ns = np.maximum(ops.dur_ns - children_ns - _FRAMEWORK_NS, 0)
+    own_ns = np.maximum(own_durations(ops.parent, ops.dur_ns) - _FRAMEWORK_NS, 0)
     own_ns[~_in_passes(rank)] = 0
     by_name = _growth_by_name(rank)
     growth = np.array([by_name.get(name, (2.0, 2.0)) for name in trace.strings])[ops.name] - 1
@@ -243,13 +242,9 @@ def _scale_cpu_step(rank: Rank) -> tuple[StepRange, Intervals]:
 def _in_passes(rank: Rank) -> BoolArray:
     """For each op whether it ran in the window, within an op that the program itself called outside of optimizers."""
     ops = rank.trace.ops
-    found = np.zeros(len(ops) + 1, bool)
-    found[ops_of_program(rank.trace, rank.window)] = True
-    up = ops.parent.copy()
-    while (up >= 0).any():
-        found[:-1] |= np.where(up >= 0, found[up], False)
-        up = np.where(up >= 0, ops.parent[up], NONE)
-    return found[:-1]
+    is_called = np.zeros(len(ops), bool)
+    is_called[ops_of_program(rank.trace, rank.window)] = True
+    return is_called[outermost(ops.parent, np.arange(len(ops), dtype=np.int32))]
 
 
 def _growth_by_name(rank: Rank) -> dict[str, tuple[float, float]]:

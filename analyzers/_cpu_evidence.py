@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace
 from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.tables.nesting import own_durations
 
 # An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
 _LEAST_NS = 5_000
@@ -17,11 +18,7 @@ _LEAST_NS = 5_000
 
 def own_time_of(trace: Trace) -> Int64Array:
     """The time of each op without the ops inside: a convolution allocates its result, and computes after that."""
-    ops = trace.ops
-    inside = np.flatnonzero(ops.parent != NONE)
-    children_ns = np.bincount(ops.parent[inside], ops.dur_ns[inside], minlength=len(ops.parent))
-    own_ns: Int64Array = ops.dur_ns - children_ns.astype(np.int64)
-    return own_ns
+    return own_durations(trace.ops.parent, trace.ops.dur_ns)
 
 
 def computing_ops(rank: Rank) -> BoolArray:

@@ -18,6 +18,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.nesting import own_durations
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
 _LOSS_OP = (
@@ -202,8 +203,8 @@ def _time_by_category(rank: Rank) -> dict[str, float]:
     ops = rank.trace.ops
     if not len(ops):
         return {}
-    inner_ns = np.bincount(ops.parent[ops.parent >= 0], ops.dur_ns[ops.parent >= 0], len(ops))
-    own_ns = np.bincount(ops.name, np.maximum(ops.dur_ns - inner_ns, 0), len(rank.trace.strings))
+    of_ops_ns = np.maximum(own_durations(ops.parent, ops.dur_ns), 0)
+    own_ns = np.bincount(ops.name, of_ops_ns, len(rank.trace.strings))
     found: dict[str, float] = {}
     for code in np.flatnonzero(own_ns).tolist():
         category = str(classify_op(rank.trace.strings[code]))

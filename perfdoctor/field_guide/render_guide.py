@@ -7,18 +7,16 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import orjson
 
-from perfdoctor.errors import UsageError
 from perfdoctor.field_guide.guide_answers import ANSWER_KINDS, Guide, GuideAnswer
 from perfdoctor.field_guide.guide_table import ROWS
 from perfdoctor.reporters.clean_text import clean_line, shorten_end
 from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.reporters.json_ import render_plain
-from perfdoctor.reporters.output import open_atomically, write_stdout
+from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
 from perfdoctor.reporters.write_report import terminal_for
 
 GUIDE_SUFFIXES = (".json", ".md", ".txt")
@@ -40,10 +38,7 @@ def guide_suffix_of(path: str | os.PathLike[str]) -> str:
     Raises:
         UsageError: It ends in none of them.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in GUIDE_SUFFIXES:
-        raise UsageError(f"{path}: the suffix of a guide's file must be one of {', '.join(GUIDE_SUFFIXES)}")
-    return suffix
+    return find_suffix(path, GUIDE_SUFFIXES, "a guide's file")
 
 
 def save_guide(guide: Guide, path: str | os.PathLike[str], kinds: Sequence[str] = ()) -> None:
@@ -60,9 +55,7 @@ def save_guide(guide: Guide, path: str | os.PathLike[str], kinds: Sequence[str] 
         UsageError: The suffix is another one.
         InputError: The file cannot be written.
     """
-    text = render_guide(guide, guide_suffix_of(path), kinds)
-    with open_atomically(path) as out:
-        out.write(text.encode(errors="replace"))
+    save_text(path, render_guide(guide, guide_suffix_of(path), kinds))
 
 
 def print_guide(guide: Guide, *, color: bool | None = None, verbosity: int = 0, kinds: Sequence[str] = ()) -> None:

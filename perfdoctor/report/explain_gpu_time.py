@@ -13,6 +13,7 @@ from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMSET
+from perfdoctor.trace.tables.nesting import own_durations
 from perfdoctor.trace.tables.quantiles import quantiles
 
 NEAR_ROOF_SHARE = 0.4
@@ -99,10 +100,7 @@ def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
 
 def _explain_cpu_ops(facts: SliceFacts, time: Intervals, noun: str) -> str:
     ops = facts.trace.ops
-    inside_ns = iv.overlap(ops.start_ns, ops.end_ns, time)
-    nested = ops.parent >= 0
-    of_children_ns = np.bincount(ops.parent[nested], weights=inside_ns[nested], minlength=len(ops))
-    own_ns = inside_ns - of_children_ns.astype(np.int64)
+    own_ns = own_durations(ops.parent, iv.overlap(ops.start_ns, ops.end_ns, time))
     rows = np.flatnonzero(own_ns > 0)
     names = facts.ops_named(rows, own_ns[rows], 3)
     return (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from perfdoctor.errors import InputError
+from perfdoctor.errors import InputError, UsageError
 
 
 def write_stdout(text: str) -> None:
@@ -35,6 +35,34 @@ def discard_stdout() -> None:
     """Redirect standard output to nowhere: what is left in its buffer would fail again when it is flushed at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def find_suffix(path: str | os.PathLike[str], suffixes: Sequence[str], what: str = "an output file") -> str:
+    """The longest of some suffixes that a file name ends in.
+
+    Args:
+        path: The file.
+        suffixes: The suffixes, in lower case.
+        what: What has the suffix, for the message.
+
+    Raises:
+        UsageError: It ends in none of them.
+    """
+    name = Path(path).name.lower()
+    for suffix in sorted(suffixes, key=len, reverse=True):
+        if name.endswith(suffix):
+            return suffix
+    raise UsageError(f"{path}: the suffix of {what} must be one of {', '.join(suffixes)}")
+
+
+def save_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text to a file, which appears whole or not at all.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    with open_atomically(path) as out:
+        out.write(text.encode(errors="replace"))
 
 
 @contextmanager

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdoctor.errors import UsageError
-from perfdoctor.reporters.output import open_atomically, write_stdout
+from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
 
 if TYPE_CHECKING:
     from perfdoctor.comparison.comparison import Comparison
@@ -22,10 +20,7 @@ def comparison_suffix_of(path: str | os.PathLike[str]) -> str:
     Raises:
         UsageError: It ends in none of them.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise UsageError(f"{path}: the suffix of a comparison must be one of {', '.join(SUFFIXES)}")
-    return suffix
+    return find_suffix(path, SUFFIXES, "a comparison")
 
 
 def save_comparison(comparison: Comparison, path: str | os.PathLike[str], *, verbosity: int = 0) -> None:
@@ -35,9 +30,7 @@ def save_comparison(comparison: Comparison, path: str | os.PathLike[str], *, ver
         UsageError: The suffix is none of SUFFIXES.
         InputError: The file cannot be written.
     """
-    text = render_comparison(comparison, comparison_suffix_of(path), verbosity)
-    with open_atomically(path) as out:
-        out.write(text.encode(errors="replace"))
+    save_text(path, render_comparison(comparison, comparison_suffix_of(path), verbosity))
 
 
 def render_comparison(comparison: Comparison, suffix: str, verbosity: int = 0) -> str:

@@ -12,8 +12,7 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO
 
-from perfdoctor.errors import UsageError
-from perfdoctor.reporters.output import open_atomically, write_stdout
+from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
 from perfdoctor.reporters.render_options import DEFAULT_OPTIONS, RenderOptions
 
 if TYPE_CHECKING:
@@ -61,11 +60,7 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
     Raises:
         UsageError: It ends in none of them.
     """
-    name = Path(path).name.lower()
-    for suffix in sorted(SUFFIXES, key=len, reverse=True):
-        if name.endswith(suffix):
-            return suffix
-    raise UsageError(f"{path}: the suffix of an output file must be one of {', '.join(SUFFIXES)}")
+    return find_suffix(path, SUFFIXES)
 
 
 def save_report(
@@ -91,9 +86,7 @@ def save_report(
 
         export_chrome_trace(report, path, rank=rank)
         return
-    text = render_report(report, suffix, options)
-    with open_atomically(path) as out:
-        out.write(text.encode(errors="replace"))
+    save_text(path, render_report(report, suffix, options))
 
 
 def render_report(report: Report, suffix: str, options: RenderOptions = DEFAULT_OPTIONS) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdoctor.errors import UsageError
-from perfdoctor.reporters.output import open_atomically, write_stdout
+from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
 
 if TYPE_CHECKING:
     from perfdoctor.report.table import Table
@@ -25,10 +23,7 @@ def table_suffix_of(path: str | os.PathLike[str]) -> str:
     Raises:
         UsageError: It ends in none of them.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in TABLE_SUFFIXES:
-        raise UsageError(f"{path}: the suffix of a table's file must be one of {', '.join(TABLE_SUFFIXES)}")
-    return suffix
+    return find_suffix(path, TABLE_SUFFIXES, "a table's file")
 
 
 def save_table(table: Table, path: str | os.PathLike[str]) -> None:
@@ -40,9 +35,7 @@ def save_table(table: Table, path: str | os.PathLike[str]) -> None:
         UsageError: The suffix is another one.
         InputError: The file cannot be written.
     """
-    text = render_table_as(table, table_suffix_of(path))
-    with open_atomically(path) as out:
-        out.write(text.encode(errors="replace"))
+    save_text(path, render_table_as(table, table_suffix_of(path)))
 
 
 def render_table_as(table: Table, suffix: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.trace.scanner import core_library
-from perfdoctor.trace.tables.nesting import innermost, outermost, parents
+from perfdoctor.trace.tables.nesting import innermost, outermost, own_durations, parents
 
 pytestmark = pytest.mark.usefixtures("each_way")
 
@@ -156,3 +156,15 @@ def test_events_that_all_overlap_take_no_quadratic_time() -> None:
     start = np.arange(count, dtype=np.int64)
     parent = parents(start, start + count, np.zeros(count, np.int32))
     assert parent.tolist() == list(range(-1, count - 1))
+
+
+def test_own_durations_leave_out_what_is_right_inside():
+    parent = np.array([-1, 0, 1, 0, -1], np.int32)
+    dur_ns = np.array([100, 40, 30, 10, 7])
+    assert own_durations(parent, dur_ns).tolist() == [50, 10, 30, 10, 7]
+
+
+def test_own_durations_add_up_to_those_of_outermost_events():
+    parent = np.array([-1, 0, 1, -1, 3, 3], np.int32)
+    dur_ns = np.array([2**52 + 1, 2**51, 2**50 - 1, 9, 4, 5])
+    assert own_durations(parent, dur_ns).sum() == dur_ns[parent < 0].sum()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .run_totals import UNPROFILED_WINDOWS
 from .tracebacks import OWN_FOLDER, remove_own_frames
 from .user_code import Location, constructor_location, user_location
 
@@ -26,8 +27,6 @@ ANOMALY, PROFILER, NVTX, GRADCHECK, DETERMINISTIC = (
     "gradcheck",
     "deterministic algorithms",
 )
-# Windows whose steps run without our profiler, after the warm-up of the program.
-UNPROFILED = ("base", "after")
 # Frames between the setter of anomaly detection and whoever asks for it.
 _SETTERS = ("torch.autograd.anomaly_mode", "contextlib")
 
@@ -70,7 +69,7 @@ class DebugSwitches:
         if torch.are_deterministic_algorithms_enabled():
             self._seen.add(DETERMINISTIC)
         self._total_steps += 1
-        if window in UNPROFILED:
+        if window in UNPROFILED_WINDOWS:
             self._unprofiled_steps += 1
             self._ns.update(self._step_ns)
         if self._seen:
