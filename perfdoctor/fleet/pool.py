@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from perfdoctor.errors import InputError, UsageError
@@ -18,6 +17,7 @@ from perfdoctor.fleet.read_progress import ProgressTracker
 from perfdoctor.fleet.worker import PROGRESS, READY, USAGE_ERROR
 from perfdoctor.fleet.worker_count import estimate_worker_bytes, memory_budget_bytes
 from perfdoctor.fleet.worker_process import WorkerProcess, can_copy_process, copy_process, start_process
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 _POLL_SECONDS = 0.2
 
@@ -59,7 +59,7 @@ def analyze_in_processes(
         pool.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _ReadBytes:
     """Event: a worker has read so much of its file."""
 
@@ -67,7 +67,7 @@ class _ReadBytes:
     total_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Finished:
     """Event: a file was analysed, or cannot be."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from perfdoctor.fleet.discover import TraceFile
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.io.stream import Progress as ReadCallback
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FileProgress:
     """How far the reading of the files is: `done_bytes` of `total_bytes` (None where unknown) of file `number`.
 

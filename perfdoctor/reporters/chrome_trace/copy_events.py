@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.trace import arrays
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_value
@@ -54,7 +55,7 @@ _copy = Native(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Changes:
     """What changes in the events of a file.
 
