@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rules import (
     BoolArray,
@@ -52,7 +53,7 @@ _FLOAT64_ADVICE = "Make these {}s float32: they are float64, usually by accident
 _MIN_GROUP_CHANNELS = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class MissedKernels:
     """Kernels of one category and operand type in the window that run on CUDA cores (verdict "no").
 

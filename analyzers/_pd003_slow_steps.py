@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import BoolArray, FloatArray, Int64Array, Rank, nesting, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Ops, Ranges
@@ -20,7 +20,7 @@ _MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}|{vocabulary.OWN_M
 _ANNOTATION_SHARE = 0.8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class SlowSteps:
     """The slow ones of some steps.
 

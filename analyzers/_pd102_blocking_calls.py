@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import NONE, BoolArray, Int32Array, Rank, Trace, nesting, vocabulary
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import MEMCPY
@@ -58,7 +58,7 @@ _READERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
 _Texts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.object_]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class BlockingCalls:
     """The blocking calls of the window, one row each, sorted by start.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import HOT_PATH, Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
@@ -19,7 +19,7 @@ _LEAST_OTHER_SHARE = 0.1
 _MODEL_CODE = re.compile(r"^nn\.Module: |^torch/nn/modules/")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PauseWork:
     """What the CPU does in pauses.
 

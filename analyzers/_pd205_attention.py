@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rules import BoolArray, GpuQuery, Int8Array, Int32Array, Int64Array, Rank, Trace, nesting, occurring
 from perfdoctor.rules.kernel_ranges import (
@@ -36,7 +36,7 @@ _BACKWARD_SEQUENCE = (_PRODUCT, _PRODUCT, _SOFTMAX_BACKWARD, _PRODUCT, _PRODUCT)
 _ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"fp64": 8, "fp32": 4})  # two for all others
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Attentions:
     """Groups of ops that are one attention each, or its backward pass; arrays of one length.
 

@@ -6,19 +6,19 @@ fused kernel leaves it in registers: the intermediate is neither written nor rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, POINTWISE
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
 from perfdoctor.rules import NONE, BoolArray, FloatArray, Int64Array, Rank, distinct_rows
 from perfdoctor.trace.tables.model import MEMSET
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Chains:
     """The kernels of chains, one a row, ordered by stream and start; arrays of one length.
 
@@ -98,7 +98,7 @@ def _select_pointwise_kernels(rank: Rank) -> tuple[Int64Array, Int64Array, Int64
     return rows, thread, segment
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Links:
     """What flows from each of n kernels to the next.
 

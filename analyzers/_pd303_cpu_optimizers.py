@@ -7,7 +7,6 @@ to 40 tensors of 600,000): the time of a fused or foreach step over that of the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.host.cpu_ops import CpuOptimizer
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import Rank, captured_list
 from perfdoctor.savings.unprofiled_time import UnprofiledTime
 
@@ -58,7 +58,7 @@ _FOREACH_SMALL = Remaining(0.53, 0.7, 0.95)
 _HAS_FOREACH = frozenset({"RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CpuFix:
     """What helps an optimizer on the CPU.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
 from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     NONE,
     GpuRows,
@@ -39,7 +39,7 @@ _FUSED_KERNEL = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB
 _FOREACH_KERNEL = r"multi_tensor_apply"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class GpuOptimizer:
     """The steps of one class of optimizer in the window.
 

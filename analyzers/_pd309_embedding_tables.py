@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import orjson
 from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, time_of_ops
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     BoolArray,
     Edit,
@@ -48,7 +48,7 @@ Table = tuple[int, int]
 """Rows and columns of an embedding."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class DenseTables:
     """The large embeddings of a rank that get dense gradients, and are looked up in few places.
 

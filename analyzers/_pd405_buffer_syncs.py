@@ -5,10 +5,9 @@ The names are those of torch's `distributed.py` and `broadcast_coalesced`, as tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     BoolArray,
     Edit,
@@ -31,7 +30,7 @@ _SYNC_OPS = r"^(aten::(un)?flatten_dense_tensors|aten::copy_|c10d::broadcast_|re
 _MAX_OPS_BEFORE = 10
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class BufferSyncs:
     """The spans of the CPU in which forward passes begin with making buffers equal.
 

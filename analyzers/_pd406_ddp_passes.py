@@ -6,16 +6,16 @@ The names are those of torch's `reducer.cpp` and `distributed.py`, as traces of 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.analysis.launching_ops import find_outermost_ops
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, vocabulary
 from perfdoctor.rules import intervals as iv
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class DdpPasses:
     """The forward passes of wrapped models, each with its backward pass, sorted by start.
 

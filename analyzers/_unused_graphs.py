@@ -12,12 +12,11 @@ Numbers 45 to 48 are a pass in vain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.analysis.host.locations import find_locations
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, most_common_location
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace import vocabulary
@@ -31,7 +30,7 @@ MIN_NODES = 10
 _MAX_MISSING_NODES = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class UnusedGraphs:
     """Passes whose graphs nobody uses.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from perfdoctor.analyzers._pd102_advice import advise_on_cause, name_cause
 from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -38,7 +39,7 @@ _MIN_STEPS_BETWEEN = 4
 _MOST_KINDS = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class WaitsAtLine:
     """The waits of one line for one cause in the window; of one cause where lines are not known.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._recompute_memory import bound_recomputed_bytes
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.slice_facts import format_bytes
 from perfdoctor.rules import (
     BoolArray,
@@ -37,7 +38,7 @@ from perfdoctor.trace.tables.steps import find_steps
 _LOW_SHARE = 0.75
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Recompute:
     """What is computed again.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from perfdoctor.analyzers._captured_parallel import ddp_constructor_of
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.rules import (
     Claim,
@@ -27,7 +28,7 @@ _ALL_REDUCE = vocabulary.COLLECTIVE_KINDS.index("all_reduce")
 Checksums: TypeAlias = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Copies:
     """The copies of one model on several ranks before one step.
 

@@ -6,13 +6,13 @@ A file may contain anything: a value of another type than expected counts as not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
 import numpy as np
 import orjson
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 
 # Windows without a profiler, after the warm-up of the program.
@@ -58,7 +58,7 @@ def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", 
     return round(median(steps)) if steps else None
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class StepTimes:
     """Steps that a capture timed, in their order, and what each of them cost and did.
 
@@ -109,7 +109,7 @@ _STEP_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class RunSteps(StepTimes):
     """The steps of a whole run that were timed without a profiler, in their order.
 

@@ -10,17 +10,16 @@ Work without a number belongs to no forward op: the accumulation of gradients, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables.links import find_latest
 from perfdoctor.trace.tables.model import Ops, Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ForwardOps:
     """For each op of a trace the node of the backward pass around it, and the forward op that made this node.
 

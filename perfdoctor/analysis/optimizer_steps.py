@@ -10,10 +10,9 @@ of that pass on: nothing tells what LBFGS computes between two closures from the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
@@ -23,7 +22,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class OptimizerSteps:
     """The ranges around `step` of all optimizers, and the closures inside them.
 

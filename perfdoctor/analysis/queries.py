@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from perfdoctor.analysis.host.locations import Locations, SourceLocation
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges, marks_of_launching_ops, match_launching_ops
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
@@ -25,7 +26,7 @@ from perfdoctor.trace.tables.model import Calls, GpuItems, Ops, Table, Trace
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class QueryFacts:
     """The facts that the queries of one rank need.
 
@@ -42,7 +43,7 @@ class QueryFacts:
     locations: Locations
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Query:
     """Some rows of one table of a trace.
 
@@ -107,7 +108,7 @@ class _Query:
         return iv.total(self.time)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class GpuQuery(_Query):
     """Some GPU items: kernels, copies, sets."""
 
@@ -166,7 +167,7 @@ class GpuQuery(_Query):
         return self.facts.locations.of_items(self.mask)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CallQuery(_Query):
     """Some runtime and driver calls."""
 
@@ -186,7 +187,7 @@ class CallQuery(_Query):
         return self.facts.locations.of_calls(np.flatnonzero(self.mask).astype(np.int32))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class OpQuery(_Query):
     """Some operators on the CPU."""
 

@@ -9,10 +9,9 @@ asks for what it had saved::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -21,7 +20,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RecomputedSections:
     """When a backward pass computes again what the forward pass had computed.
 

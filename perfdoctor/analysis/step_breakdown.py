@@ -11,7 +11,7 @@ account that has it, and within this to the item that started first; where none 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.analysis.timeline.account import BUSY_DETAILS, DETAILS, gpu_rows_by_detail
 from perfdoctor.analysis.timeline.own_time import LOADER, ZERO_GRAD, Pieces, cut_by_op, label_gpu_items
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import classify_op
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array, IntArray
@@ -61,7 +62,7 @@ class RowKey(NamedTuple):
     kind: str = "op"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class BreakdownTable:
     """The steps by rows that add up to them.
 
@@ -78,7 +79,7 @@ class BreakdownTable:
     scale: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class StepBreakdown:
     """What the steps of one rank hold, for a comparison with another recording. Picklable, some 100 KB.
 

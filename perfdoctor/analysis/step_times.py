@@ -13,12 +13,13 @@ time and preemptions tell the last from the others, counts of backward passes an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_list, captured_step_times
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 
 # The longest that a preempted thread waits for its core: schedulers give a program 3 to 6 ms at a turn (EEVDF's base
@@ -43,7 +44,7 @@ _MIN_RUN_STEPS = 20
 _STEPS_IN_A_ROW = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Preemption:
     """Steps with and without what other programs took.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STANDARD_SIZES, TrialOptions
 from perfdoctor.errors import UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CaptureOptions:
     """Sizes of the windows, in steps, and where the files go.
 

@@ -11,7 +11,6 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoctor.capture.capture_folder import (
@@ -28,6 +27,7 @@ from perfdoctor.capture.child_process import MARKER_VARIABLE, build_environment,
 from perfdoctor.capture.command_line import parse_target, script_name
 from perfdoctor.capture.process_group import run_with_limit
 from perfdoctor.errors import CaptureError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 __all__ = ["CaptureResult", "TrialRun", "parse_target", "run", "run_trial"]
 
@@ -39,7 +39,7 @@ TRIAL_VARIABLE = "PERFDOCTOR_TRIAL"
 STDERR_TAIL_BYTES = 8192
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CaptureResult:
     """What came of a run.
 
@@ -122,7 +122,7 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrialRun:
     """What came of a trial.
 

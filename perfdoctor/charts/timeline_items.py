@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import NONE, Int8Array, Int32Array, Int64Array
 
 MAX_ITEMS = 100_000
@@ -18,7 +19,7 @@ _ZOOMS = (256, 64, 16, 4)
 _COARSER = (4, 16, 64, 256, 1024)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Items:
     """Items of several tracks.
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import click
 from perfdoctor.capture.missing_torch import explain_missing_torch
 from perfdoctor.cli import parameters
 from perfdoctor.errors import GateError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.output import write_stdout
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
@@ -35,7 +35,7 @@ print(json.dumps({
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Check:
     """The state of one part of the machine: OK, MISSING or BROKEN, with what was seen and what to do."""
 

@@ -49,7 +49,8 @@ def open_progress_bar(
 class ProgressBar:
     """One bar for all files, made when it is first drawn: importing rich takes 0.1 s.
 
-    A timer draws the bar after the delay even if no update comes, as from a server that does not answer.
+    After the first update a timer draws the bar even if no other comes, as from a server that does not answer. Not
+    before: a process with a second thread cannot be copied, and worker processes are copies.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
@@ -64,11 +65,12 @@ class ProgressBar:
         self._lock = threading.Lock()
         self._timer = threading.Timer(_DELAY_SECONDS, self._draw_after_delay)
         self._timer.daemon = True
-        self._timer.start()
 
     def update(self, state: FileProgress) -> None:
         """Note how far the reading is, and draw it once the delay is over."""
         with self._lock:
+            if self._state is None:
+                self._timer.start()
             self._state = state
             if self._progress is not None or self._clock() - self._started >= _DELAY_SECONDS:
                 self._draw()

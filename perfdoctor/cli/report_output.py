@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoctor.errors import InputError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
 from perfdoctor.reporters.render_options import RenderOptions
@@ -44,7 +44,7 @@ def check_folder(path: str) -> None:
         raise InputError(f"{path} cannot be written: its folder does not exist; make it first")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReportOutput:
     """How a command puts a report out.
 

@@ -6,7 +6,7 @@ its line or its function. So an edit above a line brings no new finding, and a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from perfdoctor.comparison.match_findings import SAME_CODE, pair_findings
 from perfdoctor.comparison.noise import StepSample, compare_steps
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_report
 from perfdoctor.errors import InputError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 
 BaselineState: TypeAlias = Literal["new", "dearer", "accepted"]
@@ -24,7 +25,7 @@ _MOST_NOISE = 0.10
 _ENGINE_RULE = "PD901"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Baseline:
     """The accepted findings, and of what program they are; what is not known is None.
 

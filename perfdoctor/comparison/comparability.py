@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.comparison.recording import Recording
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import classify_op
 from perfdoctor.trace import vocabulary
 
@@ -19,7 +19,7 @@ from perfdoctor.trace import vocabulary
 _SAME_MODEL = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Reason:
     """Why two sides cannot be judged: what differs, and a sentence with what to do."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,12 +13,13 @@ from perfdoctor.comparison.match_findings import FindingChange, Promise, check_p
 from perfdoctor.comparison.match_rows import UNKNOWN_TABLE, ChangeTable, SideRows, match_rows
 from perfdoctor.comparison.noise import StepDifference, compare_steps
 from perfdoctor.comparison.recording import Recording
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.to_plain import to_plain
 
 TABLES = ("kernels", "ops", "modules", "collectives")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Side:
     """One side of a comparison.
 
@@ -42,7 +42,7 @@ class Side:
     is_unprofiled: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AccountChange:
     """A part of the account before and after, in ns of the mean step."""
 
@@ -58,7 +58,7 @@ class AccountChange:
         return self.after_ns - self.before_ns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Comparison:
     """Two recordings of a program, or several on each side.
 

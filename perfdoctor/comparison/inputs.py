@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,7 @@ from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.fleet.split_jobs import Job, split_jobs
 from perfdoctor.fleet.worker_count import estimate_text_bytes
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 
 _REPORT_NAME = "report.json"
@@ -52,7 +53,7 @@ class _Traces(NamedTuple):
 _Input: TypeAlias = _Traces | _ReadReport
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Inputs:
     """The recordings of both sides: traces, or reports that somebody saved."""
 

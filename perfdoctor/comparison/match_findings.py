@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from perfdoctor.comparison.noise import StepDifference
 from perfdoctor.comparison.seen_finding import Promised, SeenFinding
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 FindingStatus: TypeAlias = Literal["fixed", "smaller", "still there", "new"]
 Outcome: TypeAlias = Literal["kept", "less", "more", "unknown"]
@@ -18,7 +18,7 @@ ALL_TOGETHER = "all together"
 """The rule of the promise of several findings that went together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FindingChange:
     """A finding before and after.
 
@@ -46,7 +46,7 @@ class FindingChange:
     after_cost_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Promise:
     """What the fix of a finding was said to save in a step against what came.
 

@@ -17,6 +17,7 @@ import numpy as np
 from perfdoctor.analysis.step_breakdown import RowKey
 from perfdoctor.comparison.noise import BETWEEN_RECORDINGS, is_judgeable, rank_interval
 from perfdoctor.comparison.recording import RowTime
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import FloatArray
 
 Status: TypeAlias = Literal["came", "went", "faster", "slower", "same", "replaced"]
@@ -27,7 +28,7 @@ MAX_ROWS = 200
 _Grouping: TypeAlias = Callable[[RowKey], Hashable | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RowChange:
     """One row before and after, in ns a step.
 
@@ -68,7 +69,7 @@ class RowChange:
         return self.after_ns - self.before_ns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChangeTable:
     """The rows that explain most of the difference of the mean step, in this order.
 
@@ -90,7 +91,7 @@ class ChangeTable:
 UNKNOWN_TABLE = ChangeTable()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class SideRows:
     """The rows of one table on one side: for each recording its rows, and the mean step in whole ns."""
 

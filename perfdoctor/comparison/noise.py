@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import FloatArray
 
 Verdict: TypeAlias = Literal["faster", "slower", "same", "unknown"]
@@ -51,7 +51,7 @@ _STUDENT_975 = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StepSample:
     """The steps of one recording.
 
@@ -68,7 +68,7 @@ class StepSample:
     variation: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Interval:
     """Where a difference lies, in ns, with a confidence from 0 to 1."""
 
@@ -77,7 +77,7 @@ class Interval:
     confidence: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StepDifference:
     """The median step before and after; all times in ns, None where not known.
 

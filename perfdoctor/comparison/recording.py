@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,14 @@ from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.comparison.noise import StepSample
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
 from perfdoctor.errors import InputError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 from perfdoctor.trace.arrays import FloatArray
 
 SCHEMA_PREFIX = "perfdoctor.report/"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RowTime:
     """One row of a table: its time in each step in ns, and how often it runs in a step; None where not counted.
 
@@ -31,7 +32,7 @@ class RowTime:
     scale: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Recording:
     """What one recording says; all times are of one step, or of the recording where it has no steps.
 

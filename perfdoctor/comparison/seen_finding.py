@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import SOURCE_LINE, Finding
 
 _NUMBERS = re.compile(r"[\d.,]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Promised:
     """What a fix was said to save in a step, in ns; None where not known. `basis` is that of the saving."""
 
@@ -30,7 +30,7 @@ class Promised:
         return self.expected_ns is not None or self.high_ns is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SeenFinding:
     """A finding of one recording.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.savings.saving import Saving
 
@@ -13,7 +13,7 @@ AnswerKind: TypeAlias = Literal["applies", "done already", "does not apply", "ca
 ANSWER_KINDS: tuple[AnswerKind, ...] = ("applies", "done already", "does not apply", "cannot tell")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GuideAnswer:
     """What one row of the field guide means for a program.
 
@@ -46,7 +46,7 @@ class GuideAnswer:
     location: SourceLocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Guide:
     """The field guide for one recording.
 

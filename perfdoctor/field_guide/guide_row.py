@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from perfdoctor.field_guide.program_traits import ProgramTraits
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 
 DOCUMENTS = MappingProxyType(
@@ -51,7 +51,7 @@ def any_finding(traits: ProgramTraits, finding: Finding) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GuideRow:
     """One row of the field guide.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.classify_ops import classify_op
 from perfdoctor.rank import DeviceKind, Rank
 from perfdoctor.report.finding import Finding
@@ -28,7 +29,7 @@ _HALF_TYPES = frozenset({"c10::Half", "c10::BFloat16"})
 _FLOAT_TYPES = _HALF_TYPES | {"float", "double"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HostToDevice:
     """Copies from host to device in the analysed time: how many, of these from pinned memory, and their bytes."""
 
@@ -37,7 +38,7 @@ class HostToDevice:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProgramTraits:
     """A program as the field guide asks about it. What is not known is None.
 

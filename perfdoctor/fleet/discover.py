@@ -6,11 +6,12 @@ import glob
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from perfdoctor.errors import InputError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.io.remote import STDIN, is_remote, is_web
 from perfdoctor.trace.io.remote_path import RemotePath
 
@@ -31,7 +32,7 @@ _TRAILING_NUMBER = re.compile(r"(.*)_([0-9]{1,5})\.(?:pt\.)?(?:trace\.)?(?:json(
 _RANK_FOLDER = re.compile(r"rank[_-]?[0-9]+", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TraceFile:
     """A trace to read, and the files of the same rank beside it.
 

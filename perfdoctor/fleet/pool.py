@@ -1,22 +1,14 @@
-"""Analyses files in several worker processes of this machine, one thread each; a dead worker costs only its file.
-
-The processes are started here and not by `multiprocessing`: its spawn imports the user's script again in each of them,
-and its executors give up all files when one process dies, and cannot say which file that process had.
-"""
+"""Analyses files in several worker processes of this machine, one thread each; a dead worker costs only its file."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
@@ -24,12 +16,10 @@ from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, FileResult
 from perfdoctor.fleet.read_progress import ProgressTracker
 from perfdoctor.fleet.worker import PROGRESS, READY, USAGE_ERROR
 from perfdoctor.fleet.worker_count import estimate_worker_bytes, memory_budget_bytes
+from perfdoctor.fleet.worker_process import WorkerProcess, can_copy_process, copy_process, start_process
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
-# Libraries that would otherwise start a thread for each core in each process.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _POLL_SECONDS = 0.2
-
-_Process: TypeAlias = subprocess.Popen[bytes]
 
 
 def analyze_in_processes(
@@ -53,6 +43,7 @@ def analyze_in_processes(
     pool = _WorkerPool(files, options, workers)
     try:
         pool.start()
+        tracker.begin(0)
         unfinished = len(files)
         while unfinished:
             index, event = pool.next_event()
@@ -68,7 +59,7 @@ def analyze_in_processes(
         pool.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _ReadBytes:
     """Event: a worker has read so much of its file."""
 
@@ -76,7 +67,7 @@ class _ReadBytes:
     total_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Finished:
     """Event: a file was analysed, or cannot be."""
 
@@ -98,13 +89,21 @@ class _WorkerPool:
         self._budget_bytes = memory_budget_bytes()
         self._changed = threading.Condition()
         self._events: queue.Queue[tuple[int, _Event]] = queue.Queue()
-        self._processes: set[_Process] = set()
+        self._processes: set[WorkerProcess] = set()
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._drive_worker, daemon=True) for _ in range(workers)]
+        self._workers = workers
+        self._threads: list[threading.Thread] = []
+        self._copies: list[WorkerProcess] = []
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        """Start the workers; copies of this process before it gets the threads that drive them."""
+        with suppress(OSError):  # the system may allow no further process, and says so when one is needed
+            while can_copy_process() and len(self._copies) < self._workers:
+                self._copies.append(copy_process(self._copies))
+                self._processes.add(self._copies[-1])
+        for _ in range(self._workers):
+            self._threads.append(threading.Thread(target=self._drive_worker, daemon=True))
+            self._threads[-1].start()
 
     def next_event(self) -> tuple[int, _Event]:
         """The next event with the index of its file.
@@ -124,9 +123,11 @@ class _WorkerPool:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        for copy in self._copies:
+            self._end_process(copy)
 
     def _drive_worker(self) -> None:
-        process: _Process | None = None
+        process: WorkerProcess | None = None
         try:
             while (index := self._reserve_file()) is not None:
                 try:
@@ -168,7 +169,7 @@ class _WorkerPool:
             self._reserved_bytes.pop(index, None)
             self._changed.notify_all()
 
-    def _start_process(self) -> _Process | None:
+    def _start_process(self) -> WorkerProcess | None:
         """A process that is ready and has the options; None when the pool is stopping.
 
         Raises:
@@ -177,10 +178,10 @@ class _WorkerPool:
         with self._changed:
             if self._stopping.is_set():
                 return None
-            process = _spawn_worker()
+            process = self._copies.pop() if self._copies else start_process()
             self._processes.add(process)
         with suppress(EOFError, OSError, pickle.UnpicklingError):
-            if pickle.load(_output_of(process))[0] == READY:
+            if pickle.load(process.messages)[0] == READY:
                 _send(process, self._options)
                 return process
         cause = self._end_process(process)
@@ -188,12 +189,12 @@ class _WorkerPool:
             return None
         raise InputError(f"worker processes cannot be used: {cause}; run with --jobs 1")
 
-    def _analyze_in(self, process: _Process, index: int) -> FileResult | None:
+    def _analyze_in(self, process: WorkerProcess, index: int) -> FileResult | None:
         """The result of a file from a worker process; None when the process dies."""
         try:
             _send(process, self._files[index])
             while True:
-                kind, value = pickle.load(_output_of(process))
+                kind, value = pickle.load(process.messages)
                 if kind == PROGRESS:
                     self._events.put((index, _ReadBytes(*value)))
                 elif kind == USAGE_ERROR:
@@ -203,11 +204,9 @@ class _WorkerPool:
         except (EOFError, OSError, pickle.UnpicklingError):
             return None
 
-    def _end_process(self, process: _Process) -> str:
+    def _end_process(self, process: WorkerProcess) -> str:
         """Close a worker's pipes, wait for its end, and say how it ended."""
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                cast(IO[bytes], pipe).close()
+        process.close()
         code = process.wait()
         with self._changed:
             self._processes.discard(process)
@@ -218,25 +217,6 @@ class _WorkerPool:
         return f"its worker process was ended by {name}{memory}"
 
 
-def _spawn_worker() -> _Process:
-    """A new worker process, with the module search path of this one."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from perfdoctor.fleet.worker import main; main()"
-    environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, "1")}
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        # A group of its own: Ctrl-C in a terminal reaches this process only, which ends the workers without tracebacks.
-        process_group=0 if os.name == "posix" else None,
-    )
-
-
-def _output_of(process: _Process) -> IO[bytes]:
-    return cast(IO[bytes], process.stdout)
-
-
-def _send(process: _Process, value: Any) -> None:
-    pipe = cast(IO[bytes], process.stdin)
-    pickle.dump(value, pipe, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.flush()
+def _send(process: WorkerProcess, value: Any) -> None:
+    pickle.dump(value, process.tasks, protocol=pickle.HIGHEST_PROTOCOL)
+    process.tasks.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps, parse_run_steps
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile, TracePath
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.report import TABLES, TraceSummary
@@ -26,7 +27,7 @@ from perfdoctor.trace.tables.split_ranks import split_ranks
 _STEPS_NAME = "steps.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AnalysisOptions:
     """How files are analysed; the same for all of them.
 
@@ -57,7 +58,7 @@ class AnalysisOptions:
 
 
 # A dataclass, because a NamedTuple would be a sequence as the summaries are, of length 2.
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FailedFile:
     """A file of the fleet that could not be analysed, and the reason."""
 

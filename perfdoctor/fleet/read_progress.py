@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from perfdoctor.fleet.discover import TraceFile
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.io.stream import Progress as ReadCallback
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FileProgress:
     """How far the reading of the files is: `done_bytes` of `total_bytes` (None where unknown) of file `number`.
 
@@ -42,6 +42,10 @@ class ProgressTracker:
         self._read_shares: dict[int, float] = {}
         self._finished_files = 0
 
+    def begin(self, index: int) -> None:
+        """Pass on that file `index` will be read: it may take long until its first bytes come."""
+        self._notify(index, 0, None)
+
     def update(self, index: int, done_bytes: int, total_bytes: int | None) -> None:
         """Pass on that file `index` is read up to `done_bytes`."""
         self._read_shares[index] = min(done_bytes / total_bytes, 1.0) if total_bytes else 0.0
@@ -57,9 +61,10 @@ class ProgressTracker:
         self._notify(index, 1, 1)
 
     def reader_callback(self, index: int) -> ReadCallback | None:
-        """The callback for a reader of file `index` in this process; None when nobody wants to know."""
+        """The callback for the reader that begins with file `index` in this process; None when nobody wants to know."""
         if self._callback is None:
             return None
+        self.begin(index)
         return lambda done_bytes, total_bytes: self.update(index, done_bytes, total_bytes)
 
     def _notify(self, index: int, done_bytes: int, total_bytes: int | None) -> None:

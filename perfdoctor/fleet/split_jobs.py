@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
 from perfdoctor.errors import TraceError
 from perfdoctor.fleet.discover import TraceFile
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.io.stream import TextStream
 
 Job = tuple[TraceFile, ...]
@@ -25,7 +25,7 @@ _RANK_IN_NAME = re.compile(r"((?<![a-z])(?:rank|worker)[ _.-]?)[0-9]{1,6}", re.I
 _TRAILING_NUMBER = re.compile(r"_[0-9]{1,5}(?=\.(?:pt\.)?(?:trace\.)?(?:json|sqlite))", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Member:
     """A trace with what its first bytes say about the job; None for what they do not say."""
 

@@ -1,4 +1,4 @@
-"""A worker process: reads files to analyse from standard input, and writes progress and results to standard output.
+"""A worker process: reads files to analyse from a pipe, and writes progress and results to another.
 
 Both directions are pickles, between processes of one user on one machine. `pool` is the other side. The process ends
 with its input.
@@ -16,10 +16,19 @@ READY, PROGRESS, RESULT, USAGE_ERROR = "ready", "progress", "result", "usage err
 
 
 def main() -> None:
-    """Analyse files until there are no more."""
-    tasks = sys.stdin.buffer
+    """Serve standard input and output of this process."""
     messages = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the prints of a plugin must not get between the messages
+    serve(sys.stdin.buffer, messages)
+
+
+def serve(tasks: BinaryIO, messages: BinaryIO) -> None:
+    """Analyse files until there are no more.
+
+    Args:
+        tasks: The `AnalysisOptions`, then each `TraceFile`.
+        messages: Gets pairs of a kind of message and its value.
+    """
     from perfdoctor.errors import UsageError
     from perfdoctor.fleet.rank_tasks import analyze_file
 

@@ -11,12 +11,13 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from perfdoctor.errors import InputError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.devices import Device, vendor_of
 
 SCHEMA = "perfdoctor.calibration/1"
@@ -42,7 +43,7 @@ class SweepPoint(NamedTuple):
     bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Calibration:
     """Measured rates of one device.
 

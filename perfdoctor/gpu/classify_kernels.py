@@ -8,8 +8,8 @@ decide later (analysis); nothing is guessed here.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict
 from perfdoctor.gpu.kernel_rules.rule_order import RULE_FAMILIES
 from perfdoctor.gpu.operand_types import elements_per_access
@@ -24,7 +24,7 @@ _ATTENTION_WORDS = ("fmha", "attention", "attn", "sdpa", "flash", "mha_", "flex_
 _CONVOLUTION_WORDS = ("conv", "fprop", "dgrad", "wgrad", "cudnn", "implicit_gemm", "igemm_", "bwd_weight", "bwd_data")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class KernelClass:
     """What the name of a kernel says about it.
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.device_table import NamedRow, Row, read_table
 
 Vendor = Literal["nvidia", "amd"]
@@ -39,7 +40,7 @@ _NVIDIA_BEFORE_VOLTA = r"\bgtx\b|\b(?:gp100|p100|p40|p4|k\d0m?|k80|m\d0|m60)\b|q
 _NVIDIA_WITH_TENSOR_CORES = r"\brtx\b|titan v\b|\b(?:v100|t4|a\d{1,3}[a-z]?|l\d{1,2}s?|h\d{2,3}|b\d{3}|g[hb]\d{3})\b"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Device:
     """One device model. Unknown numbers are None, unknown peaks are not in the mapping.
 

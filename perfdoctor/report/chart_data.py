@@ -6,11 +6,12 @@ A chart whose data the trace lacks is None, and the page says what to record for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.table import Table
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
@@ -22,7 +23,7 @@ def _no_times() -> Int64Array:
     return np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Track:
     """One row of the timeline: what happened on a stream, on a thread, or in a sequence such as the phases.
 
@@ -47,7 +48,7 @@ class Track:
     merged: Int32Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Link:
     """An arrow of the timeline from a launching call to its kernel: (track, item) each."""
 
@@ -57,7 +58,7 @@ class Link:
     to_item: Int32Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class StepTimeline:
     """The timeline of the step with the median length; of the window where there are no steps.
 
@@ -82,7 +83,7 @@ class StepTimeline:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class FlameGraph:
     """What the CPU was in while the GPU had nothing to do: a tree with the idle time of each node, in the window.
 
@@ -107,7 +108,7 @@ class FlameGraph:
     is_idle_time: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Roof:
     """A roof of the roofline: a peak of computing or of memory. `kind` is "flops" or "bytes", `per_s` its rate."""
 
@@ -116,7 +117,7 @@ class Roof:
     per_s: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Roofline:
     """Kernels by name and shape, each with its work over its time.
 
@@ -139,7 +140,7 @@ class Roofline:
     roofs: tuple[Roof, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class StepSeries:
     """The lengths of steps in order: those recorded, and those that a capture timed without the profiler.
 
@@ -156,7 +157,7 @@ class StepSeries:
     unprofiled_number: Int64Array = field(default_factory=_no_times)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RankHeatMap:
     """The recorded length of each step on each rank.
 
@@ -174,7 +175,7 @@ class RankHeatMap:
     late_ns: tuple[int | None, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RankCharts:
     """The charts and tables of one rank: up to some megabytes, so of many ranks only one keeps them.
 

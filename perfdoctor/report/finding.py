@@ -6,13 +6,14 @@ A Finding is checked where it is made, so that nothing malformed goes further, w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
@@ -44,7 +45,7 @@ def severity_of(share: float | None) -> Severity:
     return "info"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Evidence:
     """One observation: `value` in `unit` ("ns", "%", "count", "bytes", "" for text); a value of None is not known."""
 
@@ -55,7 +56,7 @@ class Evidence:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class FindingScope:
     """The limits that a finding on one rank has to fit into.
 
@@ -71,7 +72,7 @@ class FindingScope:
     calls: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Finding:
     """One diagnosis. `cost_ns` and `saving` are per step when there are steps, else per window.
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Evidence, Finding, FindingKey
 
 RANKS = "ranks"
 """Label of the evidence that lists the ranks with a finding."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SharedFinding:
     """The findings of some ranks with one rule, subject and location.
 

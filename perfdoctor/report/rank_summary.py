@@ -19,12 +19,13 @@ from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, StepSummary, TraceSummary, UnexplainedSlice
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RankSummary:
     """One rank, as the report and rules that compare ranks see it.
 

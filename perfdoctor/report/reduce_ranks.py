@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, islice
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import HOT_PATH, FindingKey
 from perfdoctor.report.merge_findings import SharedFinding, group_findings, merge_groups
 from perfdoctor.report.rank_summary import RankSummary
@@ -18,7 +19,7 @@ _WORST_FINDINGS = 3
 _FAN_IN = 64  # parts that are merged at a time
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FleetPart:
     """The findings and summaries of some ranks of a fleet.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
@@ -11,6 +11,7 @@ from perfdoctor.analysis.kernels.hardware import DeviceSource
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.to_plain import to_plain
@@ -23,7 +24,7 @@ SHORT_TEXT_TABLES = ("ops", "lines")
 """The tables that the short text shows; longer ones and files show all."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TraceSummary:
     """One trace file in the report.
 
@@ -48,7 +49,7 @@ class TraceSummary:
     device_from: DeviceSource | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StepSummary:
     """The steps of a trace: median, mean and variation (standard deviation over mean); None without steps.
 
@@ -72,7 +73,7 @@ class StepSummary:
     one_off_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Outcome:
     """What became of one rule: ran, skipped (`why` says what to capture) or failed (`why` is the error)."""
 
@@ -84,7 +85,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Limit:
     """How short a step can get: now `StepSummary.median_ns`, then `after_fixes_ns`, at the limit `step_ns`.
 
@@ -106,7 +107,7 @@ class Limit:
 UNKNOWN_LIMIT = Limit()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UnexplainedSlice:
     """A slice of a rank's account that no finding claims, with what is known of it in a sentence.
 
@@ -123,7 +124,7 @@ class UnexplainedSlice:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Report:
     """The result of an analysis: the findings in order, and a timeline and an account for each rank.
 

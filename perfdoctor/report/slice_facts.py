@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.kernels.hardware import Hardware
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array, IntArray
@@ -32,7 +32,7 @@ _LONGEST_NAME = 60
 _MIN_NAMED_SHARE = 0.05
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class SliceFacts:
     """The facts of a rank that explain a slice of its account; each is an attribute or property of `Rank`.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from perfdoctor.errors import UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 if TYPE_CHECKING:
     import pandas
@@ -24,7 +25,7 @@ Unit: TypeAlias = Literal[
 Cell: TypeAlias = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Column:
     """One column of a table.
 
@@ -45,7 +46,7 @@ class Column:
     is_main: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Table:
     """Rows of one kind, in order; the first column names them.
 

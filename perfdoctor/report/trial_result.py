@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.saving import SavingAlone, SavingPromise
 
 Verdict: TypeAlias = Literal["faster", "same", "slower", "broke", "not applicable"]
@@ -14,7 +14,7 @@ ALL = "all"
 """The change that stands for the combination of the winners."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RatioRange:
     """Steps with a change over steps of the plain program, neighbour by neighbour.
 
@@ -30,7 +30,7 @@ class RatioRange:
     pairs: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Trial:
     """One change with one setting, measured in turns with the plain program.
 
@@ -127,7 +127,7 @@ class Trial:
         return round(self.before_ns * (1 - ratio))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrialSummary:
     """What all trials of a program have in common; not part of the schema of the report.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfdoctor.comparison.comparison import Comparison
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters import comparison_facts as facts
 from perfdoctor.reporters.clean_text import shorten_end, shorten_words
 from perfdoctor.reporters.render_blocks import render_blocks
@@ -24,7 +24,7 @@ _TIME_WIDTH, _TIME_COLUMNS = 9, 3
 _MAX_LINES = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ComparisonTerminal:
     """Text in `width` columns, with ANSI colours if `color`.
 

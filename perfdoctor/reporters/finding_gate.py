@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfdoctor.comparison.baseline import Baseline, BaselineMatch, FindingState, match_baseline
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import SEVERITIES, Finding, Severity
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.relative_paths import with_relative_paths
@@ -24,7 +24,7 @@ class Judgement(NamedTuple):
     known: FindingState | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Gate:
     """What a report has to pass: no finding from a severity on, but for those that a baseline accepts.
 

@@ -10,9 +10,10 @@ https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Self
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding, Severity
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_line
@@ -29,7 +30,7 @@ _ESCAPES_OF_DATA = (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"))
 _ESCAPES_OF_PROPERTY = (*_ESCAPES_OF_DATA, (":", "%3A"), (",", "%2C"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GithubAnnotations(Reporter):
     """A command for each finding, and a notice with the verdict before them."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, ClassVar
 
 import orjson
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.reporter import Reporter
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Json(Reporter):
     """`Report.to_dict()` as indented JSON; NaN and infinity, which JSON lacks, become null."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Self
 from xml.etree import ElementTree as ET
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.reporters.clean_text import clean_line
@@ -27,7 +27,7 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STATUSES = ("failure", "error", "skipped")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Junit(Reporter):
     """A test for each rule: failed by its findings that fail the gate, skipped with what it lacks.
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
@@ -65,7 +65,7 @@ _MAX_ROWS = 30  # of findings in short
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Markdown(Reporter):
     """The report in less than 200 lines, with headings from the second level on, so that it fits into a longer text.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from perfdoctor.comparison.comparison import Comparison
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding, Severity
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import comparison_facts, report_notes
@@ -43,7 +43,7 @@ _BOX = "max-width: 62em; line-height: 1.45; overflow-wrap: break-word"
 _MAX_ROWS = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NotebookHtml(Reporter):
     """Verdict, ladder, the step as a bar, and a table of findings; evidence and fix open with a click."""
 

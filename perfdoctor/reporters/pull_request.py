@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from perfdoctor.comparison.baseline import FindingState
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
@@ -44,7 +44,7 @@ _MAX_ROWS = 30
 _MAX_TITLE, _MAX_PLACE = 160, 80
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PullRequest(Reporter):
     """Verdict, ladder, and a table of findings with place, cost and saving; details are folded."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 if TYPE_CHECKING:
     from perfdoctor.reporters.finding_gate import Gate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RenderOptions:
     """What a Reporter may need beside the Report; each takes what its format shows.
 

@@ -11,13 +11,14 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 from perfdoctor.comparison.baseline import BaselineState
 from perfdoctor.comparison.seen_finding import finding_of_report
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import SOURCE_LINE, Finding, Severity
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.report.to_plain import to_plain
@@ -46,7 +47,7 @@ _LINK, _PLACEHOLDER = re.compile(r"\](?=\()"), re.compile(r"\{(\d+)\}")
 _PROPERTIES = ("severity", "confidence", "cost_ns", "share_of_step", "saving", "recurrence", "covered_by", "evidence")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Sarif(Reporter):
     """One run: its rules with their manual pages, the findings as results, skipped and failed rules as notifications.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Self
 
@@ -19,6 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import USED_AT, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
@@ -82,7 +82,7 @@ _SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 _MEASURE = Console(file=io.StringIO(), width=1000, _environ={})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Terminal(Reporter):
     """Text in `width` columns, with ANSI colours if `color`.
 

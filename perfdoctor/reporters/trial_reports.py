@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import shorten, shorten_words
 from perfdoctor.reporters.escape_markdown import code_block, escape
@@ -27,7 +27,7 @@ _GAP = "  "
 _MIN_NAME = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrialTerminal(Reporter):
     """The trials alone, as plain text in `width` columns: what `perfdoctor try` prints."""
 

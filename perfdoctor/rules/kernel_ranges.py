@@ -8,13 +8,14 @@ fix, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analysis.kernels.tensor_core_verdicts import NO, VERDICTS, YES
 from perfdoctor.analysis.queries import GpuQuery
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.generations import generation_of as generation_by_capability
 from perfdoctor.gpu.roofline.efficiencies import ANY, KernelFamily, efficiencies_of
@@ -51,7 +52,7 @@ class KernelRoofs(NamedTuple):
     units: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class DurationRange:
     """How long each of some kernels takes now and after a fix, in ns; arrays of one length.
 

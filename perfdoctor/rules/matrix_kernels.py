@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -11,6 +10,7 @@ import orjson
 
 from perfdoctor.analysis.launching_ops import launching_op_names
 from perfdoctor.analysis.queries import GpuQuery
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import NONE
 from perfdoctor.trace.tables.distinct import occurring
@@ -25,7 +25,7 @@ _SMALL_DIMENSION = 16
 _CONVOLUTION_OP = r"(?i)conv(olution|_|\d)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Remedy:
     """A faster way to compute the same product.
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 
 from perfdoctor.errors import UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules.analyzer import Analyzer
 
 GROUP = "perfdoctor.analyzers"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BrokenPlugin:
     """The name of an entry point that does not load, and why it does not."""
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from perfdoctor.errors import InputError, UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules.analyzer import RULE_ID, RULE_NAME
 from perfdoctor.rules.registry import GROUP, load_analyzers
 
 _GROUP_HEADER = f'[project.entry-points."{GROUP}"]'
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NewRule:
     """The files that were written for a new rule.
 

@@ -7,11 +7,12 @@ the fix changes at least and at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -22,7 +23,7 @@ from perfdoctor.trace.tables.rows import CallRows, GpuRows
 _MAX_LAUNCH_WORK_NS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RemovedCpuTime:
     """Time of a thread that vanishes, except for a share of it.
 
@@ -37,7 +38,7 @@ class RemovedCpuTime:
     remaining_share: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Edit:
     """What a fix changes.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.what_if import MIN_EXPLAINED_WAIT, Replay
 
@@ -39,7 +40,7 @@ class SavingRange(NamedTuple):
     high_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OrderedFix:
     """One fix, with what it saves alone and after all fixes before it.
 

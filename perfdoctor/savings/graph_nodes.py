@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import RETURN_LAG_NS, match_blocking_calls
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
@@ -18,7 +17,7 @@ ITEM_END, CALL_END, CALL_START, ITEM_START, BOUNDARY = range(5)
 _ROUNDING_NS = 2_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Nodes:
     """The calls and GPU items that overlap a window, and the nodes for their starts and ends.
 

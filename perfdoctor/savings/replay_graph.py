@@ -18,10 +18,9 @@ not modelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.graph_edges import Edges, add_cpu_edges, add_gpu_edges
 from perfdoctor.savings.graph_nodes import Nodes, nodes_of
 from perfdoctor.savings.graph_waits import add_blocking_edges, add_boundary_edges, add_queue_edges
@@ -34,7 +33,7 @@ NEVER = np.iinfo(np.int64).min // 4
 """A lag that makes no difference."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Graph:
     """The nodes and edges of a replay.
 

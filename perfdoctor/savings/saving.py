@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals, total
 
 Basis: TypeAlias = Literal["measured", "replayed", "bounded", "unknown"]
 BASES: tuple[Basis, ...] = ("measured", "replayed", "bounded", "unknown")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SavingAlone:
     """What a fix would save by itself, with no other fix done: at least, as expected, at most; None where not known."""
 
@@ -30,7 +31,7 @@ class SavingAlone:
         return _likely_ns(self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SavingPromise:
     """What was promised of a fix, alone, before a trial measured it; None where not known."""
 
@@ -45,7 +46,7 @@ class SavingPromise:
         _check_basis(self, self.basis, _check_figures(self, self.low_ns, self.expected_ns, self.high_ns))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Saving:
     """How much a fix would save, in ns a step (in ns of the window where there are no steps), and how that is known.
 
@@ -124,7 +125,7 @@ def _check_figures(saving: object, *figures_ns: int | None) -> list[int]:
     return known
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Claim:
     """The time of one rank that a fix would free, so that no nanosecond is promised twice.
 

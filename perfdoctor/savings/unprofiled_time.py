@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.saving import Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -19,7 +19,7 @@ from perfdoctor.trace.tables.steps import Steps
 _OVERHEAD_NS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UnprofiledTime:
     """Some time of the CPU without the profiler's overhead, in ns a step (in ns of the window without steps).
 

@@ -7,9 +7,9 @@ trace lacks (`analysis.timeline.cpu_waits`). A replay says more, but only if it 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.apply_edits import apply_edits
 from perfdoctor.savings.edits import Edit, set_durations
 from perfdoctor.savings.remove_profiler_overhead import remove_profiler_overhead
@@ -33,7 +33,7 @@ _NEGLIGIBLE_SHARE = 0.01
 MAX_EVENTS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Gates:
     """How far a replay can be trusted.
 
@@ -50,7 +50,7 @@ class Gates:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Replay:
     """A rank that can be replayed with edits.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.analysis.host.time_by_line import loop_thread_of
 from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.shared_columns import (
@@ -97,7 +97,7 @@ def _common_name(name: str) -> str:
     return name if step is None else f"{step.stem}*"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Nest:
     """The ranges of the CPU, and how they lie within each other.
 
@@ -184,7 +184,7 @@ def _spans(rank: Rank, nest: _Nest) -> Int64Array:
     return spans
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Amounts:
     """What belongs to each name, as recorded in the window."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from perfdoctor.analysis.timeline.idle_pieces import (
 )
 from perfdoctor.analysis.timeline.own_time import label_ops
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.slice_facts import short_kernel_name
 from perfdoctor.report.table import Column, Table
@@ -94,7 +95,7 @@ def gaps_table(rank: Rank, by: str) -> Table:
     return Table("gaps", by, columns, rank=rank.rank, notes=source.notes).sort("step_ns")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Idle:
     """What is known of each of `Rank.idle_instants`.
 

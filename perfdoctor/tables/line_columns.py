@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.analysis.host.lines_of_work import code_lines_of_work
 from perfdoctor.analysis.host.locations import SourceLocation, name_files_alike
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.tables.shared_columns import text_column
@@ -17,7 +17,7 @@ from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
 NO_LINE = "line not known"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class LinesOfWork:
     """The lines that some work belongs to.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import orjson
 
 from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, NO, VERDICTS, YES
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.gemm_alignment import layout_of_name, layout_of_strides, misaligned_dimensions
 from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
@@ -59,7 +59,7 @@ def attention_table(rank: Rank, by: str) -> Table:
     return _matrix_table(rank, "attention", by, _describe_attention)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Work:
     """Groups of kernels of one shape, type and layout each.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from perfdoctor.analysis.host.module_tree import ModuleTree
 from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.tables.shared_columns import (
@@ -44,7 +45,7 @@ _NO_STACKS = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Amounts:
     """What belongs to each module itself, and behind the modules to each of `OUTSIDE`; as recorded in the window."""
 
@@ -127,7 +128,7 @@ def _calls_in_window(rank: Rank, tree: ModuleTree) -> Int64Array:
     return sum_by(tree.module, np.where(all_ns > 0, 2 * inside_ns >= all_ns, during), len(tree))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Rows:
     """The rows of the table, each with the places in `_Amounts` whose amounts are its own, and all that count for it.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from perfdoctor.analysis.host.time_by_line import has_locations
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.slice_facts import format_count, format_time
 from perfdoctor.report.table import Cell, Column, Table, Unit
@@ -23,7 +23,7 @@ Need: TypeAlias = Literal["shapes", "lines", "modules"]
 _PER_S = 1e9  # from a nanosecond
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Source:
     """The recording that a table is made from, and how its times become those of a step.
 
@@ -150,7 +150,7 @@ def window_columns(window_ns: Int64Array, counts: Int64Array, max_ns: Int64Array
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Groups:
     """Events, such as GPU items of the window, in groups; a group is a row of a table.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +11,14 @@ from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES
 from perfdoctor.analysis.timeline.idle_pieces import ONE_LAUNCH_NS, spread_instants
 from perfdoctor.analysis.timeline.own_time import cut_by_op
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.tables.shared_columns import Source, number_column
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array, IntArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Work:
     """The GPU items that start in the window; of a program on the CPU the window cut by its innermost ops, and Python.
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.testing.trace_builder import TraceBuilder
 
 MAIN_THREAD, AUTOGRAD_THREAD = 1, 2
@@ -35,7 +36,7 @@ _START_US = 1000.0  # where the clock of the trace begins
 _CPU_SPREAD, _GPU_SPREAD = 0.25, 0.06  # jitter to either side, as a share of the duration
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Event:
     """One call of TraceBuilder's method `method`, for an event from `start_ns` to `end_ns`."""
 

@@ -6,10 +6,11 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.testing.simulated_process import SimulatedProcess
 from perfdoctor.testing.trace_builder import TraceBuilder, collective
 from perfdoctor.trace.vocabulary import (
@@ -40,7 +41,7 @@ _LOADER_US, _OP_US, _OPTIMIZER_CPU_US = 30.0, 3.0, 40.0
 _JITTER = 1 / 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Faults:
     """The faults of one rank; the defaults are none."""
 
@@ -52,7 +53,7 @@ class _Faults:
     missing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Rank:
     """One rank during the simulation."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from perfdoctor.capture.capture_notes import read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import InputError, PerfdoctorError
 from perfdoctor.fleet.discover import find_traces
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trials.program_run import find_error
 
 DIAGNOSIS_FOLDER = "diagnosis"
@@ -22,7 +23,7 @@ DIAGNOSIS_LOG = "diagnosis-log.txt"
 _INTERRUPTED = 128 + signal.SIGINT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Diagnosis:
     """What a recording of the plain program says.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 
 from perfdoctor.errors import UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trials.change import ENTRY_POINT_GROUP, NEEDS, Change
 
 _TEXTS = ("name", "summary", "needs", "effect_on_results")
 _METHODS = ("settings", "environment", "apply", "fix", "answers")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LoadedChange:
     """A change, and where the program finds it.
 
@@ -36,7 +36,7 @@ class LoadedChange:
         return self.change.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BrokenChange:
     """The name of an entry point that gives no change, and why."""
 

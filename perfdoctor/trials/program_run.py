@@ -7,9 +7,11 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
+
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 # "ValueError: no such file", "torch.cuda.OutOfMemoryError: ...", behind the prefix of a launcher.
 _EXCEPTION = re.compile(r"^(?:\[?(?:rank|default)?\d*\]?:\s*)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Fault)\b.*)$")
@@ -18,7 +20,7 @@ _OF_LAUNCHER = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedExce
 _MAX_ERROR = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MetChange:
     """What became of a change in the program: how often its hook was met, where, and its error.
 
@@ -35,7 +37,7 @@ class MetChange:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProgramRun:
     """One run of the program, plain or changed.
 

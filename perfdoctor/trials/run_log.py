@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from perfdoctor.errors import InputError, UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trials.load_changes import LoadedChange
 from perfdoctor.trials.program_run import ProgramRun
 from perfdoctor.trials.trial_statistics import measure_noise
@@ -23,7 +24,7 @@ STATE_FILE = "state.json"
 _SCHEMA = "perfdoctor.trials/1"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Choice:
     """A change with the setting to try."""
 

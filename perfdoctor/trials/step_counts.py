@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import InputError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 # At least so many steps are timed, and so long.
 MIN_TIMED_STEPS = 10
@@ -20,7 +20,7 @@ LEAST_STEPS = 6
 LEAST_TIMED_STEPS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StepCounts:
     """How many steps are left alone at the start of each run, and how many are timed after them."""
 

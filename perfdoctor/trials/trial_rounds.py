@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.trial_result import Verdict
 from perfdoctor.trials.program_run import ProgramRun, compare_steps, find_lost_loss
 from perfdoctor.trials.run_log import Arm, Choice, RunLog
@@ -18,7 +19,7 @@ ROUNDS_SHARE = 0.75
 MAX_PLAIN_FAILURES = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Pair:
     """Two runs next to each other, and the ratio of their steps: below 1 where the changed one is faster."""
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from perfdoctor.capture.capture_folder import make_folder
 from perfdoctor.capture.command_line import script_name
 from perfdoctor.errors import InputError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.answer_findings import answer_report
 from perfdoctor.report.report import Report, StepSummary
 from perfdoctor.report.trial_result import Trial, TrialSummary
@@ -51,7 +52,7 @@ class Listener(Protocol):
         """A run has ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrySettings:
     """What the user chose.
 

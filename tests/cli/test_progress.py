@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -92,14 +93,32 @@ def test_what_takes_less_than_a_second_gets_none(terminal: Terminal) -> None:
     assert terminal.getvalue() == ""
 
 
-def test_a_bar_appears_although_no_update_comes(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_appears_although_no_byte_comes(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_DELAY_SECONDS", 0.01)
     came = threading.Event()
     monkeypatch.setattr(terminal, "flush", came.set)
-    with open_progress_bar(stream=terminal) as show:
+    with open_progress_bar(stream=terminal, clock=Clock()) as show:
         assert show is not None
+        show(at(0, total=None))
         assert came.wait(30)
     assert "reading" in plain(terminal.getvalue())
+
+
+def test_a_bar_has_no_thread_before_reading_begins(terminal: Terminal) -> None:
+    before = set(threading.enumerate())
+    with open_progress_bar(stream=terminal) as show:  # worker processes start here, as copies
+        assert show is not None
+        assert set(threading.enumerate()) == before
+        show(at(0, total=None))
+        assert set(threading.enumerate()) > before
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_first_update_comes_before_the_first_byte(stalled, tmp_path, jobs: int) -> None:
+    states: list[FileProgress] = []
+    files = [shutil.copy(stalled, tmp_path / f"rank{rank}.json") for rank in range(2)]
+    analyze(files, jobs=jobs, progress=states.append)
+    assert (states[0].number, states[0].done_bytes, states[0].total_bytes) == (1, 0, None)
 
 
 def test_no_bar_comes_for_what_is_read_or_over(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

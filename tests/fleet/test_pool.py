@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet_helpers import BlockingPipe, content_of, needs_proc, wait_for
@@ -17,6 +19,7 @@ from perfdoctor.api import FileProgress
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, analyze_file
+from perfdoctor.fleet.worker_process import can_copy_process
 from perfdoctor.testing import TraceBuilder
 
 
@@ -120,6 +123,7 @@ def test_wrong_options_are_a_usage_error(fleet: Path, monkeypatch: pytest.Monkey
 
 
 def test_processes_that_cannot_start_are_one_sentence(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfdoctor.fleet.pool.can_copy_process", lambda: False)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(InputError, match=r"worker processes cannot be used: .* exit code 1; run with --jobs 1"):
         perfdoctor.analyze(fleet, jobs=2)
@@ -142,3 +146,68 @@ def test_one_file_of_several_ranks_is_one_task(tmp_path: Path) -> None:
     first = TraceBuilder(rank=0).step(0, 100).kernel("k", 5, 80).write(tmp_path / "a.json")
     report = perfdoctor.analyze([first, other], jobs=8)
     assert [account.rank for account in report.account] == [0, 1]
+
+
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`perfdoctor analyze` in a process of its own, which has one thread: its workers are copies of it."""
+    command = [sys.executable, "-m", "perfdoctor", "analyze", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def without_times(text: str) -> dict[str, object]:
+    """A JSON report without how long the rules took."""
+    plain: dict[str, Any] = json.loads(text)
+    for outcome in plain["outcomes"]:
+        outcome["seconds"] = 0
+    return plain
+
+
+def test_workers_of_the_command_line_report_what_one_process_does(fleet: Path) -> None:
+    alone, shared = (run_command(fleet, "--json", "--jobs", jobs) for jobs in (1, 2))
+    assert without_times(alone.stdout) == without_times(shared.stdout)
+    assert (alone.stderr, shared.stderr) == ("", "")
+
+
+@needs_proc
+def test_workers_of_a_process_with_one_thread_are_copies_of_it(fleet: Path) -> None:
+    pipes = [BlockingPipe(fleet / f"rank{rank}.json") for rank in (0, 1)]
+    command = [sys.executable, "-m", "perfdoctor", "analyze", *(str(pipe.path) for pipe in pipes), "--jobs", "2"]
+    # The library of numpy would start a thread for each core.
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        workers = {pipe.reader() for pipe in pipes}
+        lines = {Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (process.pid, *workers)}
+        process.kill()
+        process.wait()
+        # They end with the process that they work for, however that ended.
+        for pipe in pipes:
+            pipe.close()
+        process.communicate()
+    assert len(workers) == 2
+    assert lines == {b"\0".join(os.fsencode(part) for part in (*command, ""))}
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
+
+
+@needs_proc
+def test_a_copy_that_is_killed_costs_its_rank(fleet: Path) -> None:
+    pipe = BlockingPipe(fleet / "rank1.json")
+    killer = threading.Thread(target=pipe.kill_reader, daemon=True)
+    killer.start()
+    done = run_command(*sorted(fleet.iterdir()), "--json", "--jobs", 2)
+    killer.join()
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    (lost,) = [trace for trace in report["traces"] if not trace["complete"]]
+    assert lost["rank"] == 1
+    assert "its worker process was ended by SIGKILL" in lost["warnings"][0]
+
+
+def test_a_process_with_other_threads_is_not_copied() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert not can_copy_process()
+    finally:
+        end.set()
+        thread.join()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.tables.model import Trace
 
@@ -32,7 +31,7 @@ _BYTES = {
 _NO_PURPOSE = frozenset({"", "undefined"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CollectiveMetadata:
     """What is recorded of collectives, one row each; -1 where nothing is recorded.
 

@@ -7,7 +7,7 @@ other processes and on other machines.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from perfdoctor.analysis.communication.pass_starts import find_pass_starts, time
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges
 from perfdoctor.analysis.timeline.phases import PHASES
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -32,7 +33,7 @@ MAX_ROWS = 1500
 _MAX_INTERVALS = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CollectiveTotal:
     """All collectives of one kind and group in the window.
 
@@ -66,7 +67,7 @@ class CollectiveTotal:
         return None if np.isnan(crossing[0]) or not self.running_ns else float(crossing[0]) / self.running_ns * 1e9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CollectiveTable:
     """Collectives of one rank, sorted by end, on the rank's own clock. Picklable, some 100 bytes a row.
 
@@ -199,7 +200,7 @@ def collectives_of(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CollectiveEvents:
     """The collectives of a trace, one row each.
 

@@ -21,6 +21,7 @@ from perfdoctor.analysis.communication.clock_alignment import (
     fit_offset_ns,
 )
 from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.quantiles import quantiles
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
@@ -41,7 +42,7 @@ _MIN_FIT_SHARE = 0.9
 _MAX_ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class MatchedCollectives:
     """Collectives that several ranks took part in, sorted by end, on the clock of the first rank.
 

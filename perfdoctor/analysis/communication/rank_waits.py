@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -18,7 +18,7 @@ _MIN_WAITED_SHARE = 0.5
 _MAX_CANDIDATES = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Waits:
     """Waits of a rank for a last arriver at one collective with nothing else to do.
 

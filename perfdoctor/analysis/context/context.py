@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, SERVING_ENGINES
@@ -12,6 +11,7 @@ from perfdoctor.analysis.context.parallelism import parallelism_of
 from perfdoctor.analysis.context.program_phase import FORWARD_ONLY, Phase, phase_of
 from perfdoctor.analysis.context.warm_up import StartUp, steadiness_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.generations import possible_generations
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
@@ -27,7 +27,7 @@ _OLDEST_WITH_BFLOAT16 = (8, 0)
 _WITHOUT_BFLOAT16 = ("Pascal", "Volta", "Turing")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Context:
     """What program a trace was recorded of.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from perfdoctor.analysis.context.name_signs import NameSigns
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import IntArray
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
@@ -14,7 +14,7 @@ from perfdoctor.trace.tables.model import KERNEL, Trace
 _LONGEST_QUOTE = 70
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NamesInTrace:
     """The distinct names of a trace, one a line.
 

@@ -6,13 +6,13 @@ The three are disjoint, so that no two fixes promise the same time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -56,7 +56,7 @@ def _range_time(trace: Trace, pattern: str) -> Intervals:
     return iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CpuOptimizer:
     """The steps of one class of optimizer in the window.
 
@@ -120,7 +120,7 @@ def _longest_pass(trace: Trace, rows: Int64Array) -> tuple[float, int]:
     return longest_pass(np.bincount(kind, weights=trace.ops.dur_ns[rows]), np.bincount(kind))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CpuZeroing:
     """Gradients that are filled with zeros in the window.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from perfdoctor.analysis.host.locations import (
     frame_thread_of,
     user_frame,
 )
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -81,7 +82,7 @@ class Activity(NamedTuple):
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HotPath:
     """Where the CPU's time went.
 

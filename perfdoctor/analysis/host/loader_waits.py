@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -20,7 +19,7 @@ _MIN_STARTUP_NS = 5_000_000
 _MIN_STARTUP_FACTOR = 5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class LoaderWaits:
     """Every call of a loader's `__next__`, sorted by start.
 

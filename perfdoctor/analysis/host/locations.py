@@ -9,12 +9,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
@@ -54,7 +55,7 @@ _MAX_INSTANTS = 256
 _NOT_PARSED = -2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SourceLocation:
     """A line of the user's code; `line` and `function` are None where they are not known."""
 
@@ -78,7 +79,7 @@ class SourceLocation:
         return str(SourceLocation(self.file_name, self.line))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Locations:
     """Where the user's code was when the events of a rank began: queries over its traces.
 

@@ -12,12 +12,12 @@ is in the tree twice::
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.analysis.forward_ops import ForwardOps
 from perfdoctor.analysis.host.locations import frame_thread_of
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array, IntArray
 from perfdoctor.trace.tables import nesting
@@ -27,7 +27,7 @@ from perfdoctor.trace.tables.model import Trace
 _NUMBER = re.compile(r"_\d+$")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ModuleTree:
     """The modules of a trace, each at each place of the tree at which it is called; parents stand before children.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device, find_device, has_tensor_cores
 from perfdoctor.gpu.calibration import apply_calibration, find_calibration
 from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision, all_devices
@@ -29,7 +30,7 @@ _SAME = 1.02  # peaks of one chip at one clock, as datasheets round them
 _MODEL = re.compile(r"(?:NVIDIA|AMD) ([A-Z]+\d+)")  # V100, V100S and V100 SXM2 are one model
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Hardware:
     """What is known of the device.
 

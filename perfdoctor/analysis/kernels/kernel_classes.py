@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import KernelClass, classify_kernel
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class KernelClasses:
     """The classes of the kernels of a trace, by their names.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import match_op_names
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op, find_formula
 from perfdoctor.gpu.roofline.op_cost import BACKWARD_PASSES, OpCost
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array, IntArray
@@ -33,7 +34,7 @@ _PASS_WORDS = (
 _SINGLE_READ = {"bn_fw": 2 / 3, "bn_bw": 3 / 5}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CostKinds:
     """The distinct kinds of GPU item, by kernel name, op cost and pass; arrays of one length.
 

@@ -8,7 +8,6 @@ faster than the Tensor Cores.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from perfdoctor.analysis.kernels.hardware import Hardware
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.kernel_costs import CostKinds, KernelCosts
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
@@ -60,7 +60,7 @@ class Violation(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class TensorCoreVerdicts:
     """Whether each GPU item used Tensor Cores, three-valued to the end.
 

@@ -7,7 +7,6 @@ convolutions, casts of weights, other copies, or pointwise work.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from perfdoctor.analysis.launching_ops import (
     match_op_names,
 )
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import KernelClass, classify_op
 from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
 from perfdoctor.trace import vocabulary
@@ -47,7 +47,7 @@ _MULTIPLIES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class TrafficKinds:
     """Why each GPU item moves data.
 

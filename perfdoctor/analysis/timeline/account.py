@@ -7,7 +7,7 @@ latency and the causes of idle time that covers it, so its details add up to the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, FlopsUtilization
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, TensorCoreVerdicts
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import vocabulary
@@ -55,7 +56,7 @@ _MAX_BREAK_NS = 1_000_000
 TENSOR_CORE_USE = ("used", "slow_path", "not_used", "unknown")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Account:
     """One rank's window, split exactly; what is not in SCHEMA is not in the JSON report.
 

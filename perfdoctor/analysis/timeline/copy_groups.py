@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
@@ -28,7 +28,7 @@ _MIN_REPEATS = 3
 _MIN_SIZED_SHARE = 0.9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class CopyGroup:
     """The copies of one direction and kind of host memory.
 

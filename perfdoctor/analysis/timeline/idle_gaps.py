@@ -16,11 +16,11 @@ The causes, in the order of precedence: an instant goes to the first one that co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS, StallCause, find_queue_stalls
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -34,7 +34,7 @@ RETURN_LAG_NS = 20_000
 _BLOCKING_COPY_NS = 20_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class IdleGaps:
     """Gaps between GPU items over the whole trace, sorted by time; the last one ends with the trace.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from perfdoctor.analysis.timeline.account import IDLE_CAUSES
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -25,7 +25,7 @@ ONE_LAUNCH_NS = 100_000
 _SAMPLES = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class IdlePieces:
     """The idle time of the window, cut where its cause changes; by start, disjoint, together all of it.
 

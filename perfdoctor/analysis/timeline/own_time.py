@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from perfdoctor.analysis.host.locations import SourceLocation, find_locations, n
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
@@ -43,7 +43,7 @@ _NODE_NUMBER = re.compile(r"Backward\d*$")
 _NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=\dD)(?=[A-Z])")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OwnTime:
     """A line of the user's code and its own time.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from perfdoctor.analysis.host.hot_path import HotPath, find_hot_path, find_pause_path, usual_run_of
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
 from perfdoctor.analysis.timeline.recurrence import Recurrence, count_recurrence, split_one_offs
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import activity_kinds
 from perfdoctor.trace.arrays import Int32Array
 from perfdoctor.trace.tables import intervals as iv
@@ -30,7 +31,7 @@ _LEAST_USUAL_RUNS = 3
 _LEAST_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class PauseGroup:
     """Pauses that have in common what the CPU did in them.
 

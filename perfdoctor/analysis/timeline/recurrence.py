@@ -9,11 +9,11 @@ its median over the steps, and what stands out of that in one step, or a few at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -26,7 +26,7 @@ _STANDS_OUT = 2
 _RECURRING_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Recurrence:
     """How often what a finding is about comes back.
 

@@ -9,12 +9,12 @@ slowly than the GPU works throughout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -38,7 +38,7 @@ class StarvationRoot(IntEnum):
     START = 5  # the analysed time begins with an empty queue
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Starvation:
     """The idle time before late launches in the analysed window, cut where its root changes; sorted and disjoint.
 

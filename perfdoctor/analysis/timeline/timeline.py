@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
@@ -12,7 +12,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Timeline:
     """One rank's GPU time over the whole trace, in ns; every figure is None when the trace has no GPU items."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.word_table import words
 
 Category = Literal[
@@ -76,7 +76,7 @@ class Rule(NamedTuple):
         return self.pattern is None or compile_pattern(self.pattern).search(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RuleFamily:
     """Rules that are tried one after the other, on names that contain one of `any_of`; on every name if it is empty."""
 

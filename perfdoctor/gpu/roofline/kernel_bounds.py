@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 
 BOUNDS = ("compute", "bandwidth", "latency", "inefficient", "invalid")
@@ -41,7 +42,7 @@ _MANY_WAVES = 4
 _FULL_WAVE_FRACTION = 0.75
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RooflineTimes:
     """Times by the roofline of each distinct kind of launch; arrays of one length. In ns, NaN where unknown.
 
@@ -71,7 +72,7 @@ class RooflineTimes:
         return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class KernelLaunches:
     """Launches of kernels; arrays of one length.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.op_cost import BACKWARD_PASSES, BackwardPass, CostFormula, OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import (
     FLOAT_TYPES,
@@ -135,7 +135,7 @@ def _linear(inputs: RecordedInputs) -> OpCost:
 # Convolutions ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _ConvolutionFormula:
     """The cost formula of a convolution op: positions of its arguments, None for those that it does not have."""
 
@@ -245,7 +245,7 @@ def _convolution_backward_input(inputs: RecordedInputs) -> OpCost:
 # Attention ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _AttentionFormula:
     """The cost formula of an attention op: positions of its arguments.
 

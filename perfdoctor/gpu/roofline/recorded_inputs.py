@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import orjson
+
+from perfdoctor.frozen_dataclass import frozen_dataclass
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -80,7 +81,7 @@ class TensorInput(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RecordedInputs:
     """The recorded inputs of one op call; arguments are addressed by their position in the op's schema.
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
 import orjson
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_value
 from perfdoctor.trace.kineto.exact_times import parse_time
@@ -30,7 +31,7 @@ _SEPARATORS = b", \t\r\n"
 _SEPARATION = re.compile(rb"[, \t\r\n]*")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Changes:
     """What changes in the events of a file.
 

@@ -8,10 +8,10 @@ launch over the finding to the kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.reporters.chrome_trace.slices import SLICE, Slices, TrackId
@@ -21,7 +21,7 @@ from perfdoctor.trace.tables.intervals import Intervals, overlap
 _ARROWS = 3  # for each finding: more hide what they point to
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ArrowPoint:
     """A point of an arrow: within the slice on this track that is open then; None is the track of the finding."""
 
@@ -29,7 +29,7 @@ class ArrowPoint:
     track: tuple[TrackId, TrackId] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Arrow:
     """An arrow of a finding, through two or three slices in the order of time."""
 

@@ -7,10 +7,10 @@ label says of which share of the kernels' time that is, and a counter of which n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 from perfdoctor.trace.tables.copies import copy_kinds_of
@@ -23,7 +23,7 @@ _LEAST_KNOWN_SHARE, _ALL = 0.05, 0.995
 _MOST_STREAMS = 16  # the busiest; a program with more has dozens of short-lived ones
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Counter:
     """A counter of one series: from each time on it has the value that stands there."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.errors import TraceError
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.fleet.rank_tasks import AnalysisOptions, read_ranks
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.reduce_ranks import from_rank
@@ -24,7 +25,7 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import FleetAnalyzer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RankTracks:
     """What is shown of one rank.
 
@@ -51,7 +52,7 @@ class RankTracks:
         return f"rank {'?' if self.rank is None else self.rank}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class FileTracks:
     """What is shown of one file.
 

@@ -14,11 +14,11 @@ what lies in what on a thread of the CPU is known by the thread: to count with, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.chrome_trace.copy_events import Changes
 from perfdoctor.reporters.chrome_trace.slices import ARROW, SLICE, Slices, TrackId
 from perfdoctor.reporters.chrome_trace.track_writer import metadata
@@ -32,7 +32,7 @@ _ON_GPU = frozenset({GPU, GPU_RANGES})
 _MOST_TID = (1 << 32) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SideLane:
     """A lane beside a track: its process, its own thread id, the track's thread id, and the name to show."""
 
@@ -42,7 +42,7 @@ class SideLane:
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class SideLanes:
     """The lanes of a text, and which of its events move there.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.io.stream import TextStream
 from perfdoctor.trace.kineto import reader_choice
@@ -27,7 +27,7 @@ _CORRELATION = at.FIRST_FREE
 _ARROW_ID = at.FIRST_FREE + 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Slices:
     """The slices and arrow ends of a text, one row for each, in its order.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoctor.errors import TraceError, UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import TraceSummary
 from perfdoctor.reporters.chrome_trace.slices import Slices, read_slices
 from perfdoctor.reporters.clean_text import clean_line
@@ -19,7 +19,7 @@ NVML_FILE = "nvml.jsonl"
 _BLOCK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TraceSource:
     """A file with the text of a trace.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.chrome_trace.copy_events import Changes, microseconds
 from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.reporters.chrome_trace.viewer_times import seen_ns
@@ -26,7 +26,7 @@ _NO_CHANGES = Changes()
 _ARROWS_OF_A_PROCESS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EventKind:
     """What all events of one kind on a track share."""
 
@@ -44,7 +44,7 @@ class EventKind:
         return b"," + orjson.dumps(fields)[1:]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrackWriter:
     """Makes events of one process; each is a JSON object in bytes.
 

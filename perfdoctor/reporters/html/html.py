@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.html.chart_sections import BASIS_TEXTS, chart_sections
 from perfdoctor.reporters.html.page_data import page_data
@@ -33,7 +33,7 @@ _SCRIPTS = (
 _FOLDER = "perfdoctor.reporters.html"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Html(Reporter):
     """One file that opens from disk: readable without its script, and forbidden by its own policy to load anything."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import orjson
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.nsight.export_tables import ExportTables
@@ -95,7 +95,7 @@ def strip_versions(codes: Int64Array, strings: StringCodes) -> Int64Array:
     return np.array(stripped, np.int64)[which]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class RangeTexts:
     """The parts of the texts of NVTX ranges.
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from perfdoctor.errors import TraceError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import LIMIT_NS, NONE, BoolArray, Int32Array, Int64Array, as_int32
 from perfdoctor.trace.nsight import export_names as names
 from perfdoctor.trace.nsight.export_devices import device_of, physical_devices
@@ -242,7 +243,7 @@ class _Reader:
         return TraceError(f"{self.tables.path}: {why}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Threads:
     """All threads of the file, one row each: the serialized ids, ascending, the process of each, and its "pid/tid"."""
 

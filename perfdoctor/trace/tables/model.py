@@ -8,12 +8,13 @@ start. A column of ids holds NONE (-1) where the file says nothing. A column of 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import occurring
 
@@ -28,7 +29,7 @@ def _codes() -> Int32Array:
     return np.empty(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@frozen_dataclass(weakref_slot=True, eq=False)
 class Table:
     """Events of one kind.
 
@@ -58,7 +59,7 @@ _FEW_NAMES = 5
 """Up to so many codes are compared with the column of names one by one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class GpuItems(Table):
     """Kernels, copies and memory sets that ran on the device.
 
@@ -85,7 +86,7 @@ class GpuItems(Table):
     process: Int32Array = field(default_factory=_codes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Calls(Table):
     """Runtime and driver calls (cudaLaunchKernel, hipMemcpyWithStream, ...).
 
@@ -100,7 +101,7 @@ class Calls(Table):
     op: Int32Array = field(default_factory=_codes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Ops(Table):
     """Operators on the CPU.
 
@@ -126,7 +127,7 @@ class Ops(Table):
     sequence: Int64Array = field(default_factory=_ints)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Ranges(Table):
     """Annotations: record_function ranges of the user, the optimizer, the DataLoader and the profiler's own steps.
 
@@ -137,7 +138,7 @@ class Ranges(Table):
     thread: Int32Array = field(default_factory=_codes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Frames(Table):
     """Calls of Python functions, named ``file(line): function`` with the line of the `def`.
 
@@ -150,7 +151,7 @@ class Frames(Table):
     parent: Int32Array = field(default_factory=_codes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Syncs(Table):
     """Records of category cuda_sync: which stream waited for what.
 
@@ -169,7 +170,7 @@ class Syncs(Table):
     process: Int32Array = field(default_factory=_codes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Comms:
     """Metadata of collectives and of sends and receives, one row for each event that has some.
 
@@ -206,7 +207,7 @@ class Comms:
         return len(self.gpu)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DeviceProperties:
     """Properties of the device that the GPU items ran on; None where the file does not say."""
 
@@ -216,7 +217,7 @@ class DeviceProperties:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Trace:
     """The trace of one rank, or of several that a file holds together (see `split_ranks`).
 

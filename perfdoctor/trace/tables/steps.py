@@ -13,11 +13,11 @@ Without this boundary the first step would contain the backlog of the one before
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -34,7 +34,7 @@ _LEAST_INFERRED_STEPS = 2
 _LEAST_COUNTED_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Steps:
     """The steps of a trace.
 
