@@ -22,6 +22,10 @@ settings.register_profile("perfdoctor", deadline=None)
 settings.register_profile("ci", settings.get_profile("perfdoctor"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "perfdoctor"))
 
+# Threads of programs that tests start sleep while they wait: spinning, those of two programs at a time on two cores
+# take each other's time, and a program of 15 s of CPU time takes a minute (torch's libgomp reads this once).
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Plugins that happen to be installed change no result: the tests see the entry points of the built-in rules alone.
 _all_entry_points = registry.entry_points
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real_traces import read_once
 
 from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import Trace, read
+from perfdoctor.trace import Trace
 
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -97,7 +98,7 @@ def test_ops_of_a_forward_pass_belong_to_none() -> None:
     ],
 )
 def test_every_numbered_node_of_a_complete_recording_finds_its_op(corpus: Path, file: str, nodes: int) -> None:
-    trace = read(corpus / file)
+    trace = read_once(corpus / file)
     ops, found = trace.ops, forward_ops_of(trace)
     engine = np.flatnonzero(trace.match_rows(ops, f"^{ENGINE}") & (ops.sequence >= 0))
     assert len(engine) == nodes

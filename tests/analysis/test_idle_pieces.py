@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from real_traces import read_once
 from trace_strategies import TENSOR_GEMM, File, any_file, rank_of
 
 from perfdoctor.analysis.timeline.account import IDLE_CAUSES
 from perfdoctor.analysis.timeline.idle_pieces import IdleInstants, IdlePieces, idle_instants_of, idle_pieces_of
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 
 GEMM = TENSOR_GEMM
 
@@ -109,4 +109,4 @@ def test_of_any_trace_the_pieces_are_the_idle_time(file: File) -> None:
     "file", ["a100-nccl-config/rank0.json.gz", "mi300x-resnet-ddp.json.gz", "v100-legacy-workers0.json.gz"]
 )
 def test_of_real_traces_the_pieces_are_the_idle_time(corpus: Path, file: str) -> None:
-    check_whole(Rank(read(corpus / file)))
+    check_whole(Rank(read_once(corpus / file)))

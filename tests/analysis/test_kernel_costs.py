@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_traces import read_once
 
 from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, VERDICTS
 from perfdoctor.gpu.roofline.kernel_bounds import (
@@ -20,7 +21,6 @@ from perfdoctor.gpu.roofline.kernel_bounds import (
 )
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import KERNEL
 
@@ -506,7 +506,7 @@ def test_no_real_trace_contradicts_a_rule(corpus: Path) -> None:
     for path in sorted(corpus.rglob("*.json.gz")):
         if path.stat().st_size > 800_000:  # the benchmark does all of them; here the small ones
             continue
-        rank = Rank(read(path))
+        rank = Rank(read_once(path))
         assert rank.verdicts.violations == (), path.name
         checked += int(
             np.isfinite(rank.kernel_costs.flops[rank.kernel_costs.match_rows("gemm", "convolution", "attention")]).sum()
@@ -516,7 +516,7 @@ def test_no_real_trace_contradicts_a_rule(corpus: Path) -> None:
 
 @pytest.mark.corpus
 def test_odd_dimensions_of_timesformer_are_inefficient_for_their_alignment(corpus: Path) -> None:
-    rank = Rank(read(corpus / "h100-timesformer-bf16.json.gz"))
+    rank = Rank(read_once(corpus / "h100-timesformer-bf16.json.gz"))
     gpu, ops = rank.trace.gpu, rank.trace.ops
     dims = [rank.trace.text(int(ops.dims[op])) or "" if op >= 0 else "" for op in gpu.op]
     odd = np.array(["3137,3137" in text or "64,3137" in text for text in dims]) & rank.kernel_classes.match_rows(

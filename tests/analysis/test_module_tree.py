@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real_traces import read_once
 
 from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import Trace, read
+from perfdoctor.trace import Trace
 
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -125,7 +126,7 @@ def test_without_modules_the_tree_is_empty() -> None:
     ],
 )
 def test_the_trees_of_real_programs(corpus: Path, file: str, modules: int, calls: int) -> None:
-    trace = read(corpus / file)
+    trace = read_once(corpus / file)
     tree = tree_of(trace)
     assert (len(tree), len(tree.frames)) == (modules, calls)
     assert (tree.module >= 0).all()

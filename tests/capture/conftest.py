@@ -44,12 +44,18 @@ result.write_text(json.dumps({"exit_code": done.exit_code, "folder": done.folder
 sys.exit(done.exit_code)
 """
 
+LIGHT_DYNAMO = Path(__file__).with_name("light_dynamo.py").read_text(encoding="utf-8")
+
 # `leave_group`: a thread of gloo drops its last work after the rank has its result, and the work holds Python objects.
 # Where that meets the end of the interpreter, torch 2.13 aborts ("terminate called without an active exception"):
 # 5 of 34 jobs of two ranks on a busy machine, without perfdoctor; 0 of 42 with half a second in between.
-PRELUDE = """
+PRELUDE = (
+    """
 import os, signal, sys, time
 import torch
+"""
+    + LIGHT_DYNAMO
+    + """
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
@@ -67,6 +73,7 @@ def leave_group():
     torch.distributed.destroy_process_group()
     time.sleep(0.5)
 """
+)
 
 TRAIN = (
     PRELUDE
@@ -145,6 +152,7 @@ class Launcher:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._count = 0
+        (folder / "light_dynamo.py").write_text(LIGHT_DYNAMO)
 
     def write(self, source: str, name: str = "program.py") -> Path:
         path = self.folder / name
@@ -159,7 +167,7 @@ class Launcher:
             env=clean_environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
 
     def run(
@@ -225,6 +233,8 @@ def capture_kit() -> dict[str, Any]:
     return {
         "PRELUDE": PRELUDE,
         "TRAIN": TRAIN,
+        # As its users write it: with the real torch._dynamo.
+        "ORDINARY": TRAIN.replace(LIGHT_DYNAMO, ""),
         "DRIVER": DRIVER,
         "NEEDED": NEEDED,
         "signal_when_ready": signal_when_ready,

@@ -31,7 +31,7 @@ thread.join()
 def ordinary(launcher: Any, capture_kit: dict[str, Any]) -> tuple[Any, Any]:
     """One ordinary program, plain and recorded."""
     path = launcher.write(
-        capture_kit["TRAIN"]
+        capture_kit["ORDINARY"]
         + """
 print("loss", loss.item(), "args", sys.argv[1:])
 print(sum(p.double().sum().item() for p in model.parameters()))

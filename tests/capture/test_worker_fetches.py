@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 LOADING = """
 import sys, time
-import torch
+import torch, light_dynamo
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -90,7 +90,7 @@ def test_without_workers_the_loop_itself_says_it(launcher: Any) -> None:
 
 
 EPOCHS = """
-import torch
+import torch, light_dynamo
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

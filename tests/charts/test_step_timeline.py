@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from real_traces import read_once
 from trace_strategies import POINTWISE, TENSOR_GEMM, File, any_file, lawful_file, rank_of
 
-import perfdoctor
 from perfdoctor.charts.step_timeline import step_timeline_of
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import StepTimeline, Track
@@ -246,7 +246,7 @@ def test_neither_the_order_of_events_nor_the_time_of_day_changes_the_timeline(fi
 )
 def test_streams_of_a_real_trace_have_as_many_items_as_the_file(corpus: Path, name: str) -> None:
     path = corpus / f"{name}.json.gz"
-    rank = Rank(perfdoctor.read(path))
+    rank = Rank(read_once(path))
     timeline = step_timeline_of(rank)
     assert timeline is not None
     check_nothing_is_missing(rank, timeline)

@@ -11,9 +11,10 @@ import pytest
 from perfdoctor.cli.main import main
 from perfdoctor.testing import TraceBuilder
 
+LIGHT_DYNAMO = Path(__file__).parents[1] / "capture" / "light_dynamo.py"
 TRAINING = """\
 import sys, time
-import torch
+import torch, light_dynamo
 from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
@@ -92,6 +93,7 @@ def busy(tmp_path) -> Path:
 def training(tmp_path) -> Path:
     path = tmp_path / "training.py"
     path.write_text(TRAINING)
+    (tmp_path / "light_dynamo.py").write_text(LIGHT_DYNAMO.read_text())
     return path
 
 

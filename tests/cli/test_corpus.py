@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import orjson
 import pytest
+from real_traces import analyze_once
 from rich.cells import cell_len
 
 import perfdoctor
@@ -32,7 +33,7 @@ NAMES = [
 
 @pytest.fixture(scope="module", params=NAMES)
 def report(request, corpus):
-    return perfdoctor.analyze(corpus / request.param)
+    return analyze_once(corpus / request.param)
 
 
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 # The step waits 24 ms for its two samples without workers, and next to nothing with two.
 SLOW_LOADER = """\
 import os, sys, time
-import torch
+import torch, light_dynamo
 from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
@@ -44,8 +44,12 @@ print("trained")
 """
 
 
+LIGHT_DYNAMO = Path(__file__).parents[1] / "capture" / "light_dynamo.py"
+
+
 def write(path: str, text: str) -> str:
     Path(path).write_text(text)
+    Path(path).with_name(LIGHT_DYNAMO.name).write_text(LIGHT_DYNAMO.read_text())
     return path
 
 

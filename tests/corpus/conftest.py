@@ -1,24 +1,17 @@
-"""Reports on real traces, each made once a session."""
+"""Reports on real traces, each made once in a process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
+from real_traces import analyze_once
 
-import perfdoctor
 from perfdoctor.report.report import Report
 
 
 @pytest.fixture(scope="session")
-def report_of() -> Callable[[Path], Report]:
-    """The report on a file or folder, by its path."""
-    return cache(lambda path: perfdoctor.analyze(path))
-
-
-@pytest.fixture(scope="session")
-def report_on(corpus: Path, report_of: Callable[[Path], Report]) -> Callable[[str], Report]:
+def report_on(corpus: Path) -> Callable[[str], Report]:
     """The report on a file or folder of the corpus, by its name there."""
-    return lambda name: report_of(corpus / name)
+    return lambda name: analyze_once(corpus / name)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.rank import Rank
 from perfdoctor.trace.tables.split_ranks import split_ranks
@@ -107,7 +107,7 @@ EVIDENCE = {
 
 
 def context_of(path: Path) -> Context:
-    trace = perfdoctor.read(path)
+    trace = read_once(path)
     return Rank(split_ranks(trace)[0]).context
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from real_traces import analyze_once
 
 from perfdoctor.report.finding import STEP_AFTER, Finding
 from perfdoctor.report.report import Report
@@ -78,9 +79,9 @@ def load_cases() -> tuple[Case, ...]:
 
 
 @pytest.fixture(scope="session")
-def report_on(shared: Path, report_of: Callable[[Path], Report]) -> Callable[[str], Report]:
+def report_on(shared: Path) -> Callable[[str], Report]:
     """The report on a file or folder of the shared material, by its path there; skipped where there is none."""
-    return lambda path: report_of(shared / path)
+    return lambda path: analyze_once(shared / path)
 
 
 each_case = pytest.mark.parametrize("case", load_cases(), ids=lambda case: case.path)

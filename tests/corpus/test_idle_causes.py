@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS
 from perfdoctor.rank import Rank
 from perfdoctor.trace.tables import intervals as iv
@@ -67,7 +67,7 @@ WITHOUT_GPU = ("cpu-only-rank34.json.gz", "no-distributed-info.json.gz", "a100-c
 
 
 def first_rank(path: Path) -> Rank:
-    trace = perfdoctor.read(path)
+    trace = read_once(path)
     return Rank(split_ranks(trace)[0])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.analysis.host.loader_waits import find_worker_startups
 from perfdoctor.analyzers._pd101_wait_parts import split_waits
 from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall
@@ -29,7 +29,7 @@ def test_what_came_true_lies_within_what_the_rule_promises(
     pair: str, promised_ms: float, came_true_ms: float, corpus: Path
 ) -> None:
     """The saving before the replay, which may know better: its upper bound must hold and not be far off."""
-    starved, fed = (Rank(perfdoctor.read(corpus / f"{pair}-workers{n}.json.gz")) for n in (0, 4))
+    starved, fed = (Rank(read_once(corpus / f"{pair}-workers{n}.json.gz")) for n in (0, 4))
     before, after = (rank.window_ns / rank.steps.count for rank in (starved, fed))
     assert (before - after) / 1e6 == pytest.approx(came_true_ms, abs=0.1)
     finding = find_stall(starved)
@@ -39,7 +39,7 @@ def test_what_came_true_lies_within_what_the_rule_promises(
 
 
 def test_collating_in_the_main_process_is_separated_from_fetching(corpus: Path) -> None:
-    rank = Rank(perfdoctor.read(corpus / "v100-bare-list-workers0.json.gz"))
+    rank = Rank(read_once(corpus / "v100-bare-list-workers0.json.gz"))
     parts = split_waits(rank, find_worker_startups(rank.trace, rank.loader_waits))
     assert round(parts.collate_ns / 1e6, 1) == 7.8  # torch.stack of 32 images
     assert round(parts.fetch_ns / 1e6, 1) == 39.2
@@ -48,7 +48,7 @@ def test_collating_in_the_main_process_is_separated_from_fetching(corpus: Path) 
 
 def test_the_start_of_four_workers_is_found(corpus: Path) -> None:
     """82 ms at the beginning of the recording, and 2 ms for every batch from then on."""
-    rank = Rank(perfdoctor.read(corpus / "v100-legacy-workers4.json.gz"))
+    rank = Rank(read_once(corpus / "v100-legacy-workers4.json.gz"))
     assert find_worker_startups(rank.trace, rank.loader_waits).tolist() == [True, False, False, False, False, False]
-    rank = Rank(perfdoctor.read(corpus / "v100-legacy-workers0.json.gz"))
+    rank = Rank(read_once(corpus / "v100-legacy-workers0.json.gz"))
     assert not find_worker_startups(rank.trace, rank.loader_waits).any()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
@@ -72,7 +72,7 @@ def test_traces_that_wait_in_syncs_have_no_pauses(name: str, report_on: Callable
 def test_workers_are_advised_only_where_there_is_a_loader(corpus: Path, report_on: Callable[[str], Report]) -> None:
     checked = 0
     for path in sorted(corpus.rglob("*.json.gz")):
-        trace = perfdoctor.read(path)
+        trace = read_once(path)
         rank = Rank(split_ranks(trace)[0])
         for finding in report_on(str(path.relative_to(corpus))).findings:
             if finding.rule == "PD103":
@@ -85,7 +85,7 @@ def test_where_frames_are_recorded_the_cpu_is_somewhere(corpus: Path, report_on:
     checked = 0
     for path in sorted(corpus.rglob("*.json.gz")):
         for finding in report_on(str(path.relative_to(corpus))).findings:
-            if finding.rule == "PD103" and " while the CPU " in finding.title and len(perfdoctor.read(path).frames):
+            if finding.rule == "PD103" and " while the CPU " in finding.title and len(read_once(path).frames):
                 checked += 1
                 assert any(each.label == "what the CPU was in" and each.value for each in finding.evidence)
     assert checked >= 3

@@ -12,9 +12,9 @@ from typing import Any
 import jsonschema
 import orjson
 import pytest
+from real_traces import read_once
 from timeline_oracle import compute_timeline
 
-import perfdoctor
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 from perfdoctor.report.to_plain import to_plain
@@ -82,7 +82,7 @@ def test_the_timeline_is_exact_and_agrees_with_the_reference(line: dict[str, str
     expected = compute_timeline(gzip.decompress(path.read_bytes()))
     assert expected is not None
     items = expected.pop("items")
-    found = to_plain(Rank(perfdoctor.read(path)).timeline)
+    found = to_plain(Rank(read_once(path)).timeline)
     assert {name: found[name] for name in expected} == expected
     for name, value_ns in expected.items():
         reference_ns = float(line[name.removesuffix("_ns") + "_ms"]) * 1e6
@@ -193,7 +193,7 @@ def test_two_ranks_are_analysed_together(name: str, report_on: Reports) -> None:
 
 @pytest.mark.parametrize("name", ["gtx1650-clock-skew.json.gz", "v100-resnet18-2ranks/rank1.json.gz"])
 def test_gpu_times_are_shifted_where_clocks_disagree_and_the_timeline_stays(name: str, corpus: Path) -> None:
-    source = perfdoctor.read(corpus / name)
+    source = read_once(corpus / name)
     rank = Rank(source)
     assert rank.clock_shift.shift_ns > 0
     linked = rank.trace.gpu.call >= 0
@@ -206,7 +206,7 @@ def test_gpu_times_are_shifted_where_clocks_disagree_and_the_timeline_stays(name
 
 
 def test_gpu_times_are_not_shifted_where_clocks_agree(corpus: Path) -> None:
-    assert Rank(perfdoctor.read(corpus / "h100-nsfw-vit-bf16.json.gz")).clock_shift.shift_ns == 0
+    assert Rank(read_once(corpus / "h100-nsfw-vit-bf16.json.gz")).clock_shift.shift_ns == 0
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.analyzers._pd102_blocking_calls import (
     COPY,
     IF,
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.corpus
 
 
 def rank_of(path: Path) -> Rank:
-    return Rank(perfdoctor.read(path))
+    return Rank(read_once(path))
 
 
 def cost_of_syncs(rank: Rank) -> float:

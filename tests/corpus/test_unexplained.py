@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.pipeline import run_rule, summarize_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.explain_gpu_time import NEAR_ROOF_SHARE
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.corpus
 
 
 def ranks_in(path: Path) -> Iterator[Rank]:
-    yield from (Rank(trace) for trace in split_ranks(perfdoctor.read(path)))
+    yield from (Rank(trace) for trace in split_ranks(read_once(path)))
 
 
 def time_near_roof(rank: Rank, time: Intervals) -> Intervals:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.integrations.hta_columns import Columns, Symbols, make_columns, select_steps, set_times
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables.split_ranks import split_ranks
@@ -221,7 +221,7 @@ def test_a_rank_without_marks_stays_whole() -> None:
     ],
 )
 def test_rows_are_the_events_of_the_file(corpus: Path, name: str) -> None:
-    (trace,) = split_ranks(perfdoctor.read(corpus / name))
+    (trace,) = split_ranks(read_once(corpus / name))
     symbols = Symbols()
     columns = make_columns(trace, symbols)
     set_times(columns, 0)

@@ -15,6 +15,7 @@ import pytest
 from fleet_helpers import content_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from real_traces import read_once
 
 import perfdoctor
 from perfdoctor import pipeline
@@ -29,7 +30,6 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import SyntheticFleet, TraceBuilder
-from perfdoctor.trace import read
 from perfdoctor.trace.tables import intervals as iv
 
 RANKS = 7
@@ -96,7 +96,7 @@ def test_a_summary_can_be_pickled() -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["v100-torchrec-4ranks/rank0", "a100-ddp-control/rank3", "v100-df-index/rank1"])
 def test_the_summary_of_a_real_rank_is_small(corpus: Path, name: str) -> None:
-    rank = Rank(read(corpus / f"{name}.json.gz"))
+    rank = Rank(read_once(corpus / f"{name}.json.gz"))
     assert len(pickle.dumps(pipeline.summarize_rank(rank, registry.load_analyzers()))) < 300_000
 
 

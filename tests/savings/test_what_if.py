@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
-import perfdoctor
 from perfdoctor.rank import Rank
 from perfdoctor.savings import what_if
 from perfdoctor.savings.edits import remove_cpu_time, scale_durations, shorten_launches
@@ -207,14 +207,14 @@ def test_no_overhead_is_removed_where_steps_without_the_profiler_are_not_shorter
     ],
 )
 def test_which_real_traces_can_be_replayed(corpus: Path, name: str, why: str | None) -> None:
-    replay = Rank(perfdoctor.read(corpus / f"{name}.json.gz")).replay
+    replay = Rank(read_once(corpus / f"{name}.json.gz")).replay
     assert replay is not None
     assert replay.gates.relative_error == 0
     assert replay.gates.reason == why
 
 
 def test_faster_convolutions_save_little_of_a_step_that_is_bound_by_the_cpu(corpus: Path) -> None:
-    rank = Rank(perfdoctor.read(corpus / "v100-bare-list-workers0.json.gz"))
+    rank = Rank(read_once(corpus / "v100-bare-list-workers0.json.gz"))
     replay = rank.replay
     assert replay is not None
     slow = rank.kernel_classes.match_rows(lambda k: k.category == "convolution" and k.tensor_core == "no")
@@ -227,7 +227,7 @@ def test_faster_convolutions_save_little_of_a_step_that_is_bound_by_the_cpu(corp
 
 def test_the_saving_of_a_loader_without_workers_is_about_what_workers_saved(corpus: Path) -> None:
     """208 ms a step without workers, 173 ms with four: the whole wait is a third more than that."""
-    without, with_four = (Rank(perfdoctor.read(corpus / f"v100-bare-list-workers{n}.json.gz")) for n in (0, 4))
+    without, with_four = (Rank(read_once(corpus / f"v100-bare-list-workers{n}.json.gz")) for n in (0, 4))
     replay, waits = without.replay, without.loader_waits
     assert replay is not None
     measured_ns = replay.baseline_step_ns - with_four.per_step(with_four.window_ns)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.annotations import annotations_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 
 GEMM = "ampere_sgemm_128x64_nn"
 ENGINE = "autograd::engine::evaluate_function: "
@@ -110,7 +110,7 @@ def test_without_annotations_the_table_says_how_to_add_some() -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("file", ["mi300x-resnet-ddp.json.gz", "a100-nccl-config/rank0.json.gz"])
 def test_the_ranges_of_real_steps_run_once_a_step(corpus: Path, file: str) -> None:
-    found = cells(annotations_table(Rank(read(corpus / file)), "name"), "count", "kind")
+    found = cells(annotations_table(Rank(read_once(corpus / file)), "name"), "count", "kind")
     assert found["ProfilerStep#*"] == (1.0, "step")
     assert found["DistributedDataParallel.forward"] == (1.0, "parallel")
     assert found["Optimizer.step#SGD.step"] == (1.0, "optimizer")

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 from rich.cells import cell_len
 
 from perfdoctor.rank import Rank
@@ -16,7 +17,6 @@ from perfdoctor.reporters.write_table import render_table_as
 from perfdoctor.tables.catalog import TABLES, build_table
 from perfdoctor.tables.report_tables import report_tables
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 from perfdoctor.trace.tables.split_ranks import split_ranks
 
 RECORDINGS = (
@@ -44,7 +44,7 @@ def check(table: Table) -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("file", RECORDINGS)
 def test_every_table_of_real_recordings(shared: Path, file: str) -> None:
-    rank = Rank(split_ranks(read(shared / file))[0])
+    rank = Rank(split_ranks(read_once(shared / file))[0])
     for name, spec in TABLES.items():
         for by in spec.by:
             check(build_table(rank, name, by))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real_traces import read_once
 
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.collectives_table import collectives_table
 from perfdoctor.testing import TraceBuilder, collective
-from perfdoctor.trace import read
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -152,7 +152,7 @@ def test_without_collectives_the_table_says_so() -> None:
     "file", ["mi300x-resnet-ddp.json.gz", "a100-ddp-control/rank3.json.gz", "cpu-only-rank34.json.gz"]
 )
 def test_however_they_are_grouped_they_are_the_collectives_of_the_rank(corpus: Path, file: str) -> None:
-    rank = Rank(read(corpus / file))
+    rank = Rank(read_once(corpus / file))
     tables: list[Table] = [collectives_table(rank, by) for by in ("kind", "group", "size")]
     sums = [tuple(sum(row[name] for row in table.rows) for name in ("window_ns", "window_count")) for table in tables]
     known = rank.collectives

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.copies_table import copies_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 from perfdoctor.trace.tables.model import KERNEL
 
 GEMM = "ampere_sgemm_128x64_nn"
@@ -130,7 +130,7 @@ def test_without_copies_or_lines_the_table_says_so() -> None:
 @pytest.mark.parametrize("file", ["a100-ddp-control/rank3.json.gz", "mi300x-resnet-ddp.json.gz"])
 @pytest.mark.parametrize("by", ["kind", "size", "line"])
 def test_all_copies_of_real_traces_are_in_it(corpus: Path, file: str, by: str) -> None:
-    rank = Rank(read(corpus / file))
+    rank = Rank(read_once(corpus / file))
     table: Table = copies_table(rank, by)
     if by == "line" and not len(rank.trace.frames):
         assert len(table) == 0

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from real_traces import read_once
 from trace_strategies import TENSOR_GEMM, File, any_file, rank_of
 
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.gaps import gaps_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 
 GEMM = TENSOR_GEMM
 GROUPINGS = ("cause", "root", "line", "gap")
@@ -145,7 +145,7 @@ def test_of_any_trace_they_add_up_to_the_idle_time(file: File) -> None:
     "file", ["mi300x-resnet18-ddp.json.gz", "v100-legacy-workers4.json.gz", "h100-timesformer-bf16.json.gz"]
 )
 def test_of_real_traces_they_add_up_to_the_idle_time(corpus: Path, file: str) -> None:
-    rank = Rank(read(corpus / file))
+    rank = Rank(read_once(corpus / file))
     for by in GROUPINGS:
         table = gaps_table(rank, by)
         if by == "line" and not len(rank.trace.frames):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from real_traces import read_once
 
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.catalog import TABLES, build_table, check_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 from perfdoctor.trace.tables.model import KERNEL
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -160,7 +160,7 @@ def test_every_grouping_has_the_same_total(recorded: list[tuple[str, int, int, s
 @pytest.mark.corpus
 @pytest.mark.parametrize("file", TRACES)
 def test_real_traces_add_up(corpus: Path, file: str) -> None:
-    rank = Rank(read(corpus / f"{file}.json.gz"))
+    rank = Rank(read_once(corpus / f"{file}.json.gz"))
     gpu = rank.trace.gpu
     kernels = rank.in_window & (gpu.kind == KERNEL)
     for name, mask in (("kernels", kernels), ("ops", rank.in_window)):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.lines import lines_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 
 GEMM = "ampere_sgemm_128x64_nn"
 ENGINE = "autograd::engine::evaluate_function: "
@@ -139,7 +139,7 @@ def test_a_program_on_the_cpu_has_the_time_of_its_ops() -> None:
     ],
 )
 def test_lines_hold_all_time_and_agree_with_the_short_table(corpus: Path, file: str) -> None:
-    rank = Rank(read(corpus / file))
+    rank = Rank(read_once(corpus / file))
     rows = lines_table(rank, "line").rows
     assert sum(row["window_ns"] for row in rows) == rank.trace.gpu.dur_ns[rank.in_window].sum()
     # The short table of a report looks at a part of the launches, and leaves out what the window cuts.

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import read_once
 
 from perfdoctor.gpu.gemm_alignment import layout_of_name, layout_of_strides
 from perfdoctor.rank import Rank
 from perfdoctor.tables.catalog import build_table
 from perfdoctor.tables.matrix_work import _layout_of_op
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 
 SLOW = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(Params)"
 FAST = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -157,7 +157,7 @@ def test_gemm_flops_are_those_of_the_raw_shapes(corpus: Path, file: str) -> None
     """2 M N K of each op that launched a gemm, straight from the JSON, against the table, within 0.1 %."""
     path = corpus / f"{file}.json.gz"
     counted: dict[str, int] = defaultdict(int)
-    for row in build_table(replace(Rank(read(path)), step_slice=slice(0, 0)), "gemms").rows:
+    for row in build_table(replace(Rank(read_once(path)), step_slice=slice(0, 0)), "gemms").rows:
         if row["flops"] is not None:
             counted[row["name"]] += row["flops"]
     expected = _count_by_hand(path)
@@ -188,7 +188,7 @@ def _count_by_hand(path: Path) -> dict[str, int]:
 @pytest.mark.parametrize("file", TRACES)
 def test_layouts_of_names_are_those_of_the_strides(corpus: Path, file: str) -> None:
     """Where both say it; a dimension of one, or a matrix that is both, lies either way."""
-    rank = Rank(read(corpus / f"{file}.json.gz"))
+    rank = Rank(read_once(corpus / f"{file}.json.gz"))
     trace = rank.trace
     same = other = 0
     gpu = trace.gpu

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_traces import read_once
 
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.modules import modules_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 ENGINE = "autograd::engine::evaluate_function: "
@@ -159,7 +159,7 @@ def test_collectives_that_no_module_launches_are_no_work_of_the_backward_pass() 
     ["mi300x-resnet-ddp.json.gz", "mi300x-resnet18-ddp.json.gz", "h100-timesformer-bf16.json.gz", "b200-eager.json.gz"],
 )
 def test_the_tree_holds_all_time_of_real_traces(corpus: Path, file: str) -> None:
-    rank = Rank(read(corpus / file))
+    rank = Rank(read_once(corpus / file))
     table = modules_table(rank, "module")
     rows = table.rows
     busy_ns = int(rank.trace.gpu.dur_ns[rank.in_window].sum())

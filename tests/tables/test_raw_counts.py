@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import read_once
 
 from perfdoctor.rank import Rank
 from perfdoctor.tables.catalog import build_table
-from perfdoctor.trace import read
 
 pytestmark = pytest.mark.corpus
 
@@ -63,7 +63,7 @@ class Raw:
             event["ns"] = to_ns(event["dur"])
             self.of[event.get("cat", "")].append(event)
         self.calls = self.of["cuda_runtime"] + self.of["cuda_driver"]
-        self.rank = Rank(read(path))
+        self.rank = Rank(read_once(path))
         shift = self.rank.clock_shift.shift_ns
         self.window = [(begin - shift, end - shift) for begin, end in self.rank.window.tolist()]
         self.items = [*self.of["kernel"], *self.of["gpu_memcpy"], *self.of["gpu_memset"]]

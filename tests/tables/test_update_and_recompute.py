@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import read_once
 
 from perfdoctor.rank import Rank
 from perfdoctor.tables.catalog import build_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import read
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 ADAM = (
@@ -116,7 +116,7 @@ def test_a_generated_kernel_has_its_ops_and_its_inputs() -> None:
 @pytest.mark.corpus
 def test_a_real_checkpoint_is_found(corpus: Path) -> None:
     """A ResNet with checkpointed blocks: what runs again is convolutions, norms, sums and ReLUs."""
-    rank = Rank(read(corpus / "mi300x-resnet-ddp.json.gz"))
+    rank = Rank(read_once(corpus / "mi300x-resnet-ddp.json.gz"))
     names = {row["name"] for row in build_table(rank, "recompute").rows}
     assert {"miopen_convolution", "native_batch_norm"} <= names
     assert not any("backward" in name for name in names)

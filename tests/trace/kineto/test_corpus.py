@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real_traces import read_once
 
-from perfdoctor.trace import KERNEL, Trace, read
+from perfdoctor.trace import KERNEL, Trace
 from perfdoctor.trace.tables.nesting import parents
 from perfdoctor.trace.tables.steps import find_steps
 
@@ -31,7 +32,7 @@ def test_every_trace_is_read_with_all_its_kernels(corpus: Path) -> None:
         listed = list(csv.DictReader(manifest))
     assert len(listed) > 30
     for entry in listed:
-        trace = read(corpus / entry["file"])
+        trace = read_once(corpus / entry["file"])
         assert (int((trace.gpu.kind == KERNEL).sum()), trace.dropped) == (int(entry["kernels"]), 0), entry["file"]
         assert trace.complete
         assert (trace.device.name or "") == entry["gpu"]
@@ -66,7 +67,7 @@ def assert_consistent(trace: Trace) -> None:
 def test_collectives_are_those_that_the_file_speaks_of(
     corpus: Path, file: str, items: int, ops: int, elements: int | None, group_size: int | None
 ) -> None:
-    comms = read(corpus / file).comms
+    comms = read_once(corpus / file).comms
     on_gpu = comms.gpu >= 0
     assert (int(on_gpu.sum()), int((~on_gpu).sum())) == (items, ops)
     assert (comms.op >= 0).all()
@@ -87,7 +88,7 @@ def test_collectives_are_those_that_the_file_speaks_of(
     ],
 )
 def test_sequence_numbers_are_those_of_the_file(corpus: Path, file: str, numbered: int, largest: int) -> None:
-    sequence = read(corpus / file).ops.sequence
+    sequence = read_once(corpus / file).ops.sequence
     assert (int((sequence >= 0).sum()), int(sequence.max())) == (numbered, largest)
 
 
@@ -101,7 +102,7 @@ def test_sequence_numbers_are_those_of_the_file(corpus: Path, file: str, numbere
     ],
 )
 def test_grids_are_known_where_they_are_recorded(corpus: Path, file: str, known: int) -> None:
-    assert int((read(corpus / file).gpu.blocks > 0).sum()) == known
+    assert int((read_once(corpus / file).gpu.blocks > 0).sum()) == known
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_grids_are_known_where_they_are_recorded(corpus: Path, file: str, known:
 def test_links_are_as_counted_by_others(
     corpus: Path, file: str, kernels_before_their_launch: int, kernels_without_launch: int
 ) -> None:
-    trace = read(corpus / file)
+    trace = read_once(corpus / file)
     assert (early(trace), unlaunched(trace)) == (kernels_before_their_launch, kernels_without_launch)
 
 
@@ -133,11 +134,11 @@ def test_links_are_as_counted_by_others(
     ],
 )
 def test_the_vendor_is_known_where_the_device_name_is_not(corpus: Path, file: str, vendor: str | None) -> None:
-    assert read(corpus / file).vendor == vendor
+    assert read_once(corpus / file).vendor == vendor
 
 
 def test_frames_nest_in_time_as_their_ids_say(corpus: Path) -> None:
-    frames = read(corpus / "h100-timesformer-bf16.json.gz").frames
+    frames = read_once(corpus / "h100-timesformer-bf16.json.gz").frames
     assert len(frames) > 40_000
     assert (parents(frames.start_ns, frames.end_ns, frames.thread) == frames.parent).all()
 
@@ -157,7 +158,7 @@ def test_frames_nest_in_time_as_their_ids_say(corpus: Path) -> None:
     ],
 )
 def test_steps_are_found(corpus: Path, file: str, source: str, count: int, median_ms: float | None) -> None:
-    steps = find_steps(read(corpus / file))
+    steps = find_steps(read_once(corpus / file))
     assert (steps.source, steps.count) == (source, count)
     assert (steps.median_ns and round(steps.median_ns / 1e6, 1)) == median_ms
 
@@ -167,6 +168,6 @@ def test_steps_are_found(corpus: Path, file: str, source: str, count: int, media
 )
 def test_steps_are_even_once_the_backlog_is_taken_off(corpus: Path, file: str) -> None:
     # With the backlog in the first step it is 0.25, 0.49 and 0.12.
-    variation = find_steps(read(corpus / file)).variation
+    variation = find_steps(read_once(corpus / file)).variation
     assert variation is not None
     assert variation < 0.03

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_traces import read_once
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace import Trace, parse, read
+from perfdoctor.trace import Trace, parse
 from perfdoctor.trace.kineto.merged_pids import RANK_STRIDE
 from perfdoctor.trace.tables.split_ranks import ranks_in, split_ranks
 from perfdoctor.trace.tables.steps import find_steps
@@ -121,7 +122,7 @@ def test_no_event_is_lost_or_doubled(steps: list[int]) -> None:
 
 @pytest.mark.corpus
 def test_a_real_merged_file_is_four_ranks(corpus: Path) -> None:
-    whole = read(corpus / "mi-merged-4pids.json.gz")
+    whole = read_once(corpus / "mi-merged-4pids.json.gz")
     ranks = split_ranks(whole)
     assert [(r.rank, len(r.gpu), find_steps(r).count) for r in ranks] == [
         (0, 4095, 3),
