@@ -84,6 +84,6 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=OLDEST)
 def fuzz(session: nox.Session) -> None:
-    """Feed damaged traces to the reader for PERFDOCTOR_FUZZ_SECONDS, 60 unless that is set."""
+    """Feed damaged traces to the C library, under sanitizers, for PERFDOCTOR_FUZZ_SECONDS; 60 unless that is set."""
     session.install("-e", ".[test-analysis]", "-c", "constraints.txt")
-    session.run("python", "-m", "benchmarks.fuzz", "--seconds", FUZZ_SECONDS, *session.posargs)
+    session.run("python", "-m", "tests.fuzz", "--thorough", "--seconds", FUZZ_SECONDS, *session.posargs)

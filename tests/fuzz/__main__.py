@@ -1,4 +1,4 @@
-"""Fuzz the C library under AddressSanitizer and UndefinedBehaviorSanitizer: python -m tests.fuzz [--seconds 60].
+"""Fuzz the C library under sanitizers of addresses and of undefined behaviour: python -m tests.fuzz [--thorough].
 
 Builds the library with both, and runs the tests that give it adversarial, mutated and generated texts, with each set of
 instructions that this processor has. The reader in Python is the oracle: both must read the same. Ends with 1 where a
@@ -19,15 +19,21 @@ from perfdoctor.trace.scanner import core_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-omit-frame-pointer"]
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
+SANITIZERS = [
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Werror",
+]
 TESTS = [
     "tests/trace/kineto/test_fuzz.py",
-    "tests/trace/kineto/test_readers_agree.py",
     "tests/trace/scanner",
     "tests/trace/tables/test_nesting.py",
     "tests/reporters/chrome_trace/test_copy_events.py",
-    "tests/savings/test_replay.py",
 ]
+THOROUGH = ["tests/trace/kineto/test_readers_agree.py", "tests/savings/test_replay.py"]
 INSTRUCTIONS = "PERFDOCTOR_FUZZ_INSTRUCTIONS"
 FOLDER = "PERFDOCTOR_FUZZ_LIBRARY"
 
@@ -59,8 +65,8 @@ def list_instructions(library: Path, runtimes: list[str]) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
 
 
-def run_tests(folder: Path, runtimes: list[str], instructions: str, seconds: float) -> bool:
-    """Run the tests with one set of instructions; returns whether they passed."""
+def run_tests(folder: Path, runtimes: list[str], instructions: str, seconds: float, tests: list[str]) -> bool:
+    """Run tests with one set of instructions; returns whether they passed."""
     environment = os.environ | {
         # Python itself frees little at its end, and has a handler for crashes that would hide the sanitizers' report.
         "ASAN_OPTIONS": "detect_leaks=0:handle_segv=1:allow_user_segv_handler=0:exitcode=99",
@@ -71,8 +77,8 @@ def run_tests(folder: Path, runtimes: list[str], instructions: str, seconds: flo
         FOLDER: str(folder),
     }
     options = ["-q", "-n", "0", "-p", "no:faulthandler", "-p", "tests.fuzz.sanitized", "-k", "not check_says"]
-    command = [sys.executable, "-m", "pytest", *options, *TESTS]
-    print(f"+ {instructions}: {' '.join(TESTS)}", flush=True)
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    print(f"+ {instructions}: {' '.join(tests)}", flush=True)
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
 
@@ -80,7 +86,9 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("PERFDOCTOR_FUZZ_SECONDS", "60")))
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--thorough", action="store_true", help="more tests, some minutes for each set of instructions")
+    options = parser.parse_args()
+    tests = TESTS + (THOROUGH if options.thorough else [])
     compiler = shutil.which(os.environ.get("CC", "gcc"))
     runtimes = find_runtimes(compiler) if compiler and sys.platform == "linux" else []
     if not compiler or not runtimes:
@@ -89,7 +97,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="perfdoctor-fuzz-") as folder:
         library = build_library(compiler, Path(folder))
         sets = list_instructions(library, runtimes)
-        passed = [run_tests(Path(folder), runtimes, instructions, seconds / len(sets)) for instructions in sets]
+        seconds = options.seconds / len(sets)
+        passed = [run_tests(Path(folder), runtimes, instructions, seconds, tests) for instructions in sets]
     return 0 if all(passed) else 1
 
 
