@@ -76,7 +76,7 @@ def run_tests(folder: Path, runtimes: list[str], instructions: str, seconds: flo
         INSTRUCTIONS: instructions,
         FOLDER: str(folder),
     }
-    options = ["-q", "-n", "0", "-p", "no:faulthandler", "-p", "tests.fuzz.sanitized", "-k", "not check_says"]
+    options = ["-q", "-n", "0", "-s", "-p", "no:faulthandler", "-p", "tests.fuzz.sanitized"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     print(f"+ {instructions}: {' '.join(tests)}", flush=True)
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0

@@ -14,19 +14,21 @@ INLINE uint64_t multiply_words(place p, int64_t length) {
         0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93,
         0xA0761D6478BD642F, 0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3,
     };
-#if defined(VARIANT_AVX512)
-    __m512i words = _mm512_maskz_loadu_epi8(~(uint64_t)0 >> (64 - length), p);
-    return (uint64_t)_mm512_reduce_add_epi64(_mm512_mullo_epi64(words, _mm512_loadu_si512(odd)));
-#else
     uint64_t sum = 0;
+#if defined(VARIANT_AVX512)
+    uint64_t products[8];
+    __m512i words = _mm512_maskz_loadu_epi8(~(uint64_t)0 >> (64 - length), p);
+    _mm512_storeu_si512(products, _mm512_mullo_epi64(words, _mm512_loadu_si512(odd)));
+    for (int part = 0; part < 8; part++) sum += products[part];
+#else
     for (int part = 0; part < 8; part++) {
         int64_t rest = length - 8 * part;
         uint64_t word = load_eight(p + 8 * part);
         uint64_t kept = rest >= 8 ? ~(uint64_t)0 : bits_below(rest > 0 ? 8 * (int)rest : 0);
         sum += (word & kept) * odd[part];
     }
-    return sum;
 #endif
+    return sum;
 }
 
 /* A hash of bytes; what follows them is readable but does not count. */
