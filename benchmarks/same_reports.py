@@ -29,8 +29,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FOLDERS = ("sample_traces", "../shared/traces", "../shared/nsight", "../shared/pairs")
 SUFFIXES = (".json", ".json.gz", ".sqlite")
 _MOST_LINES = 20
-# Seconds differ from run to run: in JSON, and in the terminal's list of rules.
-_SECONDS = re.compile(r'("seconds": |^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
+# Seconds differ from run to run: in JSON, of one job or in lines of several, and in the terminal's list of rules.
+_SECONDS = re.compile(r'("seconds": ?|^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
 
 
 def find_targets(folders: Sequence[str] = FOLDERS) -> list[str]:

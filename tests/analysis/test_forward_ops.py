@@ -106,3 +106,15 @@ def test_every_numbered_node_of_a_complete_recording_finds_its_op(corpus: Path, 
     assert (forward >= 0).all()
     assert (ops.sequence[forward] == ops.sequence[engine]).all()
     assert (ops.start_ns[forward] < ops.start_ns[engine]).all()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, 8, 33])
+def test_the_innermost_node_is_found_from_any_depth(depth: int) -> None:
+    b = TraceBuilder().op("aten::linear", 0, 9, sequence=5).op("aten::relu", 10, 9, sequence=6)
+    node(b, "ReluBackward0", 100, 6, dur_us=1000)
+    b.op("AddmmBackward0", 110, 900, thread=2, sequence=5)
+    for level in range(1, depth + 1):
+        b.op(f"inner {level}", 110 + level, 900 - 2 * level, thread=2)
+    found = forward_of(b.trace())
+    assert {found[f"inner {level}"] for level in range(1, depth + 1)} == {"aten::linear 5"}
+    assert found["ReluBackward0"] == "aten::relu 6"
