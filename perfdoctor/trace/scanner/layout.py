@@ -42,7 +42,13 @@ UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
 PLACE = np.dtype([("hash", np.uint64), ("id", np.int64)])
 """A place of a hash table."""
 KEY = np.dtype(
-    [("of", np.int64, (2, 2)), ("follows", np.int64, (2, 2)), ("length", np.int64), ("pattern", np.uint8, 64)]
+    [
+        ("of", np.int16, (2, 2)),
+        ("follows", np.uint16, (2, 2)),
+        ("length", np.int64),
+        ("pattern", np.uint8, 64),
+        ("unused", np.uint8, 40),
+    ]
 )  # fmt: skip
 """A numbered key: action and slot among the keys of events and among those of arguments, and what the library notes."""
 

@@ -95,11 +95,12 @@ struct perfdoctor_verdict {
  * keys of events and among those of arguments; and how it stands in texts, which the scanner writes. */
 struct perfdoctor_key {
     struct {
-        int64_t action, slot;
+        int16_t action, slot;
     } of[2];
-    int64_t follows[2][2]; /* of each the last one, and the one before it that was another */
-    int64_t length;        /* bytes of the pattern; 0 where there is none */
+    uint16_t follows[2][2]; /* of each the last one, and the one before it that was another */
+    int64_t length;         /* bytes of the pattern; 0 where there is none */
     uint8_t pattern[PERFDOCTOR_PATTERN];
+    uint8_t unused[40]; /* to a power of two: keys are found by their number for every value of a text */
 };
 
 /* One run of the scanner. */

@@ -45,17 +45,17 @@ COLD place look_up_key(struct run *run, place p, int64_t *number) {
 /* The number of the key at p, and the place of its value. Events are alike: what followed the key before the last time
  * is what follows it now, nearly always. */
 INLINE place read_key(struct run *run, place p, int64_t *number) {
-    int64_t *follows = run->scan.key[run->before].follows[run->inside];
+    uint16_t *follows = run->scan.key[run->before].follows[run->inside];
     for (int guess = 0; guess < 2; guess++) {
         const struct perfdoctor_key *key = &run->scan.key[follows[guess]];
-        if (LIKELY(is_same(p, key->pattern, key->length) && key->length)) {
+        if (LIKELY(key->length && is_same(p, key->pattern, key->length))) {
             *number = follows[guess];
-            if (guess) follows[1] = follows[0], follows[0] = *number;
+            if (guess) follows[1] = follows[0], follows[0] = (uint16_t)*number;
             return skip_spaces(p + key->length);
         }
     }
     p = look_up_key(run, p, number);
-    if (p) follows[1] = follows[0], follows[0] = *number;
+    if (p) follows[1] = follows[0], follows[0] = (uint16_t)*number;
     return p;
 }
 
