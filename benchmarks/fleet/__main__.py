@@ -1,6 +1,6 @@
 """Many ranks: one process against two, the memory of each, and how long the reduction of summaries takes.
 
-python -m benchmarks.fleet [--ranks 64] [--megabytes 20] [--rounds 3] [--summaries 10000] [--folder /tmp/fleet]
+python -m benchmarks.fleet [--ranks 64] [--megabytes 20 | 0.7] [--rounds 3] [--summaries 10000] [--folder /tmp/fleet]
 
 The traces are written first, ranks x megabytes of them. Each measurement is a process of its own, and one process and
 two take turns, so that both see the same machine. "One thread" is one process on one core, as each of two workers has.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -47,12 +48,12 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--megabytes", type=int, default=20, help="of each rank's trace")
+    parser.add_argument("--megabytes", type=float, default=20, help="of each rank's trace")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--summaries", type=int, default=10_000)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "perfdoctor-fleet")
     options = parser.parse_args()
-    folder = options.folder / f"{options.ranks}x{options.megabytes}"
+    folder = options.folder / f"{options.ranks}x{options.megabytes:g}"
     write_fleet(folder, options.ranks, options.megabytes)
     _compare_processes(folder, options.rounds)
     _measure_rank(folder / "rank0.json")
@@ -64,18 +65,27 @@ def _compare_processes(folder: Path, rounds: int) -> None:
     for jobs, cores in _CONTENDERS.values():
         _analyze(folder, jobs, cores)  # fills the file cache, and compiles
     seconds: dict[str, list[float]] = {name: [] for name in _CONTENDERS}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in _CONTENDERS}
     for _ in range(rounds):
         for name, (jobs, cores) in _CONTENDERS.items():
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), _children_cpu_seconds()
             _analyze(folder, jobs, cores)
             seconds[name].append(time.perf_counter() - start)
+            cpu_seconds[name].append(_children_cpu_seconds() - cpu_start)
     medians = {name: statistics.median(measured) for name, measured in seconds.items()}
     for name, measured in seconds.items():
-        spread = f"{min(measured):.1f} to {max(measured):.1f}"
+        spread = f"{min(measured):.2f} to {max(measured):.2f}"
         speedup = medians[name] / medians[_TWO_PROCESSES]
-        print(f"{name}: {medians[name]:.1f} s ({spread}); two processes are {speedup:.2f} times as fast")
+        cpu = f"{min(cpu_seconds[name]):.2f} s of CPU in all processes at least"
+        print(f"{name}: {medians[name]:.2f} s ({spread}), {cpu}; two processes are {speedup:.2f} times as fast")
     peak_bytes = measure_peak_bytes("analyze", folder, "--jobs", 2, "--json")
     print(f"most memory of any process, with two workers: {peak_bytes / 1e6:.0f} MB")
+
+
+def _children_cpu_seconds() -> float:
+    """CPU time of all processes that were waited for, theirs included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _analyze(folder: Path, jobs: int, cores: int | None) -> None:

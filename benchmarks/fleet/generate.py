@@ -20,13 +20,13 @@ _STEPS = 40  # of each trace that is repeated
 _ANALYSED_RANKS = 16  # the generated summaries are copies of theirs
 
 
-def write_fleet(folder: Path, ranks: int, megabytes: int) -> None:
+def write_fleet(folder: Path, ranks: int, megabytes: float) -> None:
     """Write a trace of that size for each rank, with the last but one late; complete files of an earlier run stay.
 
     Each is a short trace repeated at later times, by the same time on all ranks, so that their collectives match.
     """
     paths = [folder / f"rank{rank}.json" for rank in range(ranks)]
-    size_bytes = megabytes * 1_000_000
+    size_bytes = int(megabytes * 1_000_000)
     if all(path.exists() and path.stat().st_size >= size_bytes for path in paths):
         return
     folder.mkdir(parents=True, exist_ok=True)

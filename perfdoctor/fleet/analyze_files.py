@@ -74,8 +74,9 @@ def analyze_jobs(
         UsageError: the options are wrong.
     """
     files = [file for job in job_files for file in job]
-    workers = choose_worker_count(files, jobs)
-    if dask is None and workers == 1 and any(map(pipeline.needs_all_ranks, analyzers)):
+    needs_all_ranks = any(map(pipeline.needs_all_ranks, analyzers))
+    workers = choose_worker_count(files, jobs, prefers_one=needs_all_ranks)
+    if dask is None and workers == 1 and needs_all_ranks:
         return [_analyze_in_memory(job, options, analyzers, tracker) for job in job_files]
     skipped = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
     of_single_ranks = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in skipped]

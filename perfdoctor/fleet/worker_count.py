@@ -10,9 +10,11 @@ from pathlib import Path
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.trace.io.remote import STDIN, is_remote
 
-# A worker takes 0.25 s to start, in which one process reads and analyses 70 MB of text. Less than twice that in all is
-# done sooner by a single process.
-_MIN_TEXT_BYTES = 150_000_000
+# One process takes so long for each trace, and reads and analyses so much text a second besides. A worker takes 0.25 s
+# to start where it cannot be a copy of this process, so less work than two of them cost is done sooner by one process.
+_TRACE_SECONDS = 0.02
+_BYTES_PER_SECOND = 300_000_000
+_MIN_SECONDS = 0.5
 # Text bytes for each byte of a compressed trace: 7 to 25 in real traces.
 _COMPRESSION_RATIO = 12
 # Memory of a worker that has read a small trace, and for each byte of text of a large one. benchmarks/fleet measures
@@ -24,19 +26,21 @@ _MEMORY_SHARE = 0.7
 _REMOTE_TEXT_BYTES = 100_000_000
 
 
-def choose_worker_count(files: Sequence[TraceFile], requested: int | None) -> int:
+def choose_worker_count(files: Sequence[TraceFile], requested: int | None, *, prefers_one: bool = False) -> int:
     """How many processes to use; 1 means this process alone.
 
     Args:
         files: the traces to read.
         requested: how many the user asked for; None for as many as are worth starting. Those are at most as many as
             there are cores, and as fit into memory.
+        prefers_one: Whether many small traces are left to one process, because a rule wants to see all ranks there.
     """
     if any(os.fspath(file.path) == STDIN for file in files):
         return 1  # only this process can read its standard input
     if requested is not None:
         return min(requested, len(files))
-    if sum(estimate_text_bytes(file) for file in files) < _MIN_TEXT_BYTES:
+    seconds = sum(map(estimate_text_bytes, files)) / _BYTES_PER_SECOND
+    if seconds + (0 if prefers_one else _TRACE_SECONDS * len(files)) < _MIN_SECONDS:
         return 1
     largest = sorted((estimate_worker_bytes(file) for file in files), reverse=True)
     count = min(core_count(), len(files))

@@ -41,6 +41,12 @@ def test_small_files_are_read_before_a_process_has_started(tmp_path: Path) -> No
     assert choose_worker_count(files(tmp_path, *[MB] * 16), None) == 1
 
 
+def test_many_small_files_are_shared_unless_a_rule_wants_all_ranks_in_one_process(tmp_path: Path) -> None:
+    small = files(tmp_path, *[MB // 2] * 64)
+    assert choose_worker_count(small, None) == 8
+    assert choose_worker_count(small, None, prefers_one=True) == 1
+
+
 def test_there_are_no_more_workers_than_files_or_cores(tmp_path: Path) -> None:
     assert choose_worker_count(files(tmp_path, *[60 * MB] * 3), None) == 3
     assert choose_worker_count(files(tmp_path, *[20 * MB] * 64), None) == 8
