@@ -128,6 +128,6 @@ def is_served(requirement: str) -> bool:
     pip = [sys.executable, "-m", "pip", "--retries=1", "--timeout=10", "--disable-pip-version-check"]
     if subprocess.run([*pip, "--version"], capture_output=True, check=False, env=environment).returncode != 0:
         return True
-    asked = [*pip, "index", "versions", name, "--only-binary=:all:"]
+    asked = [*pip, "index", "versions", name]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment)
     return done.returncode == 0 and version in done.stdout.replace(",", " ").split()
