@@ -344,6 +344,7 @@ def test_a_trial_asks_for_the_change_and_reads_its_report(toy: Path, monkeypatch
 def test_programs_of_the_table_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("torch")
     ran: list[str] = []
 
     def pretend(case: Case, device: str, *_: object, **__: object) -> Row:
@@ -364,8 +365,7 @@ def test_programs_of_the_table_are_not_run_again(
 
 
 def test_a_missing_gpu_or_program_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         assert driver.main(["--device", "cuda"]) == 2
         assert capsys.readouterr().err == "torch sees no GPU here; --device cpu measures what a CPU can show\n"
@@ -377,6 +377,7 @@ def test_a_missing_gpu_or_program_is_one_sentence(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("case", SHORT, ids=lambda case: case.name)
 def test_the_short_form(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found at its line with its fix, silent after it, quiet on what is healthy; times are the clinic's."""
+    pytest.importorskip("torch")
     if case.missing_libraries:
         pytest.skip(f"{case.missing_libraries} is missing")
     # Threads that spin while they wait take the core of the tests that run beside.

@@ -139,6 +139,7 @@ def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_a_program_that_fails_is_not_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "toy.py").write_text("raise SystemExit('out of memory')\n")
     monkeypatch.setattr("benchmarks.programs.truths.SCRIPTS", tmp_path)
     row = driver.measure_program(program(healthy=True), pairs=1, keep=tmp_path / "kept")
@@ -153,6 +154,7 @@ REAL = ("mnist_gan",)
 @pytest.mark.parametrize("name", REAL)
 def test_the_first_finding_of_a_real_program(name: str, tmp_path: Path) -> None:
     """Cause, line, fix, and silence after the fix; times are left to the benchmark."""
+    pytest.importorskip("torch")
     real = PROGRAMS[name]
     if real.missing_libraries:
         pytest.skip(f"{real.missing_libraries} is missing")

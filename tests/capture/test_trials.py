@@ -117,11 +117,13 @@ def try_program(
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    pytest.importorskip("torch")
     return try_program(tmp_path_factory.mktemp("plain"), TRAIN)
 
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("changed")
     file = folder / "my_changes.py"
     file.write_text(CHANGES)

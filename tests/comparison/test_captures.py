@@ -46,6 +46,7 @@ def base_steps_ns(capture: Path) -> list[int]:
 
 def test_captures_of_a_real_program(tmp_path: Path) -> None:
     """One test, because the program has to be started once only: a step that sleeps 60 ms, and one that sleeps 20."""
+    pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     slow, fast = (capture(script, tmp_path / name, name) for name in ("0.06", "0.02"))

@@ -177,6 +177,7 @@ def line_of(left: dict[str, Any], name: str, source: str) -> str:
 
 
 def test_a_plain_loop_meets_every_change_that_it_has_a_place_for(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     exact = {name: setting for name, setting in EVERYWHERE.items() if name != "autocast-bf16"}
     (plain,) = try_changes(tmp_path / "plain", LOOP, {})
     (left,) = try_changes(tmp_path / "changed", LOOP, exact)
@@ -209,6 +210,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun on Windows needs libuv")
 def test_each_rank_of_torchrun_is_changed_and_ends_at_the_same_step(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     torchrun = (str(Path(sysconfig.get_path("scripts")) / "torchrun"),)
     if not Path(torchrun[0]).exists():
         torchrun = (sys.executable, "-m", "torch.distributed.run")

@@ -2,7 +2,7 @@
 
 Loaded by every Python that has this folder on PYTHONPATH, worker processes included. What stays Linux: `os.name`, by
 which pathlib chooses its paths and which the standard library needs, and everything that was imported before the names
-went away, so that it goes on working: the standard library, and the packages that perfdoctor is built on.
+went away, so that it goes on working: the standard library, the packages that perfdoctor is built on, and its C library.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ KEPT = (
     *("asyncio", "ctypes.util", "multiprocessing.util", "platform", "shutil", "socket", "subprocess", "tempfile"),
     *("urllib.request", "uuid", "webbrowser", "click", "fsspec.core", "isal", "jinja2", "numpy", "orjson"),
     *("platformdirs", "rich.console", "rich.progress"),
+    "perfdoctor.trace.scanner.core_sources",  # the file name of the C library, which is Linux's
 )
 MISSING_OS = {
     "darwin": ("sched_getaffinity", "sched_setaffinity", "memfd_create", "posix_fadvise"),
