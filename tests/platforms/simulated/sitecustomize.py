@@ -2,7 +2,7 @@
 
 Loaded by every Python that has this folder on PYTHONPATH, worker processes included. What stays Linux: `os.name`, by
 which pathlib chooses its paths and which the standard library needs, and everything that was imported before the names
-went away, so that it goes on working: the standard library, the packages perfdoctor is built on, and its C library.
+went away, so that it goes on working: the standard library, the packages that perfdoctor is built on, its C library.
 """
 
 from __future__ import annotations
