@@ -30,7 +30,7 @@ FOLDERS = ("sample_traces", "../shared/traces", "../shared/nsight", "../shared/p
 SUFFIXES = (".json", ".json.gz", ".sqlite")
 _MOST_LINES = 20
 # Seconds differ from run to run: in JSON, and in the terminal's list of rules.
-_SECONDS = re.compile(r'("seconds": |^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
+_SECONDS = re.compile(r'("seconds": ?|^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
 
 
 def find_targets(folders: Sequence[str] = FOLDERS) -> list[str]:

@@ -68,8 +68,13 @@ def _merge(parts: list[FleetPart]) -> FleetPart:
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in chain.from_iterable(part.outcomes.values() for part in parts):
         outcomes[outcome.rule].append(outcome)
+    kept: Iterable[RankSummary] = drop_charts_of_shorter_steps(summaries)
+    if all(
+        len(part.summaries) == 1 for part in parts
+    ):  # parts of several ranks share them already, if not each other's
+        kept = _share_equal_values(kept)
     return FleetPart(
-        tuple(_share_equal_values(drop_charts_of_shorter_steps(summaries))),
+        tuple(kept),
         merge_groups(part.shared for part in parts),
         {rule: _merge_outcomes(of_parts) for rule, of_parts in outcomes.items()},
     )
