@@ -50,9 +50,13 @@ def name_hot_path(cause: Finding | None) -> str | None:
 
 
 def clock_evidence(late: LateRank) -> tuple[Evidence, ...]:
-    """How far the late rank's clock is ahead of the first rank's, beyond what the files say."""
-    first = late.matched.tables[0]
-    ahead_ns = late.table.base_ns - first.base_ns - int(late.matched.offset_ns[late.index])
-    if abs(ahead_ns) < _MIN_CLOCK_DIFFERENCE_NS:
-        return ()
-    return (Evidence(f"its clock was ahead of that of rank {first.rank} by", ahead_ns, "ns"),)
+    """How far the late rank's clock is ahead of the first rank's, beyond what the files say, and what it gains."""
+    first, clock = late.matched.tables[0], late.matched.clocks[late.index]
+    ahead_ns = late.table.base_ns - first.base_ns - clock.offset_ns
+    evidence = []
+    if abs(ahead_ns) >= _MIN_CLOCK_DIFFERENCE_NS:
+        evidence.append(Evidence(f"its clock was ahead of that of rank {first.rank} by", ahead_ns, "ns"))
+    if clock.drift:
+        gained_ns = -round(clock.drift * 1e9)
+        evidence.append(Evidence(f"its clock gains on that of rank {first.rank}, each second", gained_ns, "ns"))
+    return tuple(evidence)

@@ -43,6 +43,12 @@ class ExposedGathers(NamedTuple):
     hideable_ns: int
 
 
+def may_prefetch(rank: RankSummary) -> bool:
+    """Whether FSDP gathers the parameters of the rank's model, and no framework around it decides when."""
+    used = {*rank.context.parallelism, *rank.context.frameworks}
+    return "FSDP" in used and used.isdisjoint({"DeepSpeed", "Megatron"})
+
+
 def find_exposed_gathers(rank: RankSummary, waiting: Intervals) -> ExposedGathers | None:
     """The exposed all-gathers of a model that FSDP shards; None for another program, or with too few of them.
 
@@ -51,8 +57,7 @@ def find_exposed_gathers(rank: RankSummary, waiting: Intervals) -> ExposedGather
         waiting: When it only waited for other ranks.
     """
     table = rank.collectives
-    used = {*rank.context.parallelism, *rank.context.frameworks}
-    if table is None or "FSDP" not in used or not used.isdisjoint({"DeepSpeed", "Megatron"}):
+    if table is None or not may_prefetch(rank):
         return None
     if not len(table.step_start_ns) or not table.on_gpu:
         return None

@@ -71,14 +71,15 @@ class Straggler(FleetAnalyzer):
 
     How it is measured:
         Collectives are matched across ranks by process group and sequence number, else by kind and end, after the
-        clocks were aligned on the ends of the collectives that ranks share. The rank that starts a matched collective
-        last is its last arriver, and has the shortest collective: the other ranks' longer ones contain waiting. The
-        lateness of a rank is its start minus the second-latest start: what would be saved if it were as fast as the
-        next one. The cost is the time in which the other ranks wait in the collective with nothing else to do. Between
-        one collective and the next the time of each rank is split into loader, forward, backward, optimizer, syncs,
-        copies and late launches; the part that exceeds the mean of the other ranks most is why the rank is late. The
-        line is the one that takes this rank longer than the median of the others. PD409 tells of ranks that are late
-        already when they begin their pass through the model.
+        clocks were aligned on the ends of the collectives that ranks share: by an offset, and in a long recording by
+        the drift that they show. The rank that starts a matched collective last is its last arriver, and has the
+        shortest collective: the other ranks' longer ones contain waiting. The lateness of a rank is its start minus the
+        second-latest start: what would be saved if it were as fast as the next one. The cost is the time in which the
+        other ranks wait in the collective with nothing else to do. Between one collective and the next the time of each
+        rank is split into loader, forward, backward, optimizer, syncs, copies and late launches; the part that exceeds
+        the mean of the other ranks most is why the rank is late. The line is the one that takes this rank longer than
+        the median of the others. PD409 tells of ranks that are late already when they begin their pass through the
+        model.
 
     How to fix:
         Look at the phase that made it late: its data shard, its CPU, its input sizes; fix what its own findings say.

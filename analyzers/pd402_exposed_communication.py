@@ -118,6 +118,9 @@ class ExposedCommunication(FleetAnalyzer):
         for summary in fleet.summaries:
             table = summary.collectives
             if table is not None and len(table):
+                least_wait_ns = 0 if late is None else late.least_wait_ns_of(table)
+                if not self.exceeds_min_share(summary, summary.per_step(iv.total(table.exposed) - least_wait_ns)):
+                    continue
                 waiting = late.any_wait_time_of(table) if late is not None else iv.EMPTY
                 yield from self._check_rank(summary, table, waiting, is_alone=len(fleet.summaries) == 1)
 

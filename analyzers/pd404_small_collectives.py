@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -96,13 +96,22 @@ class SmallCollectives(FleetAnalyzer):
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """A finding for each rank, kind and group whose small collectives cost at least `min_share` of the step."""
         late = fleet.late_rank
+        without: set[Hashable] = set()
         for summary in fleet.summaries:
             table = summary.collectives
             if table is None or "sizes" not in summary.available_data:
                 continue
+            content = table.content_of("bytes")
+            if content in without:  # as on most ranks of one program
+                continue
+            small = (table.bytes >= 0) & (table.bytes < self.settings["max_bytes"])
+            if not small.any():
+                without.add(content)
+                continue
+            small &= table.in_window & np.isin(table.kind, _BUCKETABLE_KINDS)
+            if not small.any():
+                continue
             waiting = late.wait_time_of(table) if late is not None and late.stands_out else iv.EMPTY
-            small = table.in_window & (table.bytes >= 0) & (table.bytes < self.settings["max_bytes"])
-            small &= np.isin(table.kind, _BUCKETABLE_KINDS)
             for kind, group in sorted(set(zip(table.kind[small].tolist(), table.group[small].tolist(), strict=True))):
                 alike = (table.kind == kind) & (table.group == group) & table.in_window
                 yield from self._check_group(summary, table, alike, small & alike, waiting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
@@ -13,7 +13,9 @@ from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.devices import vendor_of
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
+    CollectiveTable,
     Evidence,
     Finding,
     Fleet,
@@ -120,26 +122,51 @@ class SlowLink(FleetAnalyzer):
     def _find_large_collectives(self, matched: MatchedCollectives) -> list[_LargeCollectives]:
         """By kind and process group the large collectives of which all members are known, where there are enough."""
         size, ranks = np.full(len(matched), -1, np.int64), np.full(len(matched), -1, np.int32)
-        names: list[str | None] = [None] * len(matched)
-        members: dict[int, list[int]] = defaultdict(list)
-        for index, (table, collective) in enumerate(zip(matched.tables, matched.collective_of_row, strict=True)):
-            large = (collective >= 0) & (table.bytes >= self.settings["min_bytes"]) & (table.group >= 0)
-            size[collective[large]], ranks[collective[large]] = table.bytes[large], table.group_size[large]
-            for row, group in zip(collective[large].tolist(), table.group[large].tolist(), strict=True):
-                names[row] = table.strings[group]
-                members[row].append(index)
+        names: dict[str, int] = {}
+        name = np.full(len(matched), -1, np.int64)
+        seen: set[Hashable] = set()
+        for table, collective in zip(matched.tables, matched.collective_of_row, strict=True):
+            content = (id(collective), table.strings, table.content_of("bytes", "group", "group_size"))
+            if content in seen:  # as on most ranks of one program
+                continue
+            seen.add(content)
+            large = self._match_large(table, collective)
+            rows = collective[large]
+            codes = np.array([names.setdefault(text, len(names)) for text in table.strings], np.int64)
+            size[rows], ranks[rows], name[rows] = table.bytes[large], table.group_size[large], codes[table.group[large]]
         crossing = bus_bytes(matched.kind, size, ranks)
         usable = ~np.isnan(crossing) & (matched.rank_count == ranks) & matched.in_window & (matched.transfer_ns > 0)
+        texts = list(names)
         rows_of: dict[tuple[int, str], list[int]] = defaultdict(list)
         for row in np.flatnonzero(usable).tolist():
-            rows_of[int(matched.kind[row]), names[row] or ""].append(row)
+            rows_of[int(matched.kind[row]), texts[name[row]]].append(row)
+        enough = {key: some for key, some in sorted(rows_of.items()) if len(some) >= self.settings["min_count"]}
+        members = self._find_members(matched, [some[0] for some in enough.values()])
         found = []
-        for (kind, name), some in sorted(rows_of.items()):
+        for (kind, group), some in enough.items():
             rows = np.array(some, np.int64)
-            if len(rows) >= self.settings["min_count"]:
-                bytes_per_s = float(np.median(crossing[rows] / matched.transfer_ns[rows])) * 1e9
-                found.append(_LargeCollectives(kind, name, tuple(members[some[0]]), rows, bytes_per_s))
+            bytes_per_s = float(np.median(crossing[rows] / matched.transfer_ns[rows])) * 1e9
+            found.append(_LargeCollectives(kind, group, tuple(members[some[0]]), rows, bytes_per_s))
         return found
+
+    def _match_large(self, table: CollectiveTable, collective: Int64Array) -> BoolArray:
+        """For each row whether it is large, of a known group, and has partners."""
+        large = (collective >= 0) & (table.bytes >= self.settings["min_bytes"]) & (table.group >= 0)
+        return np.asarray(large, bool)
+
+    def _find_members(self, matched: MatchedCollectives, collectives: Sequence[int]) -> dict[int, list[int]]:
+        """For each of some collectives the ranks to which it is a large one, as indices into `matched.tables`."""
+        wanted = np.zeros(len(matched) + 1, bool)  # the last one is for rows without partners
+        wanted[collectives] = True
+        members: dict[int, list[int]] = defaultdict(list)
+        known: dict[Hashable, list[int]] = {}
+        for index, (table, collective) in enumerate(zip(matched.tables, matched.collective_of_row, strict=True)):
+            content = (id(collective), table.content_of("bytes", "group"))
+            if content not in known:
+                known[content] = collective[wanted[collective] & self._match_large(table, collective)].tolist()
+            for row in known[content]:
+                members[row].append(index)
+        return members
 
     def _report(
         self, fleet: Fleet, matched: MatchedCollectives, group: _LargeCollectives, attainable: float, compared: str
@@ -189,7 +216,7 @@ def _transfer_time(matched: MatchedCollectives, group: _LargeCollectives, index:
     """When one member transferred data in these collectives and computed nothing, on that member's clock."""
     table, collective = matched.tables[index], matched.collective_of_row[index]
     rows = np.flatnonzero(np.isin(collective, group.rows))
-    last_arrival = matched.last_arrival_ns[collective[rows]] - matched.offset_ns[index]
+    last_arrival = matched.clocks[index].to_own(matched.last_arrival_ns[collective[rows]])
     return iv.intersect(iv.union(np.minimum(last_arrival, table.end_ns[rows]), table.end_ns[rows]), table.exposed)
 
 

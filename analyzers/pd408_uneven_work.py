@@ -18,6 +18,7 @@ from perfdoctor.rules import (
     Fleet,
     FleetAnalyzer,
     FloatArray,
+    Int64Array,
     Saving,
     advise,
 )
@@ -67,16 +68,18 @@ class UnevenWork(FleetAnalyzer):
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """One finding when work spreads by `min_spread` over the mean and costs at least `min_share` of the step."""
         matched = fleet.matched_collectives
-        ranks = [s for s in fleet.summaries if s.step_flops]
+        ranks = [s for s in fleet.summaries if len(s.step_flops)]
         if matched is None or len(ranks) < 2:
             return
         flops = _align_steps([summary.step_flops for summary in ranks])
         # A CPU that runs far ahead issues the ops of the last steps in the first ones, so that the last have none.
         flops = flops[:, flops.all(axis=0)]
+        spread = _spread(flops)
+        if not flops.size or spread < self.settings["min_spread"]:
+            return
         tables = [table for table in matched.tables if table.step_numbers or len(table.step_start_ns)]
         computing_ns = _align_steps([_computing_ns(table) for table in tables])
-        spread = _spread(flops)
-        if not flops.size or not computing_ns.size or spread < self.settings["min_spread"]:
+        if not computing_ns.size:
             return
         excess_ns = int((computing_ns.max(axis=0) - computing_ns.mean(axis=0)).mean())
         all_of_them = np.ones(len(matched), bool)
@@ -108,7 +111,7 @@ class UnevenWork(FleetAnalyzer):
         )
 
 
-def _align_steps(amounts: Sequence[Sequence[int] | FloatArray]) -> FloatArray:
+def _align_steps(amounts: Sequence[Int64Array | FloatArray]) -> FloatArray:
     """Amounts of the steps that all ranks have, as (ranks, steps): the last ones, as ranks stop recording together.
 
     For example [1, 2, 3] of one rank and [5, 6] of another become [[2, 3], [5, 6]].

@@ -85,8 +85,11 @@ class CommunicationDtype(FleetAnalyzer):
         for rank in fleet.summaries:
             table = rank.collectives
             if table is not None and len(table) and self._may_reduce_in_half(rank):
+                rows = np.flatnonzero(self._match_float_reductions(table))
+                if not len(rows):
+                    continue
                 waiting = late.any_wait_time_of(table) if late is not None else iv.EMPTY
-                yield from self._check_rank(rank, table, waiting, is_alone=len(fleet.summaries) == 1)
+                yield from self._check_rank(rank, table, rows, waiting, is_alone=len(fleet.summaries) == 1)
 
     def _may_reduce_in_half(self, rank: RankSummary) -> bool:
         """Whether it is data-parallel training in half precision, and no hook sends less than float32 already."""
@@ -98,11 +101,8 @@ class CommunicationDtype(FleetAnalyzer):
         return context.phase == "training" and is_half and not compressed and not used.isdisjoint(_OF_DATA)
 
     def _check_rank(
-        self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, is_alone: bool
+        self, rank: RankSummary, table: CollectiveTable, rows: Int64Array, waiting: Intervals, is_alone: bool
     ) -> Iterator[Finding]:
-        rows = np.flatnonzero(self._match_float_reductions(table))
-        if not len(rows):
-            return
         transfers = iv.subtract(iv.union(table.start_ns[rows], table.end_ns[rows]), waiting)
         exposed = iv.intersect(transfers, table.exposed)
         # The half of the last transfer of a step has nothing to hide behind.
@@ -140,6 +140,8 @@ class CommunicationDtype(FleetAnalyzer):
     def _match_float_reductions(self, table: CollectiveTable) -> BoolArray:
         """For each collective whether it is a large reduction of float32 in the window."""
         floats = [code for code, text in enumerate(table.strings) if text.lower() == "float"]
+        if not floats:
+            return np.zeros(len(table), bool)
         is_large = table.bytes >= self.settings["min_bytes"]
         return np.asarray(table.in_window & is_large & np.isin(table.dtype, floats) & np.isin(table.kind, _KINDS), bool)
 

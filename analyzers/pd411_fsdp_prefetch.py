@@ -12,6 +12,7 @@ from perfdoctor.analyzers._pd411_gathers import (
     ExposedGathers,
     find_exposed_gathers,
     free_memory_bytes,
+    may_prefetch,
     reshards_after_forward,
     unsharded_bytes,
 )
@@ -82,6 +83,8 @@ class FsdpPrefetch(FleetAnalyzer):
         """Up to two findings for each rank on which exposed all-gathers reach `min_share` of the step."""
         late = fleet.late_rank
         for rank in fleet.summaries:
+            if not may_prefetch(rank):
+                continue
             waiting = late.any_wait_time_of(rank.collectives) if late and rank.collectives is not None else iv.EMPTY
             gathers = find_exposed_gathers(rank, waiting)
             if gathers is not None:

@@ -13,6 +13,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import TypeAlias
 
+import numpy as np
+
 from perfdoctor.analysis.captured_facts import captured_part
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
@@ -21,6 +23,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
+from perfdoctor.report.own_steps import find_own_steps
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
@@ -32,10 +35,10 @@ from perfdoctor.report.report import (
     Report,
     StepSummary,
     TraceSummary,
-    UnexplainedSlice,
 )
 from perfdoctor.report.slice_facts import SliceFacts
-from perfdoctor.report.unexplained import find_unexplained, merge_slices, reduce_slice
+from perfdoctor.report.unexplained import find_unexplained
+from perfdoctor.report.unexplained_in_fleet import find_unexplained_in_fleet
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
@@ -152,7 +155,7 @@ def summarize_rank(
         collectives=collectives,
         host_time=() if is_only_rank else rank.host_time,
         work_by_line=() if is_only_rank or alone else rank.work_by_line,
-        step_flops=flops,
+        step_flops=np.array(flops, np.int64),
         half_precision_share=None if alone else rank.half_precision_share,
         facts=rank.facts,
         findings=priced,
@@ -205,9 +208,11 @@ def report_on_summaries(
         if issubclass(rule, FleetAnalyzer):
             found, outcome_of[rule.rule] = run_rule(rule, fleet, settings)
             of_fleet += found
-    of_ranks = [finding for shared in part.shared.values() for finding in shared.merge()]
-    ledgers, own_steps_ns = {s.rank: ledger_of(s) for s in fleet.summaries}, _own_steps_ns(fleet)
-    findings = prioritize_fleet(of_ranks, merge_findings(of_fleet), ledgers, own_steps_ns)
+    of_ranks = [finding for group in part.shared.values() for finding in group.merge()]
+    shared = merge_findings(of_fleet)
+    ledgers = {summary.rank: ledger_of(summary) for summary in fleet.summaries}
+    own_steps_ns = find_own_steps(fleet, [*of_ranks, *shared])
+    findings = prioritize_fleet(of_ranks, shared, ledgers, own_steps_ns)
     return Report(
         version=version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *missing),
@@ -222,7 +227,7 @@ def report_on_summaries(
         late_ns=fleet.late_ns,
         context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
         limit=_limit_of_longest_step(fleet, findings, own_steps_ns),
-        unexplained=_unexplained_in_fleet(fleet, of_fleet),
+        unexplained=find_unexplained_in_fleet(fleet, of_fleet),
         tables=_tables_of_longest_step(fleet),
         program_folders=_program_folders(fleet),
         program_name=_program_name(fleet),
@@ -365,7 +370,7 @@ def _scope_in(finding: Finding, data: Run | Fleet) -> FindingScope | None:
     """The limits of a finding without a scope: those of the rank whose time it claims."""
     if isinstance(data, Run):
         return next((scope_of(rank) for rank in data.ranks if rank.rank == finding.claim.rank), None)
-    return FindingScope(max((summary.per_step(summary.window_ns) for summary in data.summaries), default=0))
+    return FindingScope(data.longest_step_ns)
 
 
 def _summarize_trace(rank: Rank) -> TraceSummary:
@@ -440,41 +445,6 @@ def _facts_of_slices(rank: Rank) -> SliceFacts:
         captured=rank.facts,
         profiler_factor=rank.profiler_factor,
     )
-
-
-def _unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[UnexplainedSlice, ...]:
-    """What no finding claims on any rank, after the findings that compare ranks: they claim exposed communication.
-
-    Where such a finding claims the wait of one rank for a late one, the waits of all ranks are explained.
-    """
-    late, waits_are_claimed = fleet.late_rank, False
-    claimed = {
-        s.rank: iv.union_of(f.claim.intervals for f in findings if f.claim.rank == s.rank) for s in fleet.summaries
-    }
-    if late is not None:
-        waits_are_claimed = any(
-            table.rank in claimed and len(iv.intersect(claimed[table.rank], late.any_wait_time_of(table)))
-            for table in late.matched.tables
-        )
-    slices: list[UnexplainedSlice] = []
-    for summary in fleet.summaries:
-        table, time = summary.collectives, claimed[summary.rank]
-        if not summary.unexplained or table is None:
-            slices += summary.unexplained
-            continue
-        if late is not None and waits_are_claimed:
-            time = iv.union_of((time, late.any_wait_time_of(table)))
-        slices += reduce_slice(summary.unexplained, "communication", iv.total(iv.intersect(time, table.exposed)))
-    return merge_slices(slices)
-
-
-def _own_steps_ns(fleet: Fleet) -> dict[int | None, int]:
-    """For each rank its mean step without its waits for the late rank."""
-    late, own_ns = fleet.late_rank, {}
-    for summary in fleet.summaries:
-        waits = iv.EMPTY if late is None or summary.collectives is None else late.wait_time_of(summary.collectives)
-        own_ns[summary.rank] = summary.per_step(summary.window_ns - iv.total(waits))
-    return own_ns
 
 
 def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_ns: Mapping[int | None, int]) -> Limit:

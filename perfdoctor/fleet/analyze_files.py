@@ -93,7 +93,7 @@ def analyze_jobs(
 def _keep_one_set_of_charts(
     found: Iterable[tuple[int, FileResult]], job_files: Sequence[Sequence[TraceFile]]
 ) -> dict[int, FileResult]:
-    """The results by file; of each job only the rank with the longest step so far keeps its charts."""
+    """The results by file; of each job only the rank with the longest step so far keeps its charts and tables."""
     job_of = [number for number, job in enumerate(job_files) for _ in job]
     results: dict[int, FileResult] = {}
     longest: dict[int, tuple[int, Sequence[RankSummary]]] = {}
@@ -104,7 +104,7 @@ def _keep_one_set_of_charts(
         before, of_longest = longest.get(job_of[index], (index, ()))
         both = drop_charts_of_shorter_steps([*of_longest, *result])
         results[before], results[index] = both[: len(of_longest)], both[len(of_longest) :]
-        if before == index or any(summary.charts is not None for summary in both[len(of_longest) :]):
+        if before == index or any(s.charts is not None or s.tables for s in both[len(of_longest) :]):
             longest[job_of[index]] = index, both[len(of_longest) :]
     return results
 

@@ -1,6 +1,6 @@
 """RankSummary: what the report and rules over ranks need of a rank, small enough to be sent between processes.
 
-The trace of a rank takes hundreds of megabytes, its summary ten to three hundred kilobytes: the account, the findings,
+The trace of a rank takes hundreds of megabytes, its summary ten to two hundred kilobytes: the account, the findings,
 and what rules that compare ranks need. The columns of a trace stay in the process that read it.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
@@ -23,6 +25,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, StepSummary, TraceSummary, UnexplainedSlice
+from perfdoctor.trace.arrays import Int64Array
 
 
 @frozen_dataclass
@@ -40,7 +43,8 @@ class RankSummary:
         collectives: When the rank came to each collective; None where they were not examined.
         host_time: Where the CPU spends time outside of ops, if lines or stacks were recorded; empty for an only rank.
         work_by_line: The lines whose work takes most of a step, the same.
-        step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or for an only rank.
+        step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or without
+            collectives.
         half_precision_share: See `half_precision_share`; None without collectives.
         facts: What was captured beside the trace.
         findings: The findings on the rank, in order, with savings capped within the rank. Their claims have only the
@@ -63,7 +67,7 @@ class RankSummary:
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
     host_time: tuple[TimeAtLine, ...] = ()
     work_by_line: tuple[TimeAtLine, ...] = ()
-    step_flops: tuple[int, ...] = ()
+    step_flops: Int64Array = field(default_factory=lambda: np.empty(0, np.int64), repr=False, compare=False)
     half_precision_share: float | None = None
     facts: Mapping[str, Any] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
@@ -108,7 +112,7 @@ class RankSummary:
             timeline=replace(self.timeline, rank=rank),
             account=replace(self.account, rank=rank),
             unexplained=tuple(replace(each, rank=rank) for each in self.unexplained),
-            collectives=None if self.collectives is None else replace(self.collectives, rank=rank),
+            collectives=None if self.collectives is None else self.collectives.renumber(rank),
             findings=tuple(map(renumber_finding, self.findings)),
             charts=None if self.charts is None else replace(self.charts, rank=rank),
         )
@@ -125,6 +129,11 @@ class Fleet:
         """The requirements that at least one rank meets, and "ranks" when there are several."""
         several = {"ranks"} if len(self.summaries) > 1 else set()
         return frozenset().union(*(summary.available_data for summary in self.summaries), several)
+
+    @cached_property
+    def longest_step_ns(self) -> int:
+        """The longest mean step of a rank; 0 without ranks."""
+        return max((summary.per_step(summary.window_ns) for summary in self.summaries), default=0)
 
     @cached_property
     def matched_collectives(self) -> MatchedCollectives | None:
@@ -151,4 +160,9 @@ class Fleet:
 
     def summary_of(self, table: CollectiveTable) -> RankSummary:
         """The summary of the rank that a table of collectives belongs to."""
-        return next(summary for summary in self.summaries if summary.collectives is table)
+        return self._summary_by_table[id(table)]
+
+    @cached_property
+    def _summary_by_table(self) -> dict[int, RankSummary]:
+        """By the id of a table its summary; tables are compared by identity."""
+        return {id(summary.collectives): summary for summary in self.summaries if summary.collectives is not None}

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain, islice
+from typing import Any
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import HOT_PATH, FindingKey
@@ -25,7 +26,7 @@ class FleetPart:
 
     Attributes:
         summaries: The ranks, sorted by number, each with only its worst findings, without claims, and of their evidence
-            only the hot path.
+            only the hot path. Their collectives are packed, and only the rank with the longest step has tables.
         shared: All findings of these ranks by rule, subject and location.
         outcomes: What became of each rule on these ranks.
     """
@@ -41,8 +42,9 @@ def from_rank(summary: RankSummary) -> FleetPart:
         replace(f, claim=Claim(), evidence=tuple(e for e in f.evidence if e.label == HOT_PATH), fix=None)
         for f in summary.findings[:_WORST_FINDINGS]
     )
+    collectives = None if summary.collectives is None else summary.collectives.pack()
     return FleetPart(
-        (replace(summary, findings=worst, outcomes=()),),
+        (replace(summary, findings=worst, outcomes=(), collectives=collectives),),
         group_findings(summary.findings),
         {outcome.rule: outcome for outcome in summary.outcomes},
     )
@@ -66,21 +68,48 @@ def _merge(parts: list[FleetPart]) -> FleetPart:
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in chain.from_iterable(part.outcomes.values() for part in parts):
         outcomes[outcome.rule].append(outcome)
+    kept: Iterable[RankSummary] = drop_charts_of_shorter_steps(summaries)
+    if all(
+        len(part.summaries) == 1 for part in parts
+    ):  # parts of several ranks share them already, if not each other's
+        kept = _share_equal_values(kept)
     return FleetPart(
-        tuple(drop_charts_of_shorter_steps(summaries)),
+        tuple(kept),
         merge_groups(part.shared for part in parts),
         {rule: _merge_outcomes(of_parts) for rule, of_parts in outcomes.items()},
     )
 
 
 def drop_charts_of_shorter_steps(summaries: Sequence[RankSummary]) -> list[RankSummary]:
-    """The summaries, of which only the rank with the longest step keeps its charts: they take megabytes.
+    """The summaries, of which only the rank with the longest step keeps its charts and tables: they take megabytes.
 
-    Of equally long steps it is the first rank.
+    A report has them of no other rank. Of equally long steps it is the first rank that keeps its charts, and all keep
+    their tables, as ranks may be numbered anew.
     """
     candidates = sorted((summary for summary in summaries if summary.charts is not None), key=_rank_order)
-    longest = max(candidates, key=lambda summary: summary.per_step(summary.window_ns), default=None)
-    return [s if s.charts is None or s is longest else replace(s, charts=None) for s in summaries]
+    longest = max(candidates, key=_step_ns, default=None)
+    longest_ns = max((_step_ns(summary) for summary in summaries if summary.tables), default=0)
+    return [
+        s
+        if (s.charts is None or s is longest) and (not s.tables or _step_ns(s) == longest_ns)
+        else replace(s, charts=s.charts if s is longest else None, tables=s.tables if _step_ns(s) == longest_ns else {})
+        for s in summaries
+    ]
+
+
+def _step_ns(summary: RankSummary) -> int:
+    return summary.per_step(summary.window_ns)
+
+
+def _share_equal_values(summaries: Iterable[RankSummary]) -> Iterator[RankSummary]:
+    """The summaries; what is equal on several ranks, as on those of one program, is in memory and in a file once."""
+    known: dict[object, Any] = {}
+    for summary in summaries:
+        names = ("context", "available_data")
+        shared = {name: known.setdefault(getattr(summary, name), getattr(summary, name)) for name in names}
+        flops = known.setdefault(summary.step_flops.tobytes(), summary.step_flops)
+        is_shared = flops is summary.step_flops and all(shared[name] is getattr(summary, name) for name in names)
+        yield summary if is_shared else replace(summary, step_flops=flops, **shared)
 
 
 def _rank_order(summary: RankSummary) -> tuple[float, str]:

@@ -194,7 +194,7 @@ def _waiting_columns(
     waited_ns = np.full(len(events), NONE, np.int64)
     collective = matched.collective_of_row[mine]
     place = len(events) - len(collective) + np.flatnonzero(collective >= 0)
-    arrival_ns = matched.last_arrival_ns[collective[collective >= 0]] - matched.offset_ns[mine]
+    arrival_ns = matched.clocks[mine].to_own(matched.last_arrival_ns[collective[collective >= 0]])
     waited_ns[place] = np.clip(arrival_ns - events.start_ns[place], 0, dur_ns[place])
     known = waited_ns[inside] >= 0
     crossing = bus_bytes(events.kind[inside], metadata.bytes[inside], metadata.group_size[inside])

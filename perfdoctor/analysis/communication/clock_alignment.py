@@ -3,8 +3,7 @@
 A collective ends on all ranks at the same instant, to about 0.1 ms within a host. So the difference between the ends
 that two ranks record of one collective is the difference of their clocks. The clocks of hosts rarely differ by more
 than milliseconds (NTP), but seconds occur, and the GPUs of one host can disagree, too: so each rank gets an offset, the
-median over its collectives. Clocks drift by some 10 us a second at most, in a window of seconds far less than the
-spread of the ends, so no drift is fitted.
+median over its collectives, and in a long recording a drift (`rank_clocks`).
 """
 
 from __future__ import annotations

@@ -6,14 +6,16 @@ other processes and on other machines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
+from perfdoctor.analysis.communication.pack_columns import PackedColumns, pack_columns
 from perfdoctor.analysis.communication.pass_starts import find_pass_starts, time_since_pass_start
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges
@@ -27,7 +29,7 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
-# A row takes about 100 bytes: with so many rows a rank's summary stays below 200 KB.
+# A row takes about 60 bytes packed: with so many rows a rank's summary stays below 150 KB.
 MAX_ROWS = 1500
 # Of more intervals of exposed communication than this only the longest are in the table.
 _MAX_INTERVALS = 2000
@@ -69,7 +71,9 @@ class CollectiveTotal:
 
 @frozen_dataclass(eq=False)
 class CollectiveTable:
-    """Collectives of one rank, sorted by end, on the rank's own clock. Picklable, some 100 bytes a row.
+    """Collectives of one rank, sorted by end, on the rank's own clock.
+
+    A table that is pickled, or packed (`pack`), takes a third of the memory: each use of a column unpacks it then.
 
     Attributes:
         rank: The rank.
@@ -128,14 +132,70 @@ class CollectiveTable:
     step_start_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     window_ns: int = 0
     dropped_rows: int = 0
+    _packed: PackedColumns | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
-        return len(self.start_ns)
+        return len(self.start_ns) if self._packed is None else self._packed.length("start_ns")
+
+    if not TYPE_CHECKING:  # or mypy would find an attribute of any name
+
+        def __getattr__(self, name: str) -> object:
+            """A column of a packed table: its slot is empty, so that Python asks here."""
+            packed = None if name == "_packed" else self._packed
+            if packed is None or name not in packed:
+                raise AttributeError(f"{type(self).__name__} has no {name}")
+            column = packed.unpack(name)
+            return tuple(column.tolist()) if name == "step_numbers" else column
+
+    def content_of(self, *names: str) -> Hashable:
+        """Something that is equal for two tables only if these columns are: quick for packed tables."""
+        if self._packed is not None:
+            return tuple(self._packed.content_of(name) for name in names)
+        return tuple(getattr(self, name).tobytes() for name in names)
+
+    def renumber(self, rank: int) -> CollectiveTable:
+        """The same table of a rank with another number; a packed one stays packed."""
+        if self._packed is None:
+            return replace(self, rank=rank)
+        values, packed = self._state()
+        return _restore_table({**values, "rank": rank}, packed)
+
+    def pack(self) -> CollectiveTable:
+        """The same table, packed."""
+        return self if self._packed is not None else _restore_table(*self._state())
+
+    def __reduce__(self) -> tuple[Callable[..., CollectiveTable], tuple[dict[str, object], PackedColumns]]:
+        return _restore_table, self._state()
+
+    def _state(self) -> tuple[dict[str, object], PackedColumns]:
+        """What makes the table again: its single values by name, and its columns."""
+        names = [each.name for each in fields(self) if each.init]
+        if self._packed is not None:
+            return {name: getattr(self, name) for name in names if name not in self._packed}, self._packed
+        values = {name: getattr(self, name) for name in names}
+        columns = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        columns["step_numbers"] = np.array(self.step_numbers, np.int64)
+        return {name: value for name, value in values.items() if name not in columns}, pack_columns(columns)
+
+    @property
+    def has_all_exposed(self) -> bool:
+        """Whether `exposed` is whole: of many intervals only the longest are kept."""
+        count = len(self.exposed) if self._packed is None else self._packed.length("exposed")
+        return count < _MAX_INTERVALS
 
     @property
     def in_window(self) -> BoolArray:
         """For each row whether it began in an analysed step; without steps all did."""
         return np.asarray(self.step >= 0, bool) if len(self.step_start_ns) else np.ones(len(self), bool)
+
+
+def _restore_table(values: dict[str, object], packed: PackedColumns) -> CollectiveTable:
+    """A table whose columns stay packed."""
+    table = object.__new__(CollectiveTable)
+    for name, value in values.items():
+        object.__setattr__(table, name, value)
+    object.__setattr__(table, "_packed", packed)
+    return table
 
 
 def collectives_of(

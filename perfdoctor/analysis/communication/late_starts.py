@@ -11,17 +11,19 @@ slower, begins with the others and falls behind inside the step::
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.stragglers import LateRank
-from perfdoctor.trace.arrays import BoolArray
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 
 # From this share of the lateness on the start explains it: what is left is the scatter of equal work.
 START_SHARE = 0.7
 # The passes of which the starts are known have to hold so much of all lateness.
 _MIN_KNOWN_SHARE = 0.5
+_PASS_BEGINS: WeakKeyDictionary[MatchedCollectives, tuple[Int64Array, Int64Array, Int32Array]] = WeakKeyDictionary()
 
 
 class StartLateness(NamedTuple):
@@ -55,22 +57,38 @@ def start_apart(late: LateRank) -> bool:
 
 def lateness_by_start(matched: MatchedCollectives, counts: BoolArray) -> StartLateness:
     """The lateness at those of the collectives that count which begin a pass on all their ranks, by its start."""
-    of_last = np.full(len(matched), np.iinfo(np.int64).min)
-    of_others = np.full(len(matched), np.iinfo(np.int64).min)
-    known = np.zeros(len(matched), np.int32)
-    for index, (table, offset_ns, collective_of_row) in enumerate(
-        zip(matched.tables, matched.offset_ns.tolist(), matched.collective_of_row, strict=True)
-    ):
-        if len(table.since_pass_start_ns) != len(table):
-            continue
-        rows = np.flatnonzero((collective_of_row >= 0) & (table.since_pass_start_ns >= 0))
-        collective = collective_of_row[rows]
-        begin_ns = table.start_ns[rows] + offset_ns - table.since_pass_start_ns[rows]
-        is_last = matched.last_arriver[collective] == index
-        of_last[collective[is_last]] = begin_ns[is_last]
-        np.maximum.at(of_others, collective[~is_last], begin_ns[~is_last])
-        np.add.at(known, collective, 1)
+    of_last, of_others, known = _find_pass_begins(matched)
     rows = np.flatnonzero(counts & (known == matched.rank_count))
     late_ns = (matched.last_arrival_ns - matched.second_arrival_ns)[rows]
     by_start_ns = np.clip(of_last[rows] - of_others[rows], 0, late_ns)
     return StartLateness(int(late_ns.sum()), int(by_start_ns.sum()), len(rows))
+
+
+def _find_pass_begins(matched: MatchedCollectives) -> tuple[Int64Array, Int64Array, Int32Array]:
+    """When the last arriver began its pass before each collective, when the last of the others, and of how many known.
+
+    It takes a look at all rows of all ranks, so it is kept as long as the matched collectives are.
+    """
+    kept = _PASS_BEGINS.get(matched)
+    if kept is not None:
+        return kept
+    of_last = np.full(len(matched), np.iinfo(np.int64).min)
+    of_others = np.full(len(matched), np.iinfo(np.int64).min)
+    known = np.zeros(len(matched), np.int32)
+    for index, (table, clock, collective_of_row) in enumerate(
+        zip(matched.tables, matched.clocks, matched.collective_of_row, strict=True)
+    ):
+        since_ns = table.since_pass_start_ns
+        if len(since_ns) != len(table):
+            continue
+        rows = np.flatnonzero((collective_of_row >= 0) & (since_ns >= 0))
+        # No collective comes twice among the rows of a rank.
+        collective = collective_of_row[rows]
+        begin_ns = clock.to_common(table.start_ns[rows] - since_ns[rows])
+        is_last = matched.last_arriver[collective] == index
+        of_last[collective[is_last]] = begin_ns[is_last]
+        others = collective[~is_last]
+        of_others[others] = np.maximum(of_others[others], begin_ns[~is_last])
+        known[collective] += 1
+    _PASS_BEGINS[matched] = of_last, of_others, known
+    return of_last, of_others, known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def find_root_causes(matched: MatchedCollectives, counts: BoolArray) -> Int32Arr
         matched: The collectives of all ranks.
         counts: For each collective whether waits at it count.
     """
-    waits = _find_waits(matched, counts)
+    waits = _find_waits(matched, counts, np.unique(matched.last_arriver[counts]).tolist())
     cause = matched.last_arriver.astype(np.int32).copy()
     if not len(waits):
         return cause
@@ -71,15 +71,15 @@ def find_root_causes(matched: MatchedCollectives, counts: BoolArray) -> Int32Arr
     return cause
 
 
-def _find_waits(matched: MatchedCollectives, counts: BoolArray) -> _Waits:
-    """The waits of all ranks at collectives that count, within steps."""
+def _find_waits(matched: MatchedCollectives, counts: BoolArray, waiters: Iterable[int]) -> _Waits:
+    """The waits of some ranks, given by their indices, at collectives that count, within steps."""
     parts = []
-    for index, (table, offset, collective_of_row) in enumerate(
-        zip(matched.tables, matched.offset_ns, matched.collective_of_row, strict=True)
-    ):
+    for index in waiters:
+        table, collective_of_row = matched.tables[index], matched.collective_of_row[index]
         rows = np.flatnonzero((collective_of_row >= 0) & counts[collective_of_row])
         at = collective_of_row[rows]
-        wait = np.minimum(matched.last_arrival_ns[at] - (table.start_ns[rows] + offset), table.exposed_ns[rows])
+        arrival_ns = matched.clocks[index].to_common(table.start_ns[rows])
+        wait = np.minimum(matched.last_arrival_ns[at] - arrival_ns, table.exposed_ns[rows])
         waits = (wait > 0) & (matched.step[at] >= 0) & (matched.last_arriver[at] != index)
         at, wait = at[waits], wait[waits]
         parts.append((np.full(len(at), index), matched.last_arriver[at], matched.step[at], wait))
@@ -87,14 +87,28 @@ def _find_waits(matched: MatchedCollectives, counts: BoolArray) -> _Waits:
     return _Waits(*columns)
 
 
+def iterate_counted_rows(
+    matched: MatchedCollectives, counts: BoolArray
+) -> Iterator[tuple[int, slice | Int64Array, Int64Array]]:
+    """For each rank its index, its rows at collectives that count, and these collectives.
+
+    Ranks with the same rows share the arrays, so that they are made once.
+    """
+    known: dict[int, tuple[slice | Int64Array, Int64Array]] = {}
+    for index, collective_of_row in enumerate(matched.collective_of_row):
+        if id(collective_of_row) not in known:
+            rows = np.flatnonzero((collective_of_row >= 0) & counts[collective_of_row])
+            is_all = len(rows) == len(collective_of_row)
+            known[id(collective_of_row)] = slice(None) if is_all else rows, collective_of_row[rows]
+        yield index, *known[id(collective_of_row)]
+
+
 def arrival_slack_ns(matched: MatchedCollectives, counts: BoolArray) -> Int64Array:
     """For each rank how much earlier than the last it arrives, summed over the collectives that count."""
     totals = np.zeros(len(matched.tables), np.int64)
-    for index, (table, offset, collective_of_row) in enumerate(
-        zip(matched.tables, matched.offset_ns, matched.collective_of_row, strict=True)
-    ):
-        rows = np.flatnonzero((collective_of_row >= 0) & counts[collective_of_row])
-        totals[index] = (matched.last_arrival_ns[collective_of_row[rows]] - (table.start_ns[rows] + offset)).sum()
+    for index, rows, at in iterate_counted_rows(matched, counts):
+        arrival_ns = matched.clocks[index].to_common(matched.tables[index].start_ns[rows])
+        totals[index] = (matched.last_arrival_ns[at] - arrival_ns).sum()
     return totals
 
 
@@ -115,6 +129,6 @@ def exposed_wait_of(matched: MatchedCollectives, index: int, counts: BoolArray) 
     """When a rank had nothing to do because another had not arrived yet, on the rank's own clock."""
     table, collective_of_row = matched.tables[index], matched.collective_of_row[index]
     rows = np.flatnonzero((collective_of_row >= 0) & counts[collective_of_row])
-    last_arrival = matched.last_arrival_ns[collective_of_row[rows]] - matched.offset_ns[index]
+    last_arrival = matched.clocks[index].to_own(matched.last_arrival_ns[collective_of_row[rows]])
     until = np.minimum(last_arrival, table.end_ns[rows])
     return iv.intersect(iv.union(table.start_ns[rows], until), table.exposed)

@@ -14,10 +14,11 @@ from perfdoctor.analysis.communication.rank_waits import (
     exposed_wait_of,
     find_longest_waiter,
     find_root_causes,
+    iterate_counted_rows,
 )
 from perfdoctor.analysis.timeline.phases import PHASES
 from perfdoctor.analysis.timeline.recurrence import is_rare
-from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
@@ -121,6 +122,11 @@ class LateRank:
         )
 
     @cached_property
+    def _late_exposed(self) -> Intervals:
+        """When the late rank had nothing to do but collectives, on the clock of the first rank."""
+        return self.matched.clocks[self.index].to_common(self.table.exposed)
+
+    @cached_property
     def _index_by_table(self) -> dict[int, int]:
         """By the id of a table its index; tables are compared by identity."""
         return {id(table): index for index, table in enumerate(self.matched.tables)}
@@ -136,8 +142,7 @@ class LateRank:
         table, collective_of_row = self.matched.tables[index], self.matched.collective_of_row[index]
         rows = np.flatnonzero((collective_of_row >= 0) & self.causes_wait[collective_of_row])
         exposed = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
-        shift_ns = self.matched.offset_ns[self.index] - self.matched.offset_ns[index]
-        return iv.subtract(exposed, self.table.exposed + shift_ns)
+        return iv.subtract(exposed, self.matched.clocks[index].to_own(self._late_exposed))
 
     def wait_time_of(self, table: CollectiveTable) -> Intervals:
         """`wait_time` of a rank given by its table; empty for a rank that could not be aligned."""
@@ -151,6 +156,60 @@ class LateRank:
             return iv.EMPTY
         for_late_rank = self.wait_time(index) if self.stands_out else iv.EMPTY
         return iv.union_of((for_late_rank, exposed_wait_of(self.matched, index, self.synchronizing)))
+
+    def least_wait_ns_of(self, table: CollectiveTable) -> int:
+        """A lower bound of the length of `any_wait_time_of`, which is slow where it is asked of thousands of ranks."""
+        return self._bound_waits(table)[1]
+
+    def least_own_wait_ns_of(self, table: CollectiveTable) -> int:
+        """A lower bound of the length of `wait_time_of`."""
+        return self._bound_waits(table)[0]
+
+    def _bound_waits(self, table: CollectiveTable) -> tuple[int, int]:
+        """Lower bounds of the lengths of `wait_time_of` and `any_wait_time_of`; 0 where its table does not tell."""
+        index = self._index_by_table.get(id(table))
+        if index is None or not table.has_all_exposed:
+            return 0, 0
+        if index not in self._known_bounds:
+            self._known_bounds[index] = self._bound_waits_by_rows(index)
+        return self._known_bounds[index]
+
+    @cached_property
+    def _known_bounds(self) -> dict[int, tuple[int, int]]:
+        return {}
+
+    @cached_property
+    def _late_exposed_until(self) -> tuple[FloatArray, FloatArray]:
+        """Instants of the first rank's clock, and how long the late rank had nothing to do but collectives until then.
+
+        Between two of them the time grows linearly.
+        """
+        exposed = self._late_exposed
+        until_ns = np.repeat(np.concatenate(([0], np.cumsum(exposed[:, 1] - exposed[:, 0]))), 2)[1:-1]
+        return exposed.ravel().astype(np.float64), until_ns.astype(np.float64)
+
+    def _bound_waits_by_rows(self, index: int) -> tuple[int, int]:
+        """Lower bounds of the waits of a rank given by its index: for the late rank, and for any.
+
+        Of the time in which it waits at a collective, at least as much is exposed as that is longer than the part of
+        the collective that is not. Of the exposed time of one that the late rank delays it waits all but what is
+        exposed on the late rank as well.
+        """
+        table, collective_of_row = self.matched.tables[index], self.matched.collective_of_row[index]
+        start_ns, end_ns, clock = table.start_ns, table.end_ns, self.matched.clocks[index]
+        until = np.minimum(clock.to_own(self.matched.last_arrival_ns[collective_of_row]), end_ns)
+        hidden_ns = end_ns - start_ns - table.exposed_ns
+        since = start_ns.copy()  # and not before the end of another one, so that no instant counts twice
+        np.maximum(since[1:], np.maximum.accumulate(end_ns)[:-1], out=since[1:])
+        counts = (collective_of_row >= 0) & self.synchronizing[collective_of_row]
+        any_ns = np.where(counts, np.maximum(until - since - hidden_ns, 0), 0)
+        if index in self.co_late or not len(self._late_exposed):
+            return 0, int(any_ns.sum())
+        begin, end = (np.interp(clock.to_common(each), *self._late_exposed_until) for each in (since, end_ns))
+        delayed_ns = end_ns - since - hidden_ns - np.ceil(end - begin).astype(np.int64) - 1
+        counts = (collective_of_row >= 0) & self.causes_wait[collective_of_row]
+        own_ns = np.where(counts, np.maximum(delayed_ns, 0), 0)
+        return int(own_ns.sum()), int((np.maximum(own_ns, any_ns) if self.stands_out else any_ns).sum())
 
     @property
     def total_lateness_ns(self) -> int:
@@ -246,7 +305,7 @@ def _find_co_late(matched: MatchedCollectives, caused: BoolArray, worst: int) ->
     Only the worst one where these are more than half of all ranks.
     """
     slack_ns = arrival_slack_ns(matched, caused)
-    count = np.array([int(((row >= 0) & caused[row]).sum()) for row in matched.collective_of_row])
+    count = np.array([len(at) for _, _, at in iterate_counted_rows(matched, caused)])
     mean_ns = slack_ns / np.maximum(count, 1)
     late = np.flatnonzero((count > 0) & (mean_ns <= _CO_LATE_SHARE * mean_ns.max()))
     return tuple(late.tolist()) if worst in late and 2 * len(late) <= len(slack_ns) else (worst,)

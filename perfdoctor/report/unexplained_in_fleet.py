@@ -1,0 +1,106 @@
+"""What nothing explains on any rank of a fleet, after the findings that compare ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from perfdoctor.analysis.communication.stragglers import LateRank
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.report.report import UnexplainedSlice
+from perfdoctor.report.unexplained import merge_slices, reduce_slice
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+
+_DETAIL = "communication"
+
+
+class _Bounded(NamedTuple):
+    """A rank whose slice of communication stays, but nobody knows yet how large.
+
+    Attributes:
+        summary: The rank.
+        most, least: Its slices if it waits as little, and as much, as it can.
+    """
+
+    summary: RankSummary
+    most: tuple[UnexplainedSlice, ...]
+    least: tuple[UnexplainedSlice, ...]
+
+
+def find_unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[UnexplainedSlice, ...]:
+    """What no finding claims on any rank, after the findings that compare ranks: they claim exposed communication.
+
+    Where such a finding claims the wait of one rank for a late one, the waits of all ranks are explained.
+    """
+    claims: dict[int | None, list[Intervals]] = defaultdict(list)
+    for finding in findings:
+        if len(finding.claim.intervals):
+            claims[finding.claim.rank].append(finding.claim.intervals)
+    claimed = {rank: iv.union_of(each) for rank, each in claims.items()}
+    late = fleet.late_rank
+    if late is None or not _are_waits_claimed(late, claimed):
+        return merge_slices(each for summary in fleet.summaries for each in _reduce(summary, claimed))
+    slices: list[UnexplainedSlice] = []
+    bounded: list[_Bounded] = []
+    for summary in fleet.summaries:
+        between = _bound(summary, late)
+        if between is None:
+            slices += _reduce(summary, claimed, late)
+        elif between.most == between.least:
+            slices += between.most
+        else:
+            bounded.append(between)
+    return merge_slices([*slices, *_resolve_largest(bounded, claimed, late)])
+
+
+def _are_waits_claimed(late: LateRank, claimed: Mapping[int | None, Intervals]) -> bool:
+    return any(
+        table.rank in claimed and len(iv.intersect(claimed[table.rank], late.any_wait_time_of(table)))
+        for table in late.matched.tables
+    )
+
+
+def _reduce(
+    summary: RankSummary, claimed: Mapping[int | None, Intervals], late: LateRank | None = None
+) -> tuple[UnexplainedSlice, ...]:
+    """The slices of a rank without what is claimed, and without its waits for `late` and others, if it is given."""
+    table = summary.collectives
+    if not summary.unexplained or table is None:
+        return summary.unexplained
+    time = claimed.get(summary.rank, iv.EMPTY)
+    if late is not None:
+        time = iv.union_of((time, late.any_wait_time_of(table)))
+    return reduce_slice(summary.unexplained, _DETAIL, iv.total(iv.intersect(time, table.exposed)))
+
+
+def _bound(summary: RankSummary, late: LateRank) -> _Bounded | None:
+    """The slices of a rank between bounds of its waits; None where the bounds do not tell which of them stay."""
+    table = summary.collectives
+    if table is None:
+        return _Bounded(summary, summary.unexplained, summary.unexplained)
+    most = reduce_slice(summary.unexplained, _DETAIL, late.least_wait_ns_of(table))
+    least = reduce_slice(summary.unexplained, _DETAIL, iv.total(table.exposed))
+    return _Bounded(summary, most, least) if len(most) == len(least) else None
+
+
+def _resolve_largest(
+    bounded: Sequence[_Bounded], claimed: Mapping[int | None, Intervals], late: LateRank
+) -> list[UnexplainedSlice]:
+    """The slices of the ranks, exact for all that may have the largest one: of the others only the rank is said.
+
+    The waits of a rank are slow to compute, and thousands of ranks have much the same.
+    """
+    largest = 0.0
+    slices: list[UnexplainedSlice] = []
+    for each in sorted(bounded, key=lambda each: -_share(each.most)):
+        exact = _reduce(each.summary, claimed, late) if _share(each.most) >= largest else each.least
+        largest = max(largest, _share(exact))
+        slices += exact
+    return slices
+
+
+def _share(slices: Sequence[UnexplainedSlice]) -> float:
+    return next((each.share for each in slices if each.detail == _DETAIL), 0.0)
