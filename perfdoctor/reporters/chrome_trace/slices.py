@@ -135,7 +135,7 @@ def _id_of(value: Any) -> TrackId:
 
 
 class _SliceReader(JsonEventWalker):
-    """Reads the slices with the compiled scanner, those of irregular events in Python; `parts` has them."""
+    """Reads the slices with the scanner in C, those of irregular events in Python; `parts` has them."""
 
     def __init__(self, window: TextWindow) -> None:
         super().__init__(window)

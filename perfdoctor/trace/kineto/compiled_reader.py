@@ -1,4 +1,4 @@
-"""The fast reader: plain events go through the compiled scanner, all others through the code of the reference reader.
+"""The fast reader: plain events go through the scanner in C, all others through the code of the reference reader.
 
 So irregular events mean the same to both readers: an event that the scanner cannot read is parsed by
 `JsonEventWalker` and interpreted by `EventColumns`, like every event of the reference reader.

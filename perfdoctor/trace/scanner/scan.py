@@ -1,7 +1,7 @@
 """JSON bytes become columns of numbers: one pass, no Python object per event.
 
 Nothing here knows of PyTorch: a `Plan` says which keys to read, how to read their values, and which events make rows of
-which kind. The compiled code does the work; this module owns its memory, makes room, and classifies new tags.
+which kind. The C library does the work; this module owns its memory, makes room, and classifies new tags.
 """
 
 from __future__ import annotations
