@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,9 @@ def copy_tree(to: Path, *, whole_library: bool = True) -> Path:
 
 def run_hook(tree: Path, hook: str, *arguments: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A hook of the build backend, called as pip calls it: in a process of its own, in the tree."""
-    pytest.importorskip("setuptools", reason="setuptools, which builds packages, is not installed")
+    # Not imported: once the standard library's distutils is, setuptools refuses.
+    if find_spec("setuptools") is None:
+        pytest.skip("setuptools, which builds packages, is not installed")
     command = [sys.executable, "-c", HOOK, hook, *map(str, arguments)]
     inherited = {key: value for key, value in os.environ.items() if key not in ("PERFDOCTOR_LIBRARY", "CC")}
     return subprocess.run(
