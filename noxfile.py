@@ -28,7 +28,7 @@ os.environ.setdefault("PYENV_VERSION", ":".join(name for name in _PYENV if name.
 def tests(session: nox.Session) -> None:
     """Run all tests; pip chooses the torch, whose CUDA build takes gigabytes."""
     session.install("-e", ".[test]", "-c", "constraints.txt")
-    session.run("pytest", *session.posargs)
+    session.run("pytest", *session.posargs, env={"PERFDOCTOR_TEST_DOWNLOADS": "1"})
 
 
 @nox.session(python=PYTHONS)
