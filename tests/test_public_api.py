@@ -19,8 +19,8 @@ CONTRACT = {
     *("Analyzer", "Claim", "Evidence", "Finding", "FleetAnalyzer", "RankAnalyzer", "Saving", "SourceLocation"),
     *("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
 }
-# torch and numba take seconds to load, the others tenths of a second; reading a trace needs none of them.
-HEAVY = ("torch", "numba", "dask", "plotly", "jinja2")
+# torch takes seconds to load, the others tenths of a second; reading a trace needs none of them.
+HEAVY = ("torch", "dask", "plotly", "jinja2")
 
 
 def test_the_names_are_the_contract_in_order() -> None:
