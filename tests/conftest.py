@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 import fsspec
 import pytest
 from hypothesis import settings
+from left_out_library import without_library
 
 from perfdoctor.rules import registry
 
-# No deadlines: the first example of some tests compiles machine code, which takes seconds.
+# No deadlines: tests share the machine with the programs that other tests start.
 settings.register_profile("perfdoctor", deadline=None)
 # CI judges a change, so it tries the same examples each time; developers' runs look for new ones.
 settings.register_profile("ci", settings.get_profile("perfdoctor"), derandomize=True, database=None)
@@ -56,6 +58,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the tests of closed files and folders where there are none."""
     if item.get_closest_marker("nonroot") and may_read_everything():
         pytest.skip("root may read everything; .ci/nonroot runs this test under another user")
+
+
+@pytest.fixture(scope="module", params=["library", "python"])
+def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets tests run with the C library, and as where that cannot be used."""
+    with nullcontext() if request.param == "library" else without_library():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,18 +15,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from build_backend.compilers import Compiler, run_compiler
+from build_backend.targets import tag_local_platform
 from perfdoctor.trace.scanner import core_sources
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = ["-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-omit-frame-pointer"]
-SANITIZERS = [
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=all",
-    "-Wall",
-    "-Wextra",
-    "-Wconversion",
-    "-Werror",
-]
+SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
 TESTS = [
     "tests/trace/kineto/test_fuzz.py",
     "tests/trace/scanner",
@@ -38,12 +33,13 @@ INSTRUCTIONS = "PERFDOCTOR_FUZZ_INSTRUCTIONS"
 FOLDER = "PERFDOCTOR_FUZZ_LIBRARY"
 
 
-def build_library(compiler: str, folder: Path) -> Path:
+def build_library(command: str, folder: Path) -> Path:
     """Build the library with sanitizers in a folder; returns its file."""
     library = folder / core_sources.library_name()
-    sources = [str(file) for file in core_sources.source_files() if file.suffix == ".c"]
+    sources = [file for file in core_sources.source_files() if file.suffix == ".c"]
     named = f'-DPERFDOCTOR_SOURCES="{core_sources.hash_sources()}"'
-    subprocess.run([compiler, *FLAGS, *SANITIZERS, named, *sources, "-o", str(library)], check=True)
+    here = Compiler((command,), sys.platform, tag_local_platform())
+    run_compiler(here, sources, library, (*SANITIZERS, *STRICT, named))
     return library
 
 

@@ -15,7 +15,6 @@ from perfdoctor.savings import longest_path
 from perfdoctor.savings.graph_edges import ACTIVITY
 from perfdoctor.savings.replay_graph import Graph, graph_of
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace.scanner import core_library
 
 KERNEL = "ampere_sgemm_128x64_nn"
 
@@ -237,13 +236,6 @@ def test_the_library_and_python_agree(arrays: tuple[np.ndarray, np.ndarray, np.n
     relaxed = earliest.copy()
     assert longest_path.relax_nodes(predecessor, lag_ns, relaxed)
     assert longest_path.longest_path(predecessor, lag_ns, earliest).tolist() == relaxed.tolist()
-
-
-@pytest.fixture(params=["library", "python"])
-def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a test run with the C library, and as where that cannot be used."""
-    if request.param == "python":
-        monkeypatch.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
 
 
 @pytest.mark.usefixtures("each_way")

@@ -6,27 +6,16 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from left_out_library import without_library
 
 from perfdoctor.reporters.chrome_trace.copy_events import Changes, EventCopier, change_event, copy_list
-from perfdoctor.trace.scanner import core_library
 from perfdoctor.trace.scanner.text_window import sliding_window
 
 ALL = Changes({1: 99}, offset_ns=1_500, pid_shift=300_000_000, id_shift=1 << 40, sort_shift=7, label="rank 3")
 NOTHING = Changes()
 
 
-@pytest.fixture(params=["library", "python"])
-def each_way(request, monkeypatch):
-    """Lets a test run with the C library, and as where that cannot be used."""
-    if request.param == "python":
-        leave_out_library(monkeypatch)
-
-
 both_ways = pytest.mark.usefixtures("each_way")
-
-
-def leave_out_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
 
 
 def copied(text: bytes, changes: Changes, block: int = 1 << 20) -> bytes:
@@ -117,8 +106,7 @@ _KEYS = st.sampled_from(["ph", "pid", "tid", "ts", "id", "dur", "name", "args", 
 def test_the_library_and_python_write_the_same(events, indent, block):
     text = json.dumps(events, indent=indent).replace('"<', "").replace('>"', "").encode()[1:]
     by_library = _run(text, block)
-    with pytest.MonkeyPatch.context() as patched:
-        leave_out_library(patched)
+    with without_library():
         assert _run(text, block) == by_library
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from left_out_library import PROBLEM, without_library
 
 from perfdoctor.errors import TraceError, UsageError
 from perfdoctor.testing import TraceBuilder
@@ -21,7 +22,7 @@ from perfdoctor.trace.io.stream import TextStream
 from perfdoctor.trace.kineto import compiled_reader, reader
 from perfdoctor.trace.kineto import reader_choice as choice
 from perfdoctor.trace.kineto.event_walker import EVENT_BORDER
-from perfdoctor.trace.scanner import core_library, scan
+from perfdoctor.trace.scanner import scan
 from perfdoctor.trace.scanner.text_window import TextWindow, sliding_window
 
 AssertSame = Callable[[Trace, Trace], None]
@@ -257,12 +258,12 @@ def test_without_the_library_the_reference_reads_and_says_so_where_that_takes_lo
     tmp_path: Path, large_text: bytes, monkeypatch: pytest.MonkeyPatch, size: str, speaks: bool
 ) -> None:
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("it is not here"))
     monkeypatch.setattr(choice, "_SMALL_BYTES", len(large_text))
     path = tmp_path / "t.json"
     path.write_bytes(small() if size == "small" else large_text)
-    trace = read(path)
-    assert ("read with the slow reader, because it is not here" in trace.warnings) == speaks
+    with without_library():
+        trace = read(path)
+    assert (f"read with the slow reader, because {PROBLEM}" in trace.warnings) == speaks
     assert trace.events == (17 if size == "small" else 88_000)
 
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from left_out_library import without_library
 
-from perfdoctor.trace.scanner import core_library
 from perfdoctor.trace.tables.nesting import innermost, outermost, own_durations, parents
 
 pytestmark = pytest.mark.usefixtures("each_way")
-
-
-@pytest.fixture(scope="module", params=["search", "library"])
-def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lets every test run with the C library, and as where that cannot be used."""
-    with pytest.MonkeyPatch.context() as patched:
-        if request.param == "search":
-            patched.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
-        yield
 
 
 Row: TypeAlias = tuple[int, int, int]
@@ -113,8 +103,7 @@ def test_innermost_is_the_smallest_event_that_contains_the_instant(
 def test_both_ways_find_the_same_among_events_that_overlap(rows: list[Row], asked: list[tuple[int, int]]) -> None:
     at, lanes = np.array([t for t, _ in asked], np.int64), np.array([lane for _, lane in asked], np.int32)
     found = parents(*columns(rows)), innermost(*columns(rows), at, lanes)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(core_library, "_try_to_load", lambda _: core_library.LibraryError("not here"))
+    with without_library():
         searched = parents(*columns(rows)), innermost(*columns(rows), at, lanes)
     for one, other in zip(found, searched, strict=True):
         assert one.dtype == other.dtype
