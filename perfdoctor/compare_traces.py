@@ -20,7 +20,7 @@ from perfdoctor.reporters.write_comparison import print_comparison, render_compa
 
 __all__ = ["Comparison", "compare"]
 
-# Two processes that read 100 MB each take twice as long as one that reads both: each starts and loads compiled code.
+# Two processes that read 100 MB each took twice as long as one that read both, when each of them started Python anew.
 _MIN_TEXT_BYTES = 600_000_000
 
 

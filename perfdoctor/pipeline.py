@@ -407,7 +407,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
 
 
 def _tables_of_longest_step(fleet: Fleet) -> ReportTables:
-    longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
+    longest = max(fleet.summaries, key=lambda summary: summary.mean_step_ns, default=None)
     return {name: () if longest is None else longest.tables.get(name, ()) for name in TABLES}
 
 
@@ -453,10 +453,10 @@ def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_
     Waits for late ranks are no part of the limit, though a rank by itself sees them as communication. Fixes that leave
     out work, such as fused kernels, may lead below it: then the limit is what they lead to.
     """
-    longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
+    longest = max(fleet.summaries, key=lambda summary: summary.mean_step_ns, default=None)
     if longest is None:
         return UNKNOWN_LIMIT
-    mean_ns = longest.per_step(longest.window_ns)
+    mean_ns = longest.mean_step_ns
     now_ns = mean_ns if longest.steps.median_ns is None else longest.steps.median_ns
     after_fixes_ns, limit_ns = step_after_fixes_ns(findings, mean_ns, now_ns, own_steps_ns), longest.limit.step_ns
     if limit_ns is not None:

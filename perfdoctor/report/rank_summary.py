@@ -93,9 +93,14 @@ class RankSummary:
         """Recorded time in the window as time per step, without the profiler; see `Rank.per_step`."""
         return round(self.account.time_scale * window_ns / max(self.steps.count, 1))
 
+    @property
+    def mean_step_ns(self) -> int:
+        """The analysed window as time per step."""
+        return self.per_step(self.window_ns)
+
     def share(self, per_step_ns: int) -> float | None:
         """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
-        whole = self.per_step(self.window_ns)
+        whole = self.mean_step_ns
         return min(per_step_ns / whole, 1.0) if whole else None
 
     def renumber(self, rank: int, note: str) -> RankSummary:
@@ -133,7 +138,7 @@ class Fleet:
     @cached_property
     def longest_step_ns(self) -> int:
         """The longest mean step of a rank; 0 without ranks."""
-        return max((summary.per_step(summary.window_ns) for summary in self.summaries), default=0)
+        return max((summary.mean_step_ns for summary in self.summaries), default=0)
 
     @cached_property
     def matched_collectives(self) -> MatchedCollectives | None:

@@ -69,9 +69,8 @@ def _merge(parts: list[FleetPart]) -> FleetPart:
     for outcome in chain.from_iterable(part.outcomes.values() for part in parts):
         outcomes[outcome.rule].append(outcome)
     kept: Iterable[RankSummary] = drop_charts_of_shorter_steps(summaries)
-    if all(
-        len(part.summaries) == 1 for part in parts
-    ):  # parts of several ranks share them already, if not each other's
+    # Parts of several ranks share equal values already, if not each other's.
+    if all(len(part.summaries) == 1 for part in parts):
         kept = _share_equal_values(kept)
     return FleetPart(
         tuple(kept),
@@ -87,18 +86,15 @@ def drop_charts_of_shorter_steps(summaries: Sequence[RankSummary]) -> list[RankS
     their tables, as ranks may be numbered anew.
     """
     candidates = sorted((summary for summary in summaries if summary.charts is not None), key=_rank_order)
-    longest = max(candidates, key=_step_ns, default=None)
-    longest_ns = max((_step_ns(summary) for summary in summaries if summary.tables), default=0)
-    return [
-        s
-        if (s.charts is None or s is longest) and (not s.tables or _step_ns(s) == longest_ns)
-        else replace(s, charts=s.charts if s is longest else None, tables=s.tables if _step_ns(s) == longest_ns else {})
-        for s in summaries
-    ]
-
-
-def _step_ns(summary: RankSummary) -> int:
-    return summary.per_step(summary.window_ns)
+    longest = max(candidates, key=lambda summary: summary.mean_step_ns, default=None)
+    longest_ns = max((summary.mean_step_ns for summary in summaries if summary.tables), default=0)
+    kept = []
+    for summary in summaries:
+        charts = summary.charts if summary is longest else None
+        tables = summary.tables if summary.mean_step_ns == longest_ns else {}
+        is_same = charts is summary.charts and len(tables) == len(summary.tables)
+        kept.append(summary if is_same else replace(summary, charts=charts, tables=tables))
+    return kept
 
 
 def _share_equal_values(summaries: Iterable[RankSummary]) -> Iterator[RankSummary]:

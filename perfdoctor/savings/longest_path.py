@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.trace.arrays import Int32Array, Int64Array
-from perfdoctor.trace.scanner.core_library import is_usable, load_library
+from perfdoctor.trace.scanner.core_library import find_library
 
 SLOTS = 3
 """How many predecessors a node can have."""
@@ -36,10 +36,11 @@ def longest_path(predecessor: Int32Array, lag_ns: Int64Array, earliest_ns: Int64
     if predecessor.shape != (nodes, SLOTS) or lag_ns.shape != (nodes, SLOTS):
         raise ValueError(f"{nodes} nodes have {predecessor.shape} predecessors and {lag_ns.shape} lags")
     time_ns: Int64Array = np.array(earliest_ns, np.int64)
-    if is_usable():
+    library = find_library()
+    if library is not None:
         predecessor, lag_ns = np.ascontiguousarray(predecessor, np.int32), np.ascontiguousarray(lag_ns, np.int64)
         columns = (column.ctypes.data for column in (predecessor, lag_ns, time_ns))
-        in_order = load_library().perfdoctor_longest_path(nodes, *columns) < 0
+        in_order = library.perfdoctor_longest_path(nodes, *columns) < 0
     else:
         in_order = relax_nodes(predecessor, lag_ns, time_ns)
     if not in_order:

@@ -21,7 +21,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_value
 from perfdoctor.trace.kineto.exact_times import parse_time
-from perfdoctor.trace.scanner.core_library import is_usable, load_library
+from perfdoctor.trace.scanner.core_library import find_library
 from perfdoctor.trace.scanner.layout import MORE, PAD, Copy
 from perfdoctor.trace.scanner.text_window import Source, TextWindow, window_over
 
@@ -82,7 +82,7 @@ class EventCopier(JsonEventWalker):
     def __init__(self, window: TextWindow, changes: Changes) -> None:
         super().__init__(window)
         self.ended = False
-        self._library = load_library() if is_usable() else None
+        self._library = find_library()
         self._changes = changes
         self._moved = np.array([*sorted(changes.tids), _NEVER], np.int64)
         self._next = 0

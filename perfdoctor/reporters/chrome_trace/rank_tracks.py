@@ -63,7 +63,6 @@ class FileTracks:
         pids: The process ids in it.
         base_ns: Nanoseconds to add to its times to get nanoseconds since the epoch.
         start_ns: When its first slice starts.
-        elements: About how many elements its list of events has.
     """
 
     source: TraceSource
@@ -72,7 +71,6 @@ class FileTracks:
     pids: frozenset[TrackId]
     base_ns: int
     start_ns: int
-    elements: int
 
     @property
     def label(self) -> str:
@@ -111,7 +109,6 @@ def read_file_tracks(report: Report, indices: Sequence[int], options: AnalysisOp
         pids=frozenset(pid for pid, _ in slices.tracks),
         base_ns=summary.base_ns,
         start_ns=int(slices.start_ns.min()) if len(slices) else 0,
-        elements=int(slices.index[-1]) + 1 if len(slices) else 0,
     )
 
 

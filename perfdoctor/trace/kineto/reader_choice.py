@@ -30,10 +30,11 @@ def choose_reader(stream: TextStream) -> ReaderChoice:
     Raises:
         UsageError: the environment names a reader that does not exist.
     """
-    name = reader_from_environment()
-    problem = "" if name == REFERENCE else find_problem()
-    if name == REFERENCE or not problem:
-        return ReaderChoice(name != REFERENCE)
+    if reader_from_environment() == REFERENCE:
+        return ReaderChoice(fast=False)
+    problem = find_problem()
+    if not problem:
+        return ReaderChoice(fast=True)
     is_small = stream.size is not None and not stream.is_compressed and stream.size < _SMALL_BYTES
     return ReaderChoice(False, () if is_small else (f"read with the slow reader, because {problem}",))
 

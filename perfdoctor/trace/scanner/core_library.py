@@ -65,15 +65,13 @@ def _try_to_load(folder: Path) -> ctypes.CDLL | LibraryError:
     return library
 
 
+def find_library() -> ctypes.CDLL | None:
+    """The library, or None where it cannot be used."""
+    library = _try_to_load(_FOLDER)
+    return None if isinstance(library, LibraryError) else library
+
+
 def find_problem() -> str:
     """Why the library cannot be used, and what to do; empty where it can."""
-    try:
-        load_library()
-    except LibraryError as error:
-        return str(error)
-    return ""
-
-
-def is_usable() -> bool:
-    """Whether the library can be used; loads it."""
-    return not find_problem()
+    library = _try_to_load(_FOLDER)
+    return str(library) if isinstance(library, LibraryError) else ""

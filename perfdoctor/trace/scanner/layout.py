@@ -6,8 +6,6 @@ import ctypes
 
 import numpy as np
 
-from perfdoctor.trace.arrays import LIMIT_NS
-
 PAD = 128
 """Zero bytes that follow the text, so that it can be read 64 bytes at a time."""
 
@@ -32,7 +30,6 @@ STRING = -(1 << 62)
 """What stands for an interned string in a column of numbers: its id is added to this."""
 NOTHING = STRING - 1
 """What stands for no value in the slots of times and of process and thread ids."""
-LIMIT_US = LIMIT_NS // 1000
 
 # Three numbers for each tag: whether events of this phase are complete, the kind of this category, and the mark of its
 # rows.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
-from perfdoctor.trace.scanner.core_library import is_usable, load_library
+from perfdoctor.trace.scanner.core_library import find_library
 from perfdoctor.trace.scanner.layout import Nest
 from perfdoctor.trace.tables.time_order import is_in_time_order, time_order
 
@@ -65,7 +65,8 @@ def _nest_in_c(
     None where the library cannot be used, or where the threads are not numbered from 0.
     """
     lanes = np.concatenate((thread, at_thread))
-    if not is_usable() or (len(lanes) and not 0 <= int(lanes.min()) <= int(lanes.max()) < _MOST_LANES):
+    library = find_library()
+    if library is None or (len(lanes) and not 0 <= int(lanes.min()) <= int(lanes.max()) < _MOST_LANES):
         return None
     rows = time_order(start_ns, end_ns)
     asked = None if (at_ns[1:] >= at_ns[:-1]).all() else np.argsort(at_ns, kind="stable")
@@ -80,7 +81,7 @@ def _nest_in_c(
     nest = Nest(count=len(parent), questions=len(found))
     for name, column in columns.items():
         setattr(nest, name, column.ctypes.data)
-    load_library().perfdoctor_nest_events(ctypes.byref(nest))
+    library.perfdoctor_nest_events(ctypes.byref(nest))
     if rows is not None:
         found = rows_in_order(rows, found)
         parent[rows] = rows_in_order(rows, parent)
