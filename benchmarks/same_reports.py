@@ -5,7 +5,7 @@
     python -m benchmarks.same_reports save before      # in the old state
     python -m benchmarks.same_reports compare before   # in the new one; exit code 1 when a report differs
 
-Each trace is analysed by the command line, as users do: JSON report, terminal text (short and long), Markdown, and
+Each trace is analysed once by the command line, as users do: JSON report, text (short and long), Markdown, and
 annotated trace. Only the seconds that rules took are left out.
 """
 
@@ -26,9 +26,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # The traces of the repository, and the shared traces where they are beside it.
-FOLDERS = ("sample_traces", "../shared/traces", "../shared/nsight", "../shared/pairs")
+FOLDERS = ("sample_traces", "../shared/traces", "../shared/recordings", "../shared/nsight", "../shared/pairs")
 SUFFIXES = (".json", ".json.gz", ".sqlite")
-_MOST_LINES = 20
+_MAX_LINES = 20
 # Seconds differ from run to run: in JSON, of one job or in lines of several, and in the terminal's list of rules.
 _SECONDS = re.compile(r'("seconds": ?|^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
 
@@ -52,11 +52,14 @@ def save_reports(target: str, folder: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     annotated = out / "annotated.json.gz"
     # Only a single Chrome trace can be annotated: no Nsight export, and no folder of ranks.
-    files = [out / "report.md", out / "report.txt", *([annotated] if target.endswith((".json", ".gz")) else [])]
-    text = _run("analyze", target, "--json", *(word for file in files for word in ("-o", str(file))))
-    (out / "report.json").write_text(remove_seconds(text).replace(str(out), ""), encoding="utf-8")
-    for name, option in (("terminal.txt", "--no-color"), ("verbose.txt", "-v")):
-        (out / name).write_text(remove_seconds(_run("analyze", target, option)), encoding="utf-8")
+    files = [
+        *(out / f"report.{suffix}" for suffix in ("json", "md", "txt")),
+        *([annotated] if target.endswith((".json", ".gz")) else []),
+    ]
+    text = _run("analyze", target, "-v", *(word for file in files for word in ("-o", str(file))))
+    (out / "verbose.txt").write_text(text, encoding="utf-8")
+    for file in (path for path in out.iterdir() if path != annotated):
+        file.write_text(remove_seconds(file.read_text(encoding="utf-8")).replace(str(folder), ""), encoding="utf-8")
     if annotated.exists():
         digest = hashlib.sha256(gzip.decompress(annotated.read_bytes())).hexdigest()
         (out / "annotated.sha256").write_text(digest + "\n", encoding="utf-8")
@@ -85,7 +88,7 @@ def compare_folders(before: Path, after: Path) -> Iterator[str]:
         old, new = (_lines(folder / name) for folder in (before, after))
         if old != new:
             diff = list(difflib.unified_diff(old, new, f"before/{name}", f"after/{name}", n=0, lineterm=""))
-            yield "\n".join([*diff[:_MOST_LINES], *(["..."] if len(diff) > _MOST_LINES else [])])
+            yield "\n".join([*diff[:_MAX_LINES], *(["..."] if len(diff) > _MAX_LINES else [])])
 
 
 def _lines(path: Path) -> list[str]:
