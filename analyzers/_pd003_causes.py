@@ -111,9 +111,7 @@ def cause_in_run(steps: RunSteps, slow: SlowSteps, skip: int | None, *, is_regul
     if _excess_of(steps.cpu_ns, is_slow) < _MOST_OF_EXCESS * excess_ns:
         waits = "they wait, without more CPU time"
         return SlowCause(
-            waits,
-            f"What they wait for (a file, a network, a lock, a GPU) was not recorded. {record}.",
-            is_seen=False,
+            waits, f"What they wait for (a file, a network, a lock, a GPU) was not recorded. {record}.", is_seen=False
         )
     return SlowCause("they take more CPU time", f"What takes it was not recorded. {record}.", is_seen=False)
 
@@ -150,9 +148,7 @@ def cause_in_trace(
         "idle_sync": SlowCause("more waits for the GPU", "Read values back less often: these steps wait for some."),
         "idle_allocator": SlowCause("more memory allocation", "Warm up with the largest input; keep sizes few."),
         "communication": SlowCause(
-            "longer collectives",
-            "Analyse the ranks together: another one is late in these steps.",
-            is_elsewhere=True,
+            "longer collectives", "Analyse the ranks together: another one is late in these steps.", is_elsewhere=True
         ),
         "idle_communication": SlowCause(
             "more waits for other ranks",

@@ -156,10 +156,7 @@ def _evidence(group: PauseGroup) -> tuple[Evidence, ...]:
     if path.outermost_op is not None and path.outermost_op not in shown:
         shown = [path.outermost_op, *shown[1:]]
     names = " > ".join(kinds.short_name(activity.name) for activity in shown)
-    evidence = (
-        Evidence(HOT_PATH, names),
-        Evidence("time in the last of these", path.activities[-1].time_ns, "ns"),
-    )
+    evidence = (Evidence(HOT_PATH, names), Evidence("time in the last of these", path.activities[-1].time_ns, "ns"))
     other = group.others.deepest
     if other is None or other.time_ns < _LEAST_OTHER_SHARE * path.time_ns or other in path.activities:
         return evidence

@@ -10,13 +10,7 @@ import numpy as np
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rules import BoolArray, GpuQuery, Int8Array, Int32Array, Int64Array, Rank, Trace, nesting, occurring
-from perfdoctor.rules.kernel_ranges import (
-    TRIPLE_TF32,
-    DurationRange,
-    at_least_shortest,
-    efficiencies_on,
-    peak_rate,
-)
+from perfdoctor.rules.kernel_ranges import TRIPLE_TF32, DurationRange, at_least_shortest, efficiencies_on, peak_rate
 from perfdoctor.rules.matrix_kernels import Remedy
 
 _IGNORED, _PRODUCT, _SOFTMAX, _SOFTMAX_BACKWARD, _OTHER_PRODUCT = range(5)

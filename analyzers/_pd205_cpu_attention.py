@@ -16,15 +16,7 @@ import orjson
 
 from perfdoctor.analyzers._cpu_evidence import line_of, own_time_of, rank_with_shapes
 from perfdoctor.analyzers._pd205_attention import Attentions, find_attentions
-from perfdoctor.rules import (
-    BoolArray,
-    Int64Array,
-    Intervals,
-    Rank,
-    Saving,
-    SourceLocation,
-    nesting,
-)
+from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, Saving, SourceLocation, nesting
 from perfdoctor.rules import intervals as iv
 
 # Times of the fused op over those of the products, at best, as expected, at worst.

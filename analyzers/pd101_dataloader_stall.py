@@ -166,11 +166,7 @@ class DataLoaderStall(RankAnalyzer):
             claim=Claim(idle),
             confidence=advice.confidence,
             location=advice.location,
-            evidence=(
-                *_evidence_of_shared_cores(shared),
-                evidence_of_use(captured),
-                *evidence_of_work(work),
-            ),
+            evidence=(*_evidence_of_shared_cores(shared), evidence_of_use(captured), *evidence_of_work(work)),
             recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 

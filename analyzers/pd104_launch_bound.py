@@ -355,11 +355,7 @@ def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts, pause_
     can_capture = launches.steady is not False and len(launches.syncs.index) < max(rank.steps.count, 1)
     least, expected, most = (
         shorten_launches(calls, rank.window, remaining, is_upper_bound=False, pause_ns=pause_ns)
-        for remaining in (
-            without_python,
-            (without_python + runtime) / 2,
-            0.0 if can_capture else runtime,
-        )
+        for remaining in (without_python, (without_python + runtime) / 2, 0.0 if can_capture else runtime)
     )
     return replace(expected, at_least=least, at_most=most)
 

@@ -99,11 +99,7 @@ class SlowCollate(RankAnalyzer):
                 claim=Claim(idle),
                 confidence=0.7 if batch.is_split else 0.5,
                 location=cheaper.location,
-                evidence=(
-                    evidence_of_use(captured),
-                    *_evidence(batch, captured),
-                    *evidence_of_work(cheaper.work),
-                ),
+                evidence=(evidence_of_use(captured), *_evidence(batch, captured), *evidence_of_work(cheaper.work)),
                 recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
             )
 

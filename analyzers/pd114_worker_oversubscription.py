@@ -11,16 +11,7 @@ from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
-from perfdoctor.rules import (
-    Claim,
-    Evidence,
-    Finding,
-    Intervals,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    captured_part,
-)
+from perfdoctor.rules import Claim, Evidence, Finding, Intervals, Rank, RankAnalyzer, Saving, captured_part
 from perfdoctor.rules import intervals as iv
 
 
@@ -104,13 +95,7 @@ class WorkerOversubscription(RankAnalyzer):
         yield self._report(rank, captured, loader, remedy, threads, busy)
 
     def _report(
-        self,
-        rank: Rank,
-        captured: Mapping[str, Any],
-        loader: SharedCores,
-        remedy: _Remedy,
-        threads: int,
-        busy: float,
+        self, rank: Rank, captured: Mapping[str, Any], loader: SharedCores, remedy: _Remedy, threads: int, busy: float
     ) -> Finding:
         scale = rank.per_step(rank.window_ns) / loader.step_ns
         cost_ns = rank.per_step(iv.total(remedy.time))

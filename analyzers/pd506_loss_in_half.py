@@ -108,10 +108,7 @@ class LossInHalf(RankAnalyzer):
             claim=Claim(),
             location=location,
             subject=loss,
-            evidence=(
-                Evidence("gradients of losses in float16", often),
-                Evidence("op", op),
-            ),
+            evidence=(Evidence("gradients of losses in float16", often), Evidence("op", op)),
             makes_results_wrong=True,
         )
 

@@ -27,15 +27,7 @@ from perfdoctor.report.own_steps import find_own_steps
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
-from perfdoctor.report.report import (
-    TABLES,
-    UNKNOWN_LIMIT,
-    Limit,
-    Outcome,
-    Report,
-    StepSummary,
-    TraceSummary,
-)
+from perfdoctor.report.report import TABLES, UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary
 from perfdoctor.report.slice_facts import SliceFacts
 from perfdoctor.report.unexplained import find_unexplained
 from perfdoctor.report.unexplained_in_fleet import find_unexplained_in_fleet

@@ -41,11 +41,7 @@ from perfdoctor.analysis.step_breakdown import (
     complete_with_evidence,
     count_matrix_work,
 )
-from perfdoctor.analysis.step_times import (
-    comparable_unprofiled_ns,
-    comparable_unprofiled_steps,
-    describe_sample,
-)
+from perfdoctor.analysis.step_times import comparable_unprofiled_ns, comparable_unprofiled_steps, describe_sample
 from perfdoctor.analysis.timeline.account import (
     Account,
     account_of,

@@ -162,10 +162,7 @@ def _bucket_us(program: Program) -> float:
 def _load_batch(process: SimulatedProcess, program: Program) -> None:
     """Take the next batch from the DataLoader."""
     kind = "_SingleProcess" if program.load_us else "_MultiProcessing"
-    with (
-        process.frame("torch/utils/data/dataloader.py(733): __next__"),
-        process.annotation(_LOADER.format(kind=kind)),
-    ):
+    with process.frame("torch/utils/data/dataloader.py(733): __next__"), process.annotation(_LOADER.format(kind=kind)):
         if not program.load_us:
             process.run_cpu(90)
             return

@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clinic.cases import Case
-from benchmarks.clinic.verdicts import (
-    Row,
-    judge_fixed_report,
-    judge_pairs,
-    judge_report,
-    judge_trials,
-    start_row,
-)
+from benchmarks.clinic.verdicts import Row, judge_fixed_report, judge_pairs, judge_report, judge_trials, start_row
 from benchmarks.promises import TimedPairs
 from benchmarks.run_python import ROOT, SECONDS, ProgramFailedError, run_python
 

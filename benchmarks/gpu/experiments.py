@@ -284,8 +284,7 @@ def repeat_multiplication(setting: Setting) -> Outcome:
         x = torch.rand(size, device=setting.device)
         calls = {f"{word}, k = {k}": make_multiply(x, k) for k in counts}
         times = take_turns(
-            {name: lambda call=call: seconds_a_call(call, setting) for name, call in calls.items()},
-            setting,
+            {name: lambda call=call: seconds_a_call(call, setting) for name, call in calls.items()}, setting
         )
         outcome.seconds |= times
         medians = [statistics.median(times[f"{word}, k = {k}"]) for k in counts]

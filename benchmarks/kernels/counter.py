@@ -67,12 +67,7 @@ def _convolutions(aten: Any, new: Callable[..., Any]) -> Iterator[_Case]:
     settings: list[Any] = [[2, 2], [1, 1], [1, 1], False, [0, 0], 1]
     texts = [str(part) for part in settings]
     sizes: list[Any] = [x, w, *[[]] * 7]
-    yield (
-        "aten::convolution",
-        sizes,
-        [*[""] * 3, *texts],
-        lambda: aten.convolution(new(*x), new(*w), None, *settings),
-    )
+    yield ("aten::convolution", sizes, [*[""] * 3, *texts], lambda: aten.convolution(new(*x), new(*w), None, *settings))
     output_mask = [True, True, False]
     yield (
         "aten::convolution_backward",

@@ -45,10 +45,7 @@ class Check:
 
 
 @click.command(
-    short_help="Say whether this machine can record and analyse.",
-    epilog=parameters.format_examples(
-        "perfdoctor check",
-    ),
+    short_help="Say whether this machine can record and analyse.", epilog=parameters.format_examples("perfdoctor check")
 )
 def check() -> None:
     """Say whether this machine can record and analyse: GPU, driver, NVML, torch, profiler."""

@@ -11,10 +11,7 @@ from perfdoctor.reporters.output import write_stdout
 
 @click.command(
     short_help="Explain one rule in full.",
-    epilog=parameters.format_examples(
-        "perfdoctor explain PD101",
-        "perfdoctor explain host-device-sync",
-    ),
+    epilog=parameters.format_examples("perfdoctor explain PD101", "perfdoctor explain host-device-sync"),
 )
 @click.argument("rule", metavar="RULE", shell_complete=complete_rule)
 def explain(rule: str) -> None:

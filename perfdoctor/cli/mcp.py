@@ -14,10 +14,7 @@ from perfdoctor.errors import UsageError
 
 @click.command(
     short_help="Serve analyses to coding agents, by the Model Context Protocol.",
-    epilog=parameters.format_examples(
-        "perfdoctor mcp",
-        "perfdoctor mcp --root ~/traces --root ~/project",
-    ),
+    epilog=parameters.format_examples("perfdoctor mcp", "perfdoctor mcp --root ~/traces --root ~/project"),
 )
 @click.option("--root", "roots", multiple=True, metavar="FOLDER", help="Read no recording outside it; can be repeated.")
 def mcp(roots: tuple[str, ...]) -> None:

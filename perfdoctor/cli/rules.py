@@ -15,10 +15,7 @@ _INDENT = " " * 7
 
 @click.command(
     short_help="List the rules.",
-    epilog=parameters.format_examples(
-        "perfdoctor rules",
-        "perfdoctor rules | grep -A 2 'needs facts'",
-    ),
+    epilog=parameters.format_examples("perfdoctor rules", "perfdoctor rules | grep -A 2 'needs facts'"),
 )
 def rules() -> None:
     """List the rules: the id, the name, what each needs, and what it finds."""

@@ -107,10 +107,7 @@ def _parse(plain: Mapping[str, Any], path: str) -> Baseline:
         device=_typed(plain, "device", str, type(None)),
         phase=_typed(plain, "phase", str),
         steps=StepSample(
-            (),
-            _typed(step, "ns", int, type(None)),
-            max(count, 1),
-            _typed(step, "variation", int, float, type(None)),
+            (), _typed(step, "ns", int, type(None)), max(count, 1), _typed(step, "variation", int, float, type(None))
         ),
         has_steps=count > 0,
         files=tuple(map(str, _typed(plain, "files", list))),

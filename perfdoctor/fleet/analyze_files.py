@@ -153,10 +153,7 @@ def _analyze_each(
 
 
 def _analyze_in_memory(
-    files: Sequence[TraceFile],
-    options: AnalysisOptions,
-    analyzers: Sequence[type[Analyzer]],
-    tracker: ProgressTracker,
+    files: Sequence[TraceFile], options: AnalysisOptions, analyzers: Sequence[type[Analyzer]], tracker: ProgressTracker
 ) -> Report:
     """The same as `analyze_files`, with all ranks in memory at once, for rules that look at them together."""
     ranks: list[Rank] = []

@@ -130,11 +130,7 @@ def _metadata(trace: Trace, rank: int, base_ns: int) -> dict[str, Any]:
     }
     known = {name: value for name, value in properties.items() if value is not None}
     job = {"rank": rank} | ({} if trace.world_size is None else {"world_size": trace.world_size})
-    return {
-        "distributedInfo": job,
-        "deviceProperties": [known] if known else [],
-        "baseTimeNanoseconds": base_ns,
-    }
+    return {"distributedInfo": job, "deviceProperties": [known] if known else [], "baseTimeNanoseconds": base_ns}
 
 
 def _to_frame(pandas: Any, columns: Columns, kept: Any) -> Any:

@@ -228,9 +228,7 @@ def _list_arguments(trace: Trace, frame: _Frame) -> Columns:
         "memory_bw_gbps": frame.fill({"gpu": _copy_rates(trace)}, 0.0, np.float64),
         "wait_on_stream": frame.fill({"syncs": trace.syncs.wait_stream}),
         "wait_on_cuda_event_record_corr_id": frame.fill({"syncs": trace.syncs.record_correlation}),
-        "external_id": frame.fill(
-            {"ops": ops.external_id, "calls": external_id[calls.op], "gpu": external_id[gpu.op]},
-        ),
+        "external_id": frame.fill({"ops": ops.external_id, "calls": external_id[calls.op], "gpu": external_id[gpu.op]}),
     }
     for name, codes in (("input_dims", ops.dims), ("input_type", ops.types), ("input_strides", ops.strides)):
         columns[name] = frame.fill({"ops": _decode_values(trace, codes)}, _NO_TEXT, object)

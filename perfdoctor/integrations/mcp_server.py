@@ -170,11 +170,7 @@ def make_server(recordings: Recordings) -> MCPServer[Any]:
     """The server with its tools."""
 
     def analyze(
-        path: _Path,
-        page: _Page = 1,
-        first_step: _FirstStep = None,
-        end_step: _EndStep = None,
-        device: _Device = None,
+        path: _Path, page: _Page = 1, first_step: _FirstStep = None, end_step: _EndStep = None, device: _Device = None
     ) -> str:
         report = recordings.analyze(path, _make_slice(first_step, end_step), device)
         return page_of(render_report(report, ".md"), page)

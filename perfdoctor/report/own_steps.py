@@ -34,9 +34,7 @@ def find_own_steps(fleet: Fleet, findings: Sequence[Finding]) -> dict[int | None
 
 
 def _find_longest(
-    summaries: Sequence[RankSummary],
-    least_wait_ns: Callable[[RankSummary], int],
-    wait_ns: Callable[[RankSummary], int],
+    summaries: Sequence[RankSummary], least_wait_ns: Callable[[RankSummary], int], wait_ns: Callable[[RankSummary], int]
 ) -> tuple[int | None, int]:
     """The rank with the longest own step, and that step: exact waits, which are slow, only where it can be longest."""
     longest: tuple[int | None, int] = None, -1

@@ -11,23 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfdoctor.report.finding import (
-    SEVERITIES,
-    STEP_AFTER,
-    Evidence,
-    Finding,
-    FindingKey,
-    Severity,
-    severity_of,
-)
+from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding, FindingKey, Severity, severity_of
 from perfdoctor.report.merge_findings import ranks_with
-from perfdoctor.savings.fix_order import (
-    MASKED_SHARE,
-    MIN_COVERED_SHARE,
-    OrderedFix,
-    SavingRange,
-    order_fixes_greedily,
-)
+from perfdoctor.savings.fix_order import MASKED_SHARE, MIN_COVERED_SHARE, OrderedFix, SavingRange, order_fixes_greedily
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving import Saving, SavingAlone, worth_ns
 from perfdoctor.savings.what_if import Replay

@@ -13,12 +13,7 @@ from perfdoctor.reporters.clean_text import clean_line, shorten_end, shorten_pat
 from perfdoctor.reporters.format_values import UNKNOWN, format_count, format_duration, format_percent, format_range
 from perfdoctor.reporters.time_split import CPU_DETAIL_LABELS, DETAIL_LABELS
 
-TITLES = {
-    "kernels": "By kernel",
-    "ops": "By op",
-    "modules": "By module",
-    "collectives": "By collective",
-}
+TITLES = {"kernels": "By kernel", "ops": "By op", "modules": "By module", "collectives": "By collective"}
 _MAX_ROWS, _MAX_ROWS_LONG = 6, 25
 # A row that explains a smaller share of the step than this is not shown.
 _MIN_SHARE = 0.001

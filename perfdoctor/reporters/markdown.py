@@ -21,12 +21,7 @@ from perfdoctor.reporters.finding_texts import (
     short_cost,
     short_saving,
 )
-from perfdoctor.reporters.format_values import (
-    format_duration,
-    format_evidence,
-    format_place,
-    format_share,
-)
+from perfdoctor.reporters.format_values import format_duration, format_evidence, format_place, format_share
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import (

@@ -31,12 +31,7 @@ _COLORS: Mapping[str, str] = {
     "communication": "#cc79a7",
     "overhead": "#e69f00",
 }
-_SEVERITY_COLORS: Mapping[Severity, str] = {
-    "high": "#d55e00",
-    "medium": "#e69f00",
-    "low": "#56b4e9",
-    "info": "#999999",
-}
+_SEVERITY_COLORS: Mapping[Severity, str] = {"high": "#d55e00", "medium": "#e69f00", "low": "#56b4e9", "info": "#999999"}
 _LINE = "1px solid rgba(128, 128, 128, .4)"
 _QUIET = "opacity: .75; margin: .3em 0"
 _BOX = "max-width: 62em; line-height: 1.45; overflow-wrap: break-word"

@@ -50,12 +50,7 @@ CPU_DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
 )
 # Details that are a whole bucket, or the largest part of one: the bar shows them already.
 _SHOWN_IN_BAR = ("compute", "bandwidth", "communication")
-_TENSOR_CORE_LABELS = (
-    ("used", "used"),
-    ("slow_path", "slow path"),
-    ("not_used", "not used"),
-    ("unknown", "unknown"),
-)
+_TENSOR_CORE_LABELS = (("used", "used"), ("slow_path", "slow path"), ("not_used", "not used"), ("unknown", "unknown"))
 
 
 class TimeSlice(NamedTuple):

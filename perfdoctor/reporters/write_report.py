@@ -64,11 +64,7 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
 
 
 def save_report(
-    report: Report,
-    path: str | os.PathLike[str],
-    *,
-    rank: int | None = None,
-    options: RenderOptions = DEFAULT_OPTIONS,
+    report: Report, path: str | os.PathLike[str], *, rank: int | None = None, options: RenderOptions = DEFAULT_OPTIONS
 ) -> None:
     """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace.
 

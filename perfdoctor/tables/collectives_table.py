@@ -8,11 +8,7 @@ import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import algorithm_bytes, bus_bytes
 from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
-from perfdoctor.analysis.communication.collectives import (
-    CollectiveEvents,
-    CollectiveTable,
-    collective_events,
-)
+from perfdoctor.analysis.communication.collectives import CollectiveEvents, CollectiveTable, collective_events
 from perfdoctor.analysis.communication.match_collectives import match_collectives
 from perfdoctor.rank import Rank
 from perfdoctor.report.slice_facts import format_bytes

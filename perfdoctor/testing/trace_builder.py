@@ -285,14 +285,7 @@ class TraceBuilder:
         return self._add_event(category, name, start_us, dur_us, self._pid, self._pid - 1 + thread, args)
 
     def _add_event(
-        self,
-        category: str,
-        name: str,
-        start_us: float,
-        dur_us: float,
-        pid: int,
-        tid: int,
-        args: Mapping[str, object],
+        self, category: str, name: str, start_us: float, dur_us: float, pid: int, tid: int, args: Mapping[str, object]
     ) -> Self:
         self._events.append(
             {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}

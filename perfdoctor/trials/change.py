@@ -30,11 +30,7 @@ class Program(Protocol):
         """Replace the attribute `name` of a module or class by `wrap(original)`; what is not there is left out."""
 
     def edit_arguments(
-        self,
-        change: Any,
-        owner: Any,
-        name: str,
-        edit: Callable[[Any, dict[str, Any]], Mapping[str, Any] | None],
+        self, change: Any, owner: Any, name: str, edit: Callable[[Any, dict[str, Any]], Mapping[str, Any] | None]
     ) -> None:
         """Set arguments of a function or a constructor, and note where: line, and value before and after.
 

@@ -58,10 +58,7 @@ class TrialProcess:
             for choice in arm
         )
         options = CaptureOptions(
-            out=folder,
-            skip=self.counts.skip,
-            base=self.counts.base,
-            trial=TrialOptions(seed=SEED, changes=changes),
+            out=folder, skip=self.counts.skip, base=self.counts.base, trial=TrialOptions(seed=SEED, changes=changes)
         )
         ended = launch.run_trial(self.command, options, environment, self._limit_s(), log=folder / LOG_FILE)
         return read_program_run(

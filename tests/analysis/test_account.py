@@ -148,12 +148,7 @@ def test_a_program_on_the_cpu_is_accounted_by_its_innermost_ops() -> None:
 def test_compiling_on_the_cpu_is_overhead_whatever_runs_within(table: str) -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 100, 300).op("aten::add", 500, 100)
     getattr(trace, table)("_compile.compile_inner (dynamo_timed)", 200, 350)
-    assert details_us(trace) == {
-        "compute": 100,
-        "bandwidth": 50,
-        "idle_launch": 350,
-        "idle_unexplained": 500,
-    }
+    assert details_us(trace) == {"compute": 100, "bandwidth": 50, "idle_launch": 350, "idle_unexplained": 500}
 
 
 def test_loading_precedes_compiling() -> None:

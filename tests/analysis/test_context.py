@@ -60,11 +60,7 @@ PHASES: dict[str, tuple[Callable[[], TraceBuilder], str, str]] = {
     "prefill of an engine": (lambda: forward().op("vllm::unified_attention", 2000, 9), "inference", "vLLM"),
     "validation": (lambda: forward().range("validation", 0, 3000), "evaluation", "validation"),
     "a schema's validator is no evaluation": (lambda: forward().range("Validators.init", 0, 9), "inference", "forward"),
-    "backward pass without optimizer": (
-        lambda: forward().op("MmBackward0", 2000, 80),
-        "unknown",
-        "no optimizer step",
-    ),
+    "backward pass without optimizer": (lambda: forward().op("MmBackward0", 2000, 80), "unknown", "no optimizer step"),
     "optimizer without backward pass": (
         lambda: forward().range("Optimizer.step#SGD.step", 2200, 9),
         "unknown",

@@ -62,10 +62,7 @@ def test_a_call_that_blocks_is_to_blame_for_as_long_as_it_waited() -> None:
     b = TraceBuilder().kernel(GEMM, 10, 100, launch_us=0)
     b.call("cudaStreamSynchronize", 90, 25)
     b.kernel(GEMM, 150, 100, launch_us=140)
-    assert described(b) == [
-        ("sync", 25, "cudaStreamSynchronize", False),
-        ("launch", 15, "cudaLaunchKernel", False),
-    ]
+    assert described(b) == [("sync", 25, "cudaStreamSynchronize", False), ("launch", 15, "cudaLaunchKernel", False)]
 
 
 def test_an_allocation_is_to_blame_for_its_own_time() -> None:

@@ -245,8 +245,7 @@ def test_an_unknown_device_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "dur_us", "kind"),
-    [(FAST, 180, "compute"), (FAST, 1000, "inefficient"), (FAST, 100, "invalid")],
+    ("kernel", "dur_us", "kind"), [(FAST, 180, "compute"), (FAST, 1000, "inefficient"), (FAST, 100, "invalid")]
 )
 def test_a_large_product_is_bound_by_maths_or_inefficient_or_impossible(kernel: str, dur_us: float, kind: str) -> None:
     rank = Program().mm(4096, 4096, 4096, (kernel, dur_us)).rank()  # 139 us at the peak of 989 TFLOP/s

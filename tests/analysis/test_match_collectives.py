@@ -260,10 +260,7 @@ def test_a_kernel_for_several_kinds_is_what_the_range_around_its_launch_says() -
     built = TraceBuilder().range("nccl:all_to_all", 5, 20).kernel(name, 100, 50, launch_us=10)
     assert [
         COLLECTIVE_KINDS[kind] for kind in collectives_of_trace(built.kernel(name, 200, 50, launch_us=60)).kind
-    ] == [
-        "all_to_all",
-        "send_recv",
-    ]
+    ] == ["all_to_all", "send_recv"]
 
 
 def test_gloo_has_a_table_without_kernels() -> None:

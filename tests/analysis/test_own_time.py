@@ -6,11 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.analysis.timeline.own_time import (
-    PYTHON,
-    own_time_by_line,
-    own_time_of_gpu_by_line,
-)
+from perfdoctor.analysis.timeline.own_time import PYTHON, own_time_by_line, own_time_of_gpu_by_line
 from perfdoctor.rank import Rank
 from perfdoctor.tables.ops import ops_table
 from perfdoctor.testing import TraceBuilder

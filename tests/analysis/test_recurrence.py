@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfdoctor.analysis.timeline.recurrence import (
-    Recurrence,
-    count_recurrence,
-    median_step_ns,
-    split_one_offs,
-)
+from perfdoctor.analysis.timeline.recurrence import Recurrence, count_recurrence, median_step_ns, split_one_offs
 from perfdoctor.trace.tables.steps import NO_STEPS, Steps
 
 

@@ -40,10 +40,7 @@ PROGRAMS: Mapping[str, tuple[Context, str]] = {
     ),
     "compiled": (replace(TRAINING, compiled_share=0.9), r"model = torch\.compile\(model\)$|compile the model"),
     "hardly compiled": (replace(TRAINING, compiled_share=1 / 768), r"compiled already|is compiled"),
-    "device before Volta": (
-        replace(TRAINING, lacks_triton=True),
-        r"torch\.compile\((?![^)]*cudagraphs)",
-    ),
+    "device before Volta": (replace(TRAINING, lacks_triton=True), r"torch\.compile\((?![^)]*cudagraphs)"),
     "device before Ampere": (replace(TRAINING, lacks_bfloat16=True), r"(?i)in bfloat16 with|bfloat16, which"),
     "torchrec in its pipeline": (
         replace(TRAINING, frameworks=("PyTorch", "torchrec", "torchrec train pipeline")),

@@ -119,9 +119,7 @@ PD503 = [
         facts={"environment": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "world_size": 1},
     ),
     RuleCase(  # the program itself looks for NaN in its loss
-        "PD503",
-        "isnan-of-the-program",
-        lambda: training().op("aten::isnan", 9300, 50).op("aten::item", 9360, 30),
+        "PD503", "isnan-of-the-program", lambda: training().op("aten::isnan", 9300, 50).op("aten::item", 9360, 30)
     ),
 ]
 
@@ -295,9 +293,7 @@ PD518 = [
 PD518 += [
     RuleCase("PD518", "metrics-of-three-nodes", lambda: passes("few", "frozen", "few")),
     RuleCase(  # the passes of a generator of data, and what trains on it elsewhere
-        "PD518",
-        "an-optimizer-steps",
-        lambda: passes("vain", "vain").range("Optimizer.step#SGD.step", 3900, 50),
+        "PD518", "an-optimizer-steps", lambda: passes("vain", "vain").range("Optimizer.step#SGD.step", 3900, 50)
     ),
 ]
 
@@ -378,11 +374,7 @@ PD514 = [
         lambda: training_of_embeddings(600).range("[pl][module]net.Net: items", 10, 300),
         (
             ExpectedFinding(
-                "low",
-                600_000,
-                location="train.py:12",
-                title="6% of the step",
-                fix="Trainer(..., deterministic=False)",
+                "low", 600_000, location="train.py:12", title="6% of the step", fix="Trainer(..., deterministic=False)"
             ),
         ),
         switch("deterministic algorithms"),
@@ -450,11 +442,7 @@ def compiled_in_ranges(between_us: float, *, is_nested: bool = True) -> TraceBui
 
 
 _BREAKS = {
-    "compile": {
-        "graph_breaks": 1,
-        "break_reasons": {"Unsupported Tensor.item() call": 1},
-        "break_lines": [LINE],
-    }
+    "compile": {"graph_breaks": 1, "break_reasons": {"Unsupported Tensor.item() call": 1}, "break_lines": [LINE]}
 }
 
 PD517 = [
@@ -521,12 +509,7 @@ PD517 = [
     RuleCase("PD517", "no-breaks", lambda: compiled(2), facts={"compile": {"graph_breaks": 0}}),
     RuleCase("PD517", "hardly-any-time-between", lambda: compiled(2, gap_us=2), facts=_BREAKS),
     RuleCase("PD517", "compiled-one-by-one", lambda: compiled_in_ranges(200, is_nested=False), facts=_BREAKS),
-    RuleCase(
-        "PD517",
-        "an-op-between-the-pieces",
-        lambda: compiled(2).op("aten::nonzero", 112, 96),
-        facts=_BREAKS,
-    ),
+    RuleCase("PD517", "an-op-between-the-pieces", lambda: compiled(2).op("aten::nonzero", 112, 96), facts=_BREAKS),
 ]
 
 

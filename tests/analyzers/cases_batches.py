@@ -155,20 +155,12 @@ PD307 = [
     ),
     RuleCase("PD307", "memory-is-full", older_kind, (), {**gpu_memory(79.95), **checkpointing()}),
     RuleCase(
-        "PD307",
-        "no-shapes-and-half-full",
-        lambda: older_kind(shapes=False),
-        (),
-        {**gpu_memory(45), **checkpointing()},
+        "PD307", "no-shapes-and-half-full", lambda: older_kind(shapes=False), (), {**gpu_memory(45), **checkpointing()}
     ),
     RuleCase("PD307", "too-little-again", lambda: older_kind(10), (), {**gpu_memory(10), **checkpointing()}),
     RuleCase("PD307", "nobody-checkpoints", newer_kind, (), {**ram(2, 200), **checkpointing(0)}),
     RuleCase(
-        "PD307",
-        "gradients-of-gradients",
-        lambda: newer_kind(create_graph=True),
-        (),
-        {**ram(2, 200), **checkpointing()},
+        "PD307", "gradients-of-gradients", lambda: newer_kind(create_graph=True), (), {**ram(2, 200), **checkpointing()}
     ),
 ]
 
@@ -260,10 +252,7 @@ PD509 = [
         lambda: gpu_step(8),
         (
             ExpectedFinding(
-                "low",
-                936_000,
-                location="train.py:7",
-                evidence={"known by": "kernels by their bounds, replayed"},
+                "low", 936_000, location="train.py:7", evidence={"known by": "kernels by their bounds, replayed"}
             ),
         ),
         {**gpu_memory(6), **loader()},

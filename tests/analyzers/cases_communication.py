@@ -293,12 +293,7 @@ PD410 = [
 
 
 def sharded_step(
-    exposed_us: float,
-    backward_us: float | None = None,
-    *,
-    units: int = 6,
-    wrapper: str = FSDP,
-    steps: int = 3,
+    exposed_us: float, backward_us: float | None = None, *, units: int = 6, wrapper: str = FSDP, steps: int = 3
 ) -> list[TraceBuilder]:
     """Two ranks with a sharded model: each unit gathers its parameters, computes, and scatters its gradients.
 

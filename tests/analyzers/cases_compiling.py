@@ -92,10 +92,7 @@ PD108 = [
         facts({"frames": 3, "ns": 600_000}),
     ),
     RuleCase(
-        "PD108",
-        "annotations",
-        compile_annotations,
-        (ExpectedFinding("low", 50_000, evidence={"compile ids": None}),),
+        "PD108", "annotations", compile_annotations, (ExpectedFinding("low", 50_000, evidence={"compile ids": None}),)
     ),
     RuleCase(
         "PD108",
@@ -132,11 +129,6 @@ PD108 = [
     RuleCase("PD108", "compiled-code-only-runs", lambda: compiling(ids=False)),
     RuleCase("PD108", "hidden-behind-the-gpu", lambda: while_the_gpu_works(598)),
     RuleCase("PD108", "before-the-windows-of-a-capture", lambda: compiling(), facts=facts(None, recompiles=2)),
-    RuleCase(
-        "PD108",
-        "no-steps-timed",
-        lambda: compiling(),
-        facts=facts({"frames": 2, "ns": 4_000_000}, steps=0),
-    ),
+    RuleCase("PD108", "no-steps-timed", lambda: compiling(), facts=facts({"frames": 2, "ns": 4_000_000}, steps=0)),
     RuleCase("PD108", "a-look-up-is-no-compiling", lambda: compiling(2, 3, phase="TorchDynamo Cache Lookup")),
 ]

@@ -147,11 +147,7 @@ PD204 = [
         lambda: doubles().op("aten::linalg_solve_ex", 50, ("double", (64, 64))).build(),
         (
             ExpectedFinding(
-                "high",
-                650_000,
-                (240_000, 349_000, 487_500),
-                title="3 a step",
-                evidence={"float64 comes from": "model"},
+                "high", 650_000, (240_000, 349_000, 487_500), title="3 a step", evidence={"float64 comes from": "model"}
             ),
         ),
     ),
@@ -540,10 +536,7 @@ PD309 = [
         {"amp": {"clipped": 20}},
     ),
     RuleCase(
-        "PD309",
-        "on a GPU",
-        gpu_recommender,
-        (ExpectedFinding("high", 400_000, (0, None, 398_976), fix="sparse=True"),),
+        "PD309", "on a GPU", gpu_recommender, (ExpectedFinding("high", 400_000, (0, None, 398_976), fix="sparse=True"),)
     ),
     RuleCase("PD309", "a small table on the CPU", lambda: recommender(50_000)),
     RuleCase("PD309", "many rows looked up on the CPU", lambda: recommender(looked_up=16_000)),

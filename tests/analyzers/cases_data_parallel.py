@@ -210,10 +210,7 @@ PD405 = [
                 "medium",
                 100_000,
                 title="and none is unused",
-                evidence={
-                    "elements of unused parameters, by the reducer": 0,
-                    "buckets follow the backward pass": "no",
-                },
+                evidence={"elements of unused parameters, by the reducer": 0, "buckets follow the backward pass": "no"},
             ),
         ),
         captured_model(ddp={**FLAGS, "unused_elements": 0, "has_rebuilt_buckets": False}),

@@ -105,9 +105,7 @@ PD601 = [
         "two-short-windows",
         computing,
         (ExpectedFinding("high", 400_000, _HALF, evidence={"samples under load": 16}),),
-        sampled(
-            *(reduced("hw_thermal", samples=8, clocked=8, busy=8),) * 2,
-        ),
+        sampled(*(reduced("hw_thermal", samples=8, clocked=8, busy=8),) * 2),
     ),
     RuleCase(
         "PD601",
@@ -115,10 +113,7 @@ PD601 = [
         computing,
         (ExpectedFinding("high", 400_000, _HALF, title="too hot"),),
         sampled(
-            load(
-                sm_mhz=990.0,
-                reasons={n: {"samples": 20, "sm_mhz": 990.0} for n in ("hw_slowdown", "hw_thermal")},
-            )
+            load(sm_mhz=990.0, reasons={n: {"samples": 20, "sm_mhz": 990.0} for n in ("hw_slowdown", "hw_thermal")})
         ),
     ),
     RuleCase("PD601", "idle-at-low-clocks", computing, facts=sampled(load(busy=0, clocked=0, sm_mhz=None))),
@@ -175,11 +170,7 @@ PD602 = [
         sampled(_X8),
     ),
     RuleCase(
-        "PD602",
-        "a-quarter-of-the-lanes",
-        copying,
-        (ExpectedFinding("high", 300_000),),
-        sampled(load(pcie_width=4)),
+        "PD602", "a-quarter-of-the-lanes", copying, (ExpectedFinding("high", 300_000),), sampled(load(pcie_width=4))
     ),
     RuleCase("PD602", "at-its-best", copying, facts=sampled(load())),
     RuleCase("PD602", "at-its-best-once", copying, facts=sampled(_X8, load(linked=1))),
@@ -296,13 +287,7 @@ PD604 = [
         (ExpectedFinding("info", 0, evidence={"default power limit": None}),),
         sampled(_CAPPED, default_power_limit_w=None),
     ),
-    RuleCase(
-        "PD604",
-        "two-gpus-at-their-own-limit",
-        computing,
-        (),
-        two_gpus(_CAPPED),
-    ),
+    RuleCase("PD604", "two-gpus-at-their-own-limit", computing, (), two_gpus(_CAPPED)),
     RuleCase(
         "PD604",
         "half-of-the-time-at-a-lowered-limit",

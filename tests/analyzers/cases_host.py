@@ -247,10 +247,7 @@ PD104 = [
         facts=base(1000),
     ),
     RuleCase(  # workers are started and ended there
-        "PD104",
-        "cpu-python-at-the-loop-over-workers",
-        python_gap,
-        facts=base(1000) | loop_over_loader(2),
+        "PD104", "cpu-python-at-the-loop-over-workers", python_gap, facts=base(1000) | loop_over_loader(2)
     ),
     RuleCase(
         "PD104",
@@ -294,10 +291,7 @@ PD104 = [
         lambda: host(*tiny_ops(count=110, us=0.5, every=1), ("aten::t", 980, 1)),
     ),
     RuleCase(
-        "PD104",
-        "cpu-the-profilers-part",
-        lambda: host(*tiny_ops(us=0.5, every=1.5, rest="aten::add")),
-        facts=base(700),
+        "PD104", "cpu-the-profilers-part", lambda: host(*tiny_ops(us=0.5, every=1.5, rest="aten::add")), facts=base(700)
     ),
     RuleCase("PD104", "cpu-compiles", compiling_program),
     RuleCase("PD104", "cpu-before-the-first-step", tiny_ops_before_the_steps),
@@ -313,11 +307,7 @@ PD104 = [
         lambda: host(*tiny_ops()).step(STEP_US, STEP_US).op("aten::mm", STEP_US + 5, 970),
         (ExpectedFinding("high", 427_500, title="101 a step"),),
     ),
-    RuleCase(
-        "PD104",
-        "cpu-in-the-optimizer",
-        lambda: host(*tiny_ops()).range("Optimizer.step#Lion.step", 0, 800),
-    ),
+    RuleCase("PD104", "cpu-in-the-optimizer", lambda: host(*tiny_ops()).range("Optimizer.step#Lion.step", 0, 800)),
 ]
 
 
@@ -548,10 +538,7 @@ PD303 = [
     RuleCase("PD303", "cpu-closure-of-nearly-all", lambda: with_closure(marked=True, tensors=1)),
     RuleCase("PD303", "cpu-closure-of-nearly-all-not-marked", lambda: with_closure(marked=False, tensors=1)),
     RuleCase(
-        "PD303",
-        "cpu-little-as-captured",
-        optimizer_step,
-        facts={**base(900), **optimizer_settings(own_ns=40_000)},
+        "PD303", "cpu-little-as-captured", optimizer_step, facts={**base(900), **optimizer_settings(own_ns=40_000)}
     ),
     RuleCase("PD303", "cpu-small-share", lambda: optimizer_step(tensors=2)),
     RuleCase(  # 42 us in 35 ops, nothing of which is the profiler's

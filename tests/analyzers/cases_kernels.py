@@ -104,12 +104,7 @@ PD201 = [
         lambda: steps_of((HALF_ON_CUDA_CORES, 20), device=V100),
         (ExpectedFinding("info", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
     ),
-    RuleCase(
-        "PD201",
-        "cpu-that-does-not-wait",
-        busy_cpu,
-        (ExpectedFinding("medium", 800_000, (0, None, 100_000)),),
-    ),
+    RuleCase("PD201", "cpu-that-does-not-wait", busy_cpu, (ExpectedFinding("medium", 800_000, (0, None, 100_000)),)),
     RuleCase(
         "PD201",
         "unknown-device-proven-by-a-kernel",

@@ -231,20 +231,14 @@ PD101: list[RuleCase] = [
                 fix="num_workers=1",
             ),
         ),
-        facts={
-            "cpu": {"affinity": 2, "torch_threads": 2},
-            "loaders": [{"num_workers": 0, "wait_ns": 1}],
-        },
+        facts={"cpu": {"affinity": 2, "torch_threads": 2}, "loaders": [{"num_workers": 0, "wait_ns": 1}]},
     ),
     RuleCase(
         "PD101",
         "training-on-one-core",
         lambda: cpu_program(4000, 10_000),
         (ExpectedFinding("high", 4_000_000, (0, 3_700_000, 3_700_000), fix="num_workers=1"),),
-        facts={
-            "cpu": {"affinity": 2, "torch_threads": 1},
-            "loaders": [{"num_workers": 0, "wait_ns": 1}],
-        },
+        facts={"cpu": {"affinity": 2, "torch_threads": 1}, "loaders": [{"num_workers": 0, "wait_ns": 1}]},
     ),
     RuleCase(
         "PD101",
@@ -314,10 +308,7 @@ PD101: list[RuleCase] = [
                 "high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=4"
             ),
         ),
-        facts={
-            "cpu": {"affinity": 2},
-            "loaders": [{"num_workers": 0, "wait_ns": 34_000_000, "wait_cpu_ns": 800_000}],
-        },
+        facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 0, "wait_ns": 34_000_000, "wait_cpu_ns": 800_000}]},
     ),
     RuleCase("PD101", "range-among-the-operators", legacy_loader, (ExpectedFinding("high", 300_000),)),
     RuleCase(

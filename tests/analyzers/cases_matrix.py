@@ -234,12 +234,7 @@ PD204 = [
         lambda: step_of(elementwise(INDEX, 30, "aten::index", ([4096, 4096], FP64), ([], ""))),
         (ExpectedFinding("low", 30_000, (0, 15_000, 15_077), evidence={"launched by": "aten::index"}),),
     ),
-    RuleCase(
-        "PD204",
-        "on-tensor-cores",
-        lambda: step_of(Launch(DMMA, 90)),
-        (ExpectedFinding("medium", 90_000),),
-    ),
+    RuleCase("PD204", "on-tensor-cores", lambda: step_of(Launch(DMMA, 90)), (ExpectedFinding("medium", 90_000),)),
     RuleCase(
         "PD204",
         "unknown-device",
@@ -431,11 +426,7 @@ PD205 = [
         (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="bfloat16"),),
     ),
     RuleCase("PD205", "fused-in-half", lambda: step_of(fused_attention(FMHA_BF16, 500, BF16))),
-    RuleCase(
-        "PD205",
-        "fused-in-float32-and-little",
-        lambda: step_of(fused_attention(FMHA_FP32, 15, FP32), until=2000),
-    ),
+    RuleCase("PD205", "fused-in-float32-and-little", lambda: step_of(fused_attention(FMHA_FP32, 15, FP32), until=2000)),
     RuleCase(
         "PD205",
         "fused-in-float32-on-an-unknown-device",

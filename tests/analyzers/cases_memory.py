@@ -140,11 +140,7 @@ PD301 = [
         lambda: program(*(replace(launch, ops=("Torch-Compiled Region: 0/0", *launch.ops)) for launch in CHAIN)),
     ),
     RuleCase("PD301", "generated", lambda: program(*(Launch(TRITON, 100, (f"triton_poi_{i}",)) for i in range(3)))),
-    RuleCase(
-        "PD301",
-        "loop-over-tensors",
-        lambda: program(*[pointwise("mul", MUL)] * 8),
-    ),
+    RuleCase("PD301", "loop-over-tensors", lambda: program(*[pointwise("mul", MUL)] * 8)),
     RuleCase(
         "PD301",
         "sizes-that-differ",

@@ -409,10 +409,7 @@ PD516 = [
                 evidence={"tensors that differ": 1},
             ),
         ),
-        [
-            *checksums((4, 5, 6), (4, 5, 7), group=[0, 1]),
-            *checksums((1, 2, 3), (1, 2, 3), group=[2, 3]),
-        ],
+        [*checksums((4, 5, 6), (4, 5, 7), group=[0, 1]), *checksums((1, 2, 3), (1, 2, 3), group=[2, 3])],
     ),
     RuleCase(
         "PD516",
@@ -428,20 +425,12 @@ PD516 = [
         job,
         facts=at_two_steps(checksums((1, 2, 3), (1, 2, 4), step=6), checksums((1, 2, 3), (1, 2, 3))),
     ),
-    RuleCase(
-        "PD516",
-        "other-steps",
-        job,
-        facts=[checksums((1, 2, 3))[0], checksums((4, 5, 6), step=43)[0]],
-    ),
+    RuleCase("PD516", "other-steps", job, facts=[checksums((1, 2, 3))[0], checksums((4, 5, 6), step=43)[0]]),
     RuleCase("PD516", "sharded", job, facts=checksums((1, 2, 3), (4, 5, 6), sharded=True)),
     RuleCase("PD516", "not-wrapped", job, facts=checksums((1, 2, 3), (4, 5, 6), ddp=False)),
     RuleCase("PD516", "local-sgd", job, facts=checksums((1, 2, 3), (4, 5, 6), reduces_each_step=False)),
     RuleCase(
-        "PD516",
-        "other-groups",
-        job,
-        facts=[checksums((1, 2, 3), group=[0])[0], checksums((4, 5, 6), group=[1])[0]],
+        "PD516", "other-groups", job, facts=[checksums((1, 2, 3), group=[0])[0], checksums((4, 5, 6), group=[1])[0]]
     ),
     RuleCase("PD516", "no-reductions", lambda: job(reductions=1), facts=checksums((1, 2, 3), (4, 5, 6))),
     RuleCase("PD516", "other-devices", lambda: job(device="Tesla V100"), facts=checksums((1, 2, 3), (4, 5, 6))),

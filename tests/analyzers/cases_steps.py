@@ -130,10 +130,7 @@ PD003 = [
         lambda: steps_of(1000, 1000, 2000, 1000, 1000, 2000, 1000, 1000, 2000, 1000, 1000),
         (
             ExpectedFinding(
-                "medium",
-                272_727,
-                (0, None, 272_727),
-                title="3 of 10 steps take up to 2.0 times the median",
+                "medium", 272_727, (0, None, 272_727), title="3 of 10 steps take up to 2.0 times the median"
             ),
         ),
     ),

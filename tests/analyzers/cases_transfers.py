@@ -147,14 +147,7 @@ PD109 = [
         "PD109",
         "offloaded-by-diffusers",
         by_diffusers,
-        (
-            ExpectedFinding(
-                "high",
-                8_000_000,
-                title="of weights",
-                fix="enable_group_offload(onload_device",
-            ),
-        ),
+        (ExpectedFinding("high", 8_000_000, title="of weights", fix="enable_group_offload(onload_device"),),
     ),
     RuleCase(
         "PD109",
@@ -278,11 +271,7 @@ PD109 = [
     RuleCase("PD109", "made-on-the-host", made_on_the_host),
     RuleCase("PD109", "outside-of-the-steps", lambda: without_kernels().step(100_000, 10).kernel(SGEMM, 100_001, 9)),
     RuleCase("PD109", "no-copies", lambda: TraceBuilder().step(0, 1000).kernel(SGEMM, 0, 1000, launch_us=0)),
-    RuleCase(
-        "PD109",
-        "pageable-one-by-one",
-        lambda: layers(name="Memcpy HtoD (Pageable -> Device)"),
-    ),
+    RuleCase("PD109", "pageable-one-by-one", lambda: layers(name="Memcpy HtoD (Pageable -> Device)")),
     RuleCase("PD109", "values-that-are-read", lambda: batch("DtoH", pinned=False)),
     RuleCase("PD109", "made-contiguous", lambda: within("aten::contiguous", around="aten::matmul")),
     RuleCase("PD109", "stacked", lambda: within("aten::stack", 500, 100_000_000, count=2)),

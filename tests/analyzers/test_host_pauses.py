@@ -125,8 +125,7 @@ def python_time(*frames: tuple[str, float, float]) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    "frame",
-    ["<built-in function collect>", "<built-in function fsync>", "/x/torch/serialization.py(944): save"],
+    "frame", ["<built-in function collect>", "<built-in function fsync>", "/x/torch/serialization.py(944): save"]
 )
 def test_time_without_ops_is_told_without_the_calls_of_other_rules(frame: str) -> None:
     (found,) = python_time((frame, 500, 200))

@@ -17,10 +17,7 @@ from torch.nn import functional  # noqa: E402
 
 import perfdoctor  # noqa: E402
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
 
 # Eight layers, most of whose products take milliseconds, so that launches run ahead; one value is read a step.
 TRAIN = """

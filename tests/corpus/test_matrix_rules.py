@@ -53,9 +53,7 @@ def test_gemm_kernels_of_convolutions_are_reported_as_convolutions(report_on: Re
     assert findings_of(report, "PD201") == []
 
 
-def test_float32_products_cost_what_the_step_takes_longer_than_at_the_roofline(
-    report_on: Reports,
-) -> None:
+def test_float32_products_cost_what_the_step_takes_longer_than_at_the_roofline(report_on: Reports) -> None:
     finding, traffic = findings_of(report_on("a100-sam-fp32.json.gz"), "PD201")
     assert finding.severity == "high"
     assert 0.25 < finding.share_of_step < 0.36 * 15 / 16  # they take 36 %, and bfloat16 has sixteen times the peak

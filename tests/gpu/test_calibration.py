@@ -66,10 +66,7 @@ def test_other_names_find_nothing(name: str | None) -> None:
     assert find_calibration(name) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"schema": "perfdoctor.calibration/2"}', "\ufffd"],
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "perfdoctor.calibration/2"}', "\ufffd"])
 def test_files_that_are_no_calibration_are_none(text: str) -> None:
     path = store_calibration(measured())
     path.write_text(text, encoding="utf-8")

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.gpu.roofline.efficiencies import (
-    SIZES,
-    Cell,
-    _read_table,
-    efficiencies_of,
-    size_classes,
-)
+from perfdoctor.gpu.roofline.efficiencies import SIZES, Cell, _read_table, efficiencies_of, size_classes
 
 
 def test_each_cell_has_quartiles_in_order_and_each_family_has_one() -> None:

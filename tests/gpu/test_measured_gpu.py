@@ -11,10 +11,7 @@ torch = pytest.importorskip("torch")
 from perfdoctor.gpu.devices import find_device  # noqa: E402
 from perfdoctor.gpu.measure_device import measure_device  # noqa: E402
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
 
 
 @pytest.fixture(scope="module")

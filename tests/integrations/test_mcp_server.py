@@ -157,11 +157,7 @@ def test_folders_outside_the_roots_are_not_read(tmp_path: Path) -> None:
 
 def test_standard_output_holds_messages_and_nothing_else(tmp_path: Path) -> None:
     program().write(tmp_path / "trace.json")
-    opening = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    }
+    opening = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     messages = [
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},

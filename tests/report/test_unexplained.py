@@ -299,10 +299,7 @@ def test_one_slice_of_each_detail_in_a_fleet() -> None:
 
 def test_a_slice_shrinks_by_what_a_finding_over_ranks_claims() -> None:
     slices = (UnexplainedSlice(0, "communication", 100, 0.2, ""), UnexplainedSlice(0, "latency", 90, 0.18, ""))
-    assert reduce_slice(slices, "communication", 50) == (
-        UnexplainedSlice(0, "communication", 50, 0.1, ""),
-        slices[1],
-    )
+    assert reduce_slice(slices, "communication", 50) == (UnexplainedSlice(0, "communication", 50, 0.1, ""), slices[1])
     assert reduce_slice(slices, "communication", 80) == (slices[1],)
 
 

@@ -44,15 +44,7 @@ def test_a_range_names_its_unit_once_where_it_can(low_ns, high_ns, words):
 
 @pytest.mark.parametrize(
     ("fraction", "words"),
-    [
-        (None, "n/a"),
-        (0, "0%"),
-        (0.0001, "<0.1%"),
-        (0.004, "0.4%"),
-        (0.0994, "9.9%"),
-        (0.0996, "10%"),
-        (1, "100%"),
-    ],
+    [(None, "n/a"), (0, "0%"), (0.0001, "<0.1%"), (0.004, "0.4%"), (0.0994, "9.9%"), (0.0996, "10%"), (1, "100%")],
 )
 def test_shares_say_nothing_only_of_nothing(fraction, words):
     assert format_values.format_share(fraction) == words

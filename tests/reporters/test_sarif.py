@@ -56,10 +56,7 @@ def test_a_finding_lands_on_its_line_with_its_level_and_figures():
     assert (first["ruleId"], first["level"]) == ("PD101", "error")
     assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["id"] == "PD101"
     place = first["locations"][0]["physicalLocation"]
-    assert place == {
-        "artifactLocation": {"uri": "train.py", "uriBaseId": "%SRCROOT%"},
-        "region": {"startLine": 41},
-    }
+    assert place == {"artifactLocation": {"uri": "train.py", "uriBaseId": "%SRCROOT%"}, "region": {"startLine": 41}}
     assert first["locations"][0]["logicalLocations"] == [{"name": "train_one_epoch", "kind": "function"}]
     assert "costs 19.0 ms a step (44%); saves" in first["message"]["text"]
     assert "num_workers=4" in first["message"]["text"]

@@ -9,12 +9,7 @@ import pytest
 from perfdoctor.report.table import Column, Table
 from perfdoctor.reporters.kernel_names import name_kernels
 from perfdoctor.reporters.table_cells import format_cell
-from perfdoctor.reporters.table_text import (
-    render_table,
-    render_table_csv,
-    render_table_html,
-    render_table_markdown,
-)
+from perfdoctor.reporters.table_text import render_table, render_table_csv, render_table_html, render_table_markdown
 
 LONG = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 

@@ -186,10 +186,7 @@ CASES = [
         result=True,
     ),
     Case(
-        "no workers to stay",
-        "persistent-workers",
-        "on",
-        DATA + "result = DataLoader(data).persistent_workers or None",
+        "no workers to stay", "persistent-workers", "on", DATA + "result = DataLoader(data).persistent_workers or None"
     ),
     Case(
         "pinned batches",

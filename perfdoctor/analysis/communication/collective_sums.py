@@ -78,10 +78,7 @@ def sum_ranks(
 
 
 def _sum_alike(
-    indices: Sequence[int],
-    tables: Sequence[CollectiveTable],
-    clocks: Sequence[RankClock],
-    number: Int64Array,
+    indices: Sequence[int], tables: Sequence[CollectiveTable], clocks: Sequence[RankClock], number: Int64Array
 ) -> CollectiveSums:
     """The sums of ranks whose rows are of the same collectives, which those of one program mostly are."""
     starts_ns = np.stack([clocks[index].to_common(tables[index].start_ns) for index in indices])

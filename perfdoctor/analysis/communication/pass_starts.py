@@ -20,12 +20,7 @@ from perfdoctor.trace.tables.steps import Steps
 
 # The first of these that a trace has marks its passes: the wrapper's own mark is exact, that of `perfdoctor run` begins
 # with the batch or with `zero_grad`.
-_MARKS = (
-    vocabulary.DDP_FORWARD,
-    vocabulary.FSDP_FORWARD,
-    vocabulary.FSDP2_ROOT_FORWARD,
-    vocabulary.FORWARD_RANGE,
-)
+_MARKS = (vocabulary.DDP_FORWARD, vocabulary.FSDP_FORWARD, vocabulary.FSDP2_ROOT_FORWARD, vocabulary.FORWARD_RANGE)
 
 
 def find_pass_starts(classes: KernelClasses, steps: Steps, *, on_gpu: bool) -> Int64Array:

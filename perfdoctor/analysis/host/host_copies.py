@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part
-from perfdoctor.analysis.host.locations import (
-    Locations,
-    SourceLocation,
-    find_locations,
-    most_common_location,
-)
+from perfdoctor.analysis.host.locations import Locations, SourceLocation, find_locations, most_common_location
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.trace import vocabulary
@@ -126,10 +121,7 @@ def time_lost_by_copies(
     idle = iv.union_of(parts[name] for name in _IDLE)
     copying = iv.union(gpu.start_ns[copies.rows], gpu.end_ns[copies.rows])
     return iv.union_of(
-        (
-            iv.intersect(copying, parts["memcpy"]),
-            iv.intersect(iv.union(copies.op_start_ns, until), idle),
-        )
+        (iv.intersect(copying, parts["memcpy"]), iv.intersect(iv.union(copies.op_start_ns, until), idle))
     )
 
 

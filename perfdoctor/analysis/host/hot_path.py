@@ -19,12 +19,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import (
-    SourceLocation,
-    find_locations,
-    frame_thread_of,
-    user_frame,
-)
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, frame_thread_of, user_frame
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array

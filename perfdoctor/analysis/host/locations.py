@@ -151,9 +151,7 @@ def captured_location(captured: object) -> SourceLocation | None:
         return None
     line, function = captured.get("line"), captured.get("function")
     return SourceLocation(
-        str(captured["file"]),
-        line if isinstance(line, int) else None,
-        function if isinstance(function, str) else None,
+        str(captured["file"]), line if isinstance(line, int) else None, function if isinstance(function, str) else None
     )
 
 

@@ -31,14 +31,7 @@ from perfdoctor.trace.tables.steps import NO_STEPS, Steps
 
 BUSY_DETAILS = ("compute", "bandwidth", "communication", "memcpy", "latency")
 IDLE_CAUSES = ("dataloader", "sync", "launch", "communication", "allocator", "unexplained")
-DETAILS = (
-    "compute",
-    "bandwidth",
-    "memcpy",
-    "communication",
-    "latency",
-    *(f"idle_{cause}" for cause in IDLE_CAUSES),
-)
+DETAILS = ("compute", "bandwidth", "memcpy", "communication", "latency", *(f"idle_{cause}" for cause in IDLE_CAUSES))
 BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "compute": ("compute",),

@@ -38,12 +38,7 @@ PRIMITIVES = RuleFamily(
             pattern=_NAMESPACE,
         ),
         Rule(
-            "P13",
-            "other",
-            "na",
-            words("cub thrust:: rocprim moderngpu"),
-            "sort or scan primitive",
-            pattern=_NAMESPACE,
+            "P13", "other", "na", words("cub thrust:: rocprim moderngpu"), "sort or scan primitive", pattern=_NAMESPACE
         ),
     ),
 )

@@ -91,12 +91,6 @@ CUDA_CORES: tuple[Rule, ...] = (
 """The architecture and the BLAS letter, without the shape of a matrix instruction between them."""
 
 NVJET: tuple[Rule, ...] = (
-    Rule(
-        "J1",
-        "gemm",
-        "yes",
-        words("nvjet_"),
-        "cuBLAS from 12.6 on; none of the known names runs on CUDA cores",
-    ),
+    Rule("J1", "gemm", "yes", words("nvjet_"), "cuBLAS from 12.6 on; none of the known names runs on CUDA cores"),
 )
 """`nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT`: the letters are types, see `parse_kernel_name`."""

@@ -21,13 +21,7 @@ HELPERS: tuple[Rule, ...] = (
         "changes the layout beside a convolution or gemm; a finding of its own, not missing Tensor Cores",
         none_of=words("884 1688 scudnn hcudnn 16816"),
     ),
-    Rule(
-        "A2b",
-        "copy",
-        "na",
-        words("im2col im2d2col im3d2col col2im vol2col"),
-        "unfolds the input of a convolution",
-    ),
+    Rule("A2b", "copy", "na", words("im2col im2d2col im3d2col col2im vol2col"), "unfolds the input of a convolution"),
     Rule(
         "A3",
         "convolution",

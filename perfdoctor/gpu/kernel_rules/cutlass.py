@@ -106,14 +106,7 @@ INSTRUCTION_SHAPES: tuple[Rule, ...] = (
         "integer or fp8 Tensor Cores",
         pattern=r"(?<![a-z0-9])[hsi]?(?:8816|16832|16864|8832|168128)(?:\w{0,12}gemm|cudnn|fprop|dgrad|wgrad|_)",
     ),
-    Rule(
-        "T3",
-        "matrix",
-        "yes",
-        words("16816"),
-        "HMMA of Ampere",
-        pattern=r"(?<![a-z0-9])[hsc]16816|1681616",
-    ),
+    Rule("T3", "matrix", "yes", words("16816"), "HMMA of Ampere", pattern=r"(?<![a-z0-9])[hsc]16816|1681616"),
     Rule(
         "T4",
         "matrix",
@@ -122,14 +115,7 @@ INSTRUCTION_SHAPES: tuple[Rule, ...] = (
         "HMMA of Turing; TF32 where no half type is named",
         pattern=r"(?<![a-z0-9])[hsc]1688",
     ),
-    Rule(
-        "T5",
-        "matrix",
-        "yes",
-        words("884 161616"),
-        "HMMA of Volta",
-        pattern=r"(?<![a-z0-9])[hsi]884|161616gemm",
-    ),
+    Rule("T5", "matrix", "yes", words("884 161616"), "HMMA of Volta", pattern=r"(?<![a-z0-9])[hsi]884|161616gemm"),
     Rule(
         "T6",
         "matrix",

@@ -8,13 +8,7 @@ from perfdoctor.gpu.word_table import words
 COLLECTIVES = RuleFamily(
     any_of=(),
     rules=(
-        Rule(
-            "C0",
-            "communication",
-            "na",
-            words("nccl rccl"),
-            "collective of NCCL or RCCL",
-        ),
+        Rule("C0", "communication", "na", words("nccl rccl"), "collective of NCCL or RCCL"),
         Rule(
             "C1",
             "communication",

@@ -17,21 +17,8 @@ AT_NATIVE = RuleFamily(
             instruction="FFMA",
             depthwise=True,
         ),
-        Rule(
-            "T7",
-            "gemm",
-            "yes",
-            words("tinygemm_"),
-            "int4 weight-only gemm on mma.sync",
-            instruction="HMMA.16816",
-        ),
-        Rule(
-            "P0",
-            "random",
-            "na",
-            words("distribution_ dropout_kernel philox randperm bernoulli"),
-            "random numbers",
-        ),
+        Rule("T7", "gemm", "yes", words("tinygemm_"), "int4 weight-only gemm on mma.sync", instruction="HMMA.16816"),
+        Rule("P0", "random", "na", words("distribution_ dropout_kernel philox randperm bernoulli"), "random numbers"),
         Rule(
             "P1",
             "norm",
@@ -39,13 +26,7 @@ AT_NATIVE = RuleFamily(
             NORM_WORDS + words("rowwisemoments gammabeta fusedparams internalgradients welford cucompute"),
             "normalisation of at::native, statistics included",
         ),
-        Rule(
-            "P2",
-            "softmax",
-            "na",
-            words("softmax"),
-            "softmax of at::native",
-        ),
+        Rule("P2", "softmax", "na", words("softmax"), "softmax of at::native"),
         Rule(
             "P3",
             "optimizer",

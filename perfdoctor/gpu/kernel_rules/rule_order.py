@@ -25,10 +25,7 @@ from perfdoctor.gpu.kernel_rules.rule import RuleFamily
 from perfdoctor.gpu.kernel_rules.triton import INDUCTOR
 
 # Before all marks of matrix instructions: a split-K tail carries the name of its gemm.
-_HELPERS = RuleFamily(
-    any_of=(),
-    rules=(*cublas.HELPERS, *cudnn.HELPERS, *rocm.HELPERS, *attention_libraries.HELPERS),
-)
+_HELPERS = RuleFamily(any_of=(), rules=(*cublas.HELPERS, *cudnn.HELPERS, *rocm.HELPERS, *attention_libraries.HELPERS))
 
 # Before Tensor Cores: `sm80_xmma_gemm_..._ffma_...` is the ordinary float32 gemm, although `xmma` is widely taken for a
 # mark of Tensor Cores.
@@ -69,12 +66,7 @@ _TENSOR_CORES = RuleFamily(
 # No matrix multiplication, so the verdict is `na`: to call a norm or a copy "not using Tensor Cores" would drown the
 # true findings.
 _LIBRARIES = RuleFamily(
-    any_of=(),
-    rules=(
-        *other_libraries.NORMS_AND_OPTIMIZERS,
-        *serving_engines.BOOKKEEPING,
-        *other_libraries.POINTWISE,
-    ),
+    any_of=(), rules=(*other_libraries.NORMS_AND_OPTIMIZERS, *serving_engines.BOOKKEEPING, *other_libraries.POINTWISE)
 )
 
 RULE_FAMILIES: tuple[RuleFamily, ...] = (

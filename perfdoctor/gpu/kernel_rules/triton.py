@@ -76,14 +76,7 @@ INDUCTOR = RuleFamily(
             "horizontally fused foreach op: a compiled optimizer",
             pattern=r"^triton_for_",
         ),
-        Rule(
-            "I6",
-            "other",
-            "na",
-            words("_scan"),
-            "generated scan",
-            pattern=r"^triton_(?:spl|split)_",
-        ),
+        Rule("I6", "other", "na", words("_scan"), "generated scan", pattern=r"^triton_(?:spl|split)_"),
         Rule(
             "I7",
             "reduction",

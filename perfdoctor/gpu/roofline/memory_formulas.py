@@ -13,13 +13,7 @@ from functools import partial
 from types import MappingProxyType
 
 from perfdoctor.gpu.roofline.op_cost import CostFormula, OpCost
-from perfdoctor.gpu.roofline.recorded_inputs import (
-    FLOAT_TYPES,
-    RecordedInputs,
-    Shape,
-    TensorInput,
-    require_consistent,
-)
+from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, Shape, TensorInput, require_consistent
 from perfdoctor.gpu.word_table import words
 
 _SOFTMAX_FLOPS, _NORM_FLOPS = 5, 8

@@ -14,12 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoctor.gpu.roofline.op_cost import CostFormula, OpCost
-from perfdoctor.gpu.roofline.recorded_inputs import (
-    FLOAT_TYPES,
-    RecordedInputs,
-    TensorInput,
-    require_consistent,
-)
+from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, TensorInput, require_consistent
 
 # A kernel that reads through indices touches a part of its tensors that is not recorded.
 _INDIRECT = re.compile(r"index|embedding|gather|scatter|sort|searchsorted|_slice|_cat|constant_pad|upsample|grid_sampl")

@@ -21,14 +21,7 @@ from perfdoctor.reporters.format_values import (
     format_place,
     format_share,
 )
-from perfdoctor.reporters.html.bars import (
-    RangeBar,
-    Segment,
-    range_bar,
-    rank_segments,
-    rungs_of,
-    segments_of,
-)
+from perfdoctor.reporters.html.bars import RangeBar, Segment, range_bar, rank_segments, rungs_of, segments_of
 from perfdoctor.reporters.html.fix_blocks import FixBlock, fix_block
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
@@ -40,12 +33,7 @@ from perfdoctor.reporters.report_facts import (
     per_step_suffix,
 )
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
-from perfdoctor.reporters.verdict import (
-    describe_ladder,
-    describe_recorded_step,
-    ladder_of,
-    verdict_of,
-)
+from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, ladder_of, verdict_of
 
 _MAX_PATHS = 8
 _MAX_WORD = 120

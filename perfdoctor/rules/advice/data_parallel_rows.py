@@ -85,13 +85,7 @@ WRAPPER_ROWS = (
     ),
     *rows_of(
         "DDP has tiny buckets",
-        (
-            When(uses=("Lightning",)),
-            _USUAL_BUCKETS,
-            "Trainer(strategy=DDPStrategy(bucket_cap_mb=25))",
-            "",
-            _LIGHTNING,
-        ),
+        (When(uses=("Lightning",)), _USUAL_BUCKETS, "Trainer(strategy=DDPStrategy(bucket_cap_mb=25))", "", _LIGHTNING),
         (
             When(uses=("Hugging Face Trainer",)),
             _USUAL_BUCKETS,
@@ -106,13 +100,7 @@ WRAPPER_ROWS = (
             "",
             _ACCELERATE,
         ),
-        (
-            ANY,
-            _USUAL_BUCKETS,
-            "DistributedDataParallel(model, bucket_cap_mb=25)",
-            "",
-            _DDP,
-        ),
+        (ANY, _USUAL_BUCKETS, "DistributedDataParallel(model, bucket_cap_mb=25)", "", _DDP),
     ),
     *rows_of(
         "DDP copies gradients out of its buckets",
@@ -131,13 +119,7 @@ WRAPPER_ROWS = (
             "",
             _ACCELERATE,
         ),
-        (
-            ANY,
-            _BUCKET_VIEWS,
-            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
-            "",
-            _DDP,
-        ),
+        (ANY, _BUCKET_VIEWS, "DistributedDataParallel(model, gradient_as_bucket_view=True)", "", _DDP),
     ),
     *rows_of(
         "DDP broadcasts buffers",
@@ -170,13 +152,7 @@ WRAPPER_ROWS = (
             "",
             _BUFFERS,
         ),
-        (
-            When(torch_before="2.13"),
-            _NO_BROADCAST,
-            "DistributedDataParallel(model, broadcast_buffers=False)",
-            "",
-            _DDP,
-        ),
+        (When(torch_before="2.13"), _NO_BROADCAST, "DistributedDataParallel(model, broadcast_buffers=False)", "", _DDP),
         (
             ANY,
             _NO_BROADCAST,

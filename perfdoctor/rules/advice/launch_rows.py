@@ -250,13 +250,7 @@ LAUNCH_ROWS = (
     ),
     *rows_of(
         "bound by ops on the CPU",
-        (
-            When(uses=ENGINES),
-            "Give each op more work: more requests at a time.",
-            None,
-            "",
-            _VLLM_GRAPHS,
-        ),
+        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, "", _VLLM_GRAPHS),
         (
             ANY,
             # No code: no fix to rely on. A CNN took 0.74, a deep MLP 0.88, a tiny one 1.35, another 1.44 times as long.
@@ -270,13 +264,7 @@ LAUNCH_ROWS = (
     ),
     *rows_of(
         "bound by ops on the CPU, not to be compiled",
-        (
-            When(uses=ENGINES),
-            "Give each op more work: more requests at a time.",
-            None,
-            "",
-            _VLLM_GRAPHS,
-        ),
+        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, "", _VLLM_GRAPHS),
         (ANY, _MORE_WORK, None, "", _COMPILE),
     ),
     *rows_of(

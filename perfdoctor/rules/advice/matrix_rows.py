@@ -44,9 +44,7 @@ MATRIX_ROWS = (
             _TENSORRT,
         ),
         (
-            When(
-                uses=("Hugging Face Transformers", "Hugging Face Trainer", "Hugging Face pipeline"),
-            ),
+            When(uses=("Hugging Face Transformers", "Hugging Face Trainer", "Hugging Face pipeline")),
             "Replace product, softmax and product in {where} by scaled_dot_product_attention: one kernel that never "
             "writes the scores. Transformers uses it by itself in models that have it, unless they are loaded with the "
             "eager form.",

@@ -139,8 +139,7 @@ PAUSE_ROWS = (
         ),
     ),
     *rows_of(
-        f"pause: {kinds.LOGGING}",
-        (ANY, "Log every N {units}, and write from another thread.", None, "", _TUNING),
+        f"pause: {kinds.LOGGING}", (ANY, "Log every N {units}, and write from another thread.", None, "", _TUNING)
     ),
     *rows_of(
         f"pause: {kinds.TOKENIZING}",
@@ -153,8 +152,7 @@ PAUSE_ROWS = (
         ),
     ),
     *rows_of(
-        f"pause: {kinds.IMAGE_DECODING}",
-        (ANY, "{ahead} Or decode on the GPU (nvJPEG, NVDEC).", None, "", _DECODING),
+        f"pause: {kinds.IMAGE_DECODING}", (ANY, "{ahead} Or decode on the GPU (nvJPEG, NVDEC).", None, "", _DECODING)
     ),
     *rows_of(
         f"pause: {kinds.LISTS_TO_TENSORS}",
@@ -169,13 +167,7 @@ PAUSE_ROWS = (
     *rows_of(f"pause: {kinds.FILE_OR_SOCKET}", (ANY, "{ahead} Reading needs no GPU.", None, "", _LOADER)),
     *rows_of(
         f"pause: {kinds.LOCK_WAIT}",
-        (
-            ANY,
-            "See what the other thread does meanwhile: the loop waits for its lock or queue.",
-            None,
-            "",
-            _CONDITION,
-        ),
+        (ANY, "See what the other thread does meanwhile: the loop waits for its lock or queue.", None, "", _CONDITION),
     ),
     *rows_of(f"pause: {kinds.SLEEP}", (ANY, "Wait for the event itself instead of sleeping.", None, "", _CONDITION)),
     *rows_of(

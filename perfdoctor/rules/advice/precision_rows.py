@@ -62,12 +62,7 @@ def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
         ),
         _Way(When(uses=("Lightning",)), f"train in {dtype}", f'Trainer(precision="{lightning}")', _LIGHTNING),
         _Way(When(uses=ZERO), f"train in {dtype}", f'"{short}": {{"enabled": true}}', _DEEPSPEED),
-        _Way(
-            When(phases=("training",)),
-            f"train under autocast in {dtype}{scaler[0]}",
-            f"{autocast}{scaler[1]}",
-            _AMP,
-        ),
+        _Way(When(phases=("training",)), f"train under autocast in {dtype}{scaler[0]}", f"{autocast}{scaler[1]}", _AMP),
         _Way(ANY, f"run under autocast in {dtype}", autocast, _AMP),
     )
 
@@ -101,8 +96,7 @@ def _rows(
         return way.code if is_engine else code.replace("{code}", way.code)
 
     return rows_of(
-        situation,
-        *((way.when, _insert_way(sentence, way), lines_of(way), "", source or way.source) for way in ways),
+        situation, *((way.when, _insert_way(sentence, way), lines_of(way), "", source or way.source) for way in ways)
     )
 
 
@@ -154,16 +148,8 @@ PRECISION_ROWS = (
         code=None,
         source="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
     ),
-    *_rows(
-        "float32 products: bfloat16",
-        "{Way}: on this device TF32 is no faster than float32.",
-        _BFLOAT16,
-    ),
-    *_rows(
-        "float32 products: float16",
-        "{Way}: this device has Tensor Cores for float16 only.",
-        _FLOAT16,
-    ),
+    *_rows("float32 products: bfloat16", "{Way}: on this device TF32 is no faster than float32.", _BFLOAT16),
+    *_rows("float32 products: float16", "{Way}: this device has Tensor Cores for float16 only.", _FLOAT16),
     *rows_of(
         "float32 products",
         (
@@ -207,10 +193,7 @@ PRECISION_ROWS = (
         source="https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
     ),
     *_rows(
-        "float32 convolutions: bfloat16",
-        "{Way}, with channels_last.",
-        _BFLOAT16,
-        code=f"{_CHANNELS_LAST}\n{{code}}",
+        "float32 convolutions: bfloat16", "{Way}, with channels_last.", _BFLOAT16, code=f"{_CHANNELS_LAST}\n{{code}}"
     ),
     *_rows(
         "float32 convolutions: float16",

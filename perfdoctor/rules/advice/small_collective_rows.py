@@ -26,13 +26,7 @@ _FEWER_RANKS = (
     "",
     _VLLM,
 )
-_SENT_TOGETHER = (
-    ANY,
-    "Send small tensors together, as one flat tensor, or less often.",
-    _FLAT,
-    "",
-    _DISTRIBUTED,
-)
+_SENT_TOGETHER = (ANY, "Send small tensors together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED)
 
 SMALL_ROWS = (
     *rows_of(

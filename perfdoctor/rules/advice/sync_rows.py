@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import (
-    ANY,
-    ENGINES,
-    FORWARD,
-    TORCHREC_UNPIPELINED,
-    WITHOUT_BFLOAT16,
-    rows_of,
-)
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC_UNPIPELINED, WITHOUT_BFLOAT16, rows_of
 
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _AVOID_SYNC = f"{_TUNING}#avoid-unnecessary-cpu-gpu-synchronization"

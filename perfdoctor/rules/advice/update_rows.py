@@ -141,13 +141,7 @@ UPDATE_ROWS = (
     *rows_of("unfused optimizer on the CPU", (ANY, _USE_FUSED_ON_CPU, _FUSED, "PyTorch 2.4", _ON_CPU)),
     *rows_of(
         "optimizer updates tensor by tensor",
-        (
-            TOO_OLD_TO_COMPILE,
-            "Update all tensors at once by a foreach or fused implementation.",
-            None,
-            "",
-            _COMPILED,
-        ),
+        (TOO_OLD_TO_COMPILE, "Update all tensors at once by a foreach or fused implementation.", None, "", _COMPILED),
         (
             ANY,
             "Update all tensors at once: a foreach or fused implementation, or torch.compile(optimizer.step).",

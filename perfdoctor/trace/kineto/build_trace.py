@@ -145,11 +145,7 @@ class _EventBlock:
     def event_columns(self) -> dict[str, Any]:
         """The columns that every table has."""
         start = self.columns["start_ns"]
-        return {
-            "start_ns": start,
-            "end_ns": start + np.maximum(self.columns["dur_ns"], 0),
-            "name": self.int32("name"),
-        }
+        return {"start_ns": start, "end_ns": start + np.maximum(self.columns["dur_ns"], 0), "name": self.int32("name")}
 
     @property
     def thread_columns(self) -> dict[str, Any]:

@@ -80,10 +80,7 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
         "bytes": ("bytes", "Bytes"),
     },
     CALLS: {"correlation": ("correlation", "Correlation")},
-    OPS: {
-        "external_id": ("External id", "external id"),
-        "sequence_number": ("Sequence number", "sequence number"),
-    },
+    OPS: {"external_id": ("External id", "external id"), "sequence_number": ("Sequence number", "sequence number")},
     FRAMES: {"id": ("Python id",), "parent_id": ("Python parent id",)},
     SYNCS: {
         "stream": ("stream", "Stream"),

@@ -67,8 +67,7 @@ def test_nothing_is_lost_where_kernels_overlap(tmp_path):
 
 @pytest.mark.corpus
 @pytest.mark.parametrize(
-    ("name", "dropped"),
-    [("b200-eager", 42), ("b300-decode-graph", 340), ("h100-transformer-steps", 18)],
+    ("name", "dropped"), [("b200-eager", 42), ("b300-decode-graph", 340), ("h100-transformer-steps", 18)]
 )
 def test_nothing_of_a_real_trace_is_lost(name, dropped, corpus, tmp_path):
     path = corpus / f"{name}.json.gz"

@@ -9,16 +9,7 @@ import report_samples
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.charts.rank_charts import claim_key
-from perfdoctor.report.chart_data import (
-    FlameGraph,
-    Link,
-    RankCharts,
-    Roof,
-    Roofline,
-    StepSeries,
-    StepTimeline,
-    Track,
-)
+from perfdoctor.report.chart_data import FlameGraph, Link, RankCharts, Roof, Roofline, StepSeries, StepTimeline, Track
 from perfdoctor.report.finding import Evidence
 from perfdoctor.report.quote_lines import SOURCE_LINE
 from perfdoctor.report.report import Report

@@ -110,8 +110,7 @@ BAD: dict[str, tuple[bytes, Read | str]] = {
     "an end beyond 146 years": (events(event(ts=4e15, dur=4e15), event(ts=-4e15, dur=4e15)), Read(3, dropped=1)),
     "ids of 100,000 digits": (
         events(
-            event(pid="9" * 100_000),
-            event(cat="kernel", tid="1" * 100_000 + "x", args={"bytes": "1" * 100_000 + "x"}),
+            event(pid="9" * 100_000), event(cat="kernel", tid="1" * 100_000 + "x", args={"bytes": "1" * 100_000 + "x"})
         ),
         Read(4),
     ),

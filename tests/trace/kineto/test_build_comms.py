@@ -164,8 +164,7 @@ def test_copies_and_kernels_without_a_grid_have_no_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "blocks"),
-    [("hipLaunchKernel", 512), ("hipModuleLaunchKernel", 512), ("hipExtModuleLaunchKernel", -1)],
+    ("call", "blocks"), [("hipLaunchKernel", 512), ("hipModuleLaunchKernel", 512), ("hipExtModuleLaunchKernel", -1)]
 )
 def test_a_grid_in_work_items_is_none_in_blocks(call: str, blocks: int) -> None:
     b = TraceBuilder(device="AMD Instinct MI300X")

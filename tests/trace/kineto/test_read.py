@@ -239,12 +239,7 @@ def test_an_id_of_zero_or_none_links_nothing(rows: Rows) -> None:
 
 
 def test_numbers_in_arguments_may_be_texts(rows: Rows) -> None:
-    trace = one(
-        kernel(
-            cat="gpu_memcpy",
-            args={"device": "1", "stream": "0x10", "correlation": "12", "bytes": "128"},
-        )
-    )
+    trace = one(kernel(cat="gpu_memcpy", args={"device": "1", "stream": "0x10", "correlation": "12", "bytes": "128"}))
     item = rows(trace, "gpu")[0]
     assert (item["device"], item["stream"], item["correlation"], item["bytes"]) == (1, 16, 12, 128)
 

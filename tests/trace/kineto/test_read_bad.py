@@ -170,8 +170,7 @@ def test_a_damaged_gzip_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("middle", "read_before"),
-    [(b"garbage", True), (b"{", True), (b'"', True), (b"]]", False), (b"}", True)],
+    ("middle", "read_before"), [(b"garbage", True), (b"{", True), (b'"', True), (b"]]", False), (b"}", True)]
 )
 def test_a_damaged_place_ends_the_reading_or_costs_one_event(middle: bytes, read_before: bool) -> None:
     event = json.dumps(EVENT).encode()

@@ -16,16 +16,7 @@ from typing import Any
 NEW, OLD, TEXTS = "new", "old", "texts"
 
 # What both formats can say; Nsight Systems has no Python frames, no external ids and no ranges on the GPU's rows.
-_KINDS = {
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-    "cuda_runtime",
-    "cuda_driver",
-    "cpu_op",
-    "user_annotation",
-    "cuda_sync",
-}
+_KINDS = {"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "user_annotation", "cuda_sync"}
 _ON_CPU = {"cuda_runtime", "cuda_driver", "cpu_op", "user_annotation"}
 SESSION_START_NS = 1_700_000_000_123_456_789
 _SHIFT_US = 1_000_000  # sessions begin at zero, and zero means unknown

@@ -206,8 +206,7 @@ def times(table: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "column",
-    ["deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "srcKind"],
+    "column", ["deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "srcKind"]
 )
 def test_a_missing_column_is_unknown_and_said(tmp_path: Path, column: str) -> None:
     path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))

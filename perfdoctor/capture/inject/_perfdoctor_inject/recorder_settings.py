@@ -71,9 +71,7 @@ def parse_settings(text: str) -> RecorderSettings:
     values = json.loads(text)
     ranks, trial = values.pop("ranks", None), values.pop("trial", None)
     return RecorderSettings(
-        **values,
-        ranks=None if ranks is None else tuple(ranks),
-        trial=None if trial is None else parse_trial(trial),
+        **values, ranks=None if ranks is None else tuple(ranks), trial=None if trial is None else parse_trial(trial)
     )
 
 
