@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -49,13 +47,13 @@ class ProfilerOverhead(RankAnalyzer):
         PyTorch profiler documentation, on the overhead of recording.
     """
 
-    rule: ClassVar[str] = "PD001"
-    name: ClassVar[str] = "profiler-overhead"
-    needs: ClassVar[frozenset[str]] = frozenset({"facts"})
+    rule = "PD001"
+    name = "profiler-overhead"
+    needs = frozenset({"facts"})
     # min_share: of the unprofiled step; the limit for recording without stacks on steps of 10 ms and more
     # (benchmarks/README.md). min_steps: one slow step can move the median of fewer.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.15, "min_steps": 3})
-    references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/docs/stable/profiler.html",)
+    defaults = {"min_share": 0.15, "min_steps": 3}
+    references = ("https://docs.pytorch.org/docs/stable/profiler.html",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when the recorded steps exceed the unprofiled ones by `min_share`."""

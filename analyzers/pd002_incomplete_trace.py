@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -40,15 +38,12 @@ class IncompleteTrace(RankAnalyzer):
         PyTorch profiler documentation; Kineto's documentation.
     """
 
-    rule: ClassVar[str] = "PD002"
-    name: ClassVar[str] = "incomplete-trace"
+    rule = "PD002"
+    name = "incomplete-trace"
     # min_coverage: share of GPU items with a launch, below which replays are refused. max_dropped: share of unreadable
     # events that shifts no figure.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_coverage": 0.95, "max_dropped": 0.001})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/docs/stable/profiler.html",
-        "https://github.com/pytorch/kineto",
-    )
+    defaults = {"min_coverage": 0.95, "max_dropped": 0.001}
+    references = ("https://docs.pytorch.org/docs/stable/profiler.html", "https://github.com/pytorch/kineto")
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each way in which the trace is incomplete."""

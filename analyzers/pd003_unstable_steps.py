@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,25 +93,23 @@ class UnstableSteps(RankAnalyzer):
         PyTorch Performance Tuning Guide; Dean and Barroso, "The Tail at Scale".
     """
 
-    rule: ClassVar[str] = "PD003"
-    name: ClassVar[str] = "unstable-steps"
-    needs: ClassVar[frozenset[str]] = frozenset({"steps"})
+    rule = "PD003"
+    name = "unstable-steps"
+    needs = frozenset({"steps"})
     # slow_factor: times the median; steady steps of real traces stay within 1.2 of it, those of this project's
     # benchmarks on a shared machine within 1.4. most_share: of the steps; more slow ones are no exception.
     # min_spread: of the median, from the shortest quarter to the longest; five times the noise between recordings.
     # min_share: of the time; half of a medium finding's 3 % is noise of a few steps.
     # min_steps: steps of the trace without its first. min_run_steps: steps of the captured run.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {
-            "slow_factor": 1.5,
-            "most_share": 0.34,
-            "min_spread": 0.2,
-            "min_share": 0.05,
-            "min_steps": 4,
-            "min_run_steps": 20,
-        }
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {
+        "slow_factor": 1.5,
+        "most_share": 0.34,
+        "min_spread": 0.2,
+        "min_share": 0.05,
+        "min_steps": 4,
+        "min_run_steps": 20,
+    }
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         "https://research.google/pubs/the-tail-at-scale/",
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
@@ -91,13 +90,13 @@ class DataLoaderStall(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
     """
 
-    rule: ClassVar[str] = "PD101"
-    name: ClassVar[str] = "dataloader-stall"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD101"
+    name = "dataloader-stall"
+    needs = frozenset({"cpu"})
     # min_share: below 3 % of the step a change of workers is lost in the noise of the steps; the TensorBoard plugin
     # reports waits from 5 % on.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.03}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asynchronous-data-loading-and-augmentation",
         "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -102,11 +100,11 @@ class HostDeviceSync(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization".
     """
 
-    rule: ClassVar[str] = "PD102"
-    name: ClassVar[str] = "host-device-sync"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
-    references: ClassVar[tuple[str, ...]] = (
+    rule = "PD102"
+    name = "host-device-sync"
+    needs = frozenset({"gpu_items", "launches"})
+    defaults = {"min_share": 0.01}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization",
     )
 

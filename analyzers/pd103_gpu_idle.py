@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -90,14 +88,12 @@ class GpuIdle(RankAnalyzer):
         HolisticTraceAnalysis, idle time breakdown ("host wait" and "other").
     """
 
-    rule: ClassVar[str] = "PD103"
-    name: ClassVar[str] = "gpu-idle"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items"})
+    rule = "PD103"
+    name = "gpu-idle"
+    needs = frozenset({"gpu_items"})
     # min_share: higher than that of rules that know a cause.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html",
-    )
+    defaults = {"min_share": 0.05}
+    references = ("https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """Findings of pauses by what the CPU did, of unexplained and of unrecorded time, from `min_share` on."""

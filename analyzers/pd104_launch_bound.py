@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -108,9 +106,9 @@ class LaunchBound(RankAnalyzer):
         Graphs".
     """
 
-    rule: ClassVar[str] = "PD104"
-    name: ClassVar[str] = "launch-bound"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
+    rule = "PD104"
+    name = "launch-bound"
+    needs = frozenset({"work", "work_launches"})
     # min_share: XProf calls 3 % of launch time moderate and 15 % high; below 15 % the profiler's own slow-down
     # explains as much.
     # min_late: on 38 real traces 0 to 6 % of the kernels of graphs and well-fed GPUs were waited for, and 18 to 100 %
@@ -120,17 +118,15 @@ class LaunchBound(RankAnalyzer):
     # counting a confusion matrix sample by sample was half of a step, and 26 % without the profiler's part.
     # min_ops: fewer in a step are a toy.
     # pause_ns: the CPU launches a kernel in 5 to 20 us, so a gap of 1 ms is no launch but something else that it did.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {
-            "min_share": 0.15,
-            "min_late": 0.15,
-            "min_kernels": 20,
-            "pause_ns": 1_000_000,
-            "min_cpu_share": 0.3,
-            "min_ops": 100,
-        }
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {
+        "min_share": 0.15,
+        "min_late": 0.15,
+        "min_kernels": 20,
+        "pause_ns": 1_000_000,
+        "min_cpu_share": 0.3,
+        "min_ops": 100,
+    }
+    references = (
         "https://horace.io/brrr_intro.html",
         "https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/",
     )

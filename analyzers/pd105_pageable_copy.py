@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -74,13 +72,13 @@ class PageableCopy(RankAnalyzer):
         CUDA C/C++".
     """
 
-    rule: ClassVar[str] = "PD105"
-    name: ClassVar[str] = "pageable-copy"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
+    rule = "PD105"
+    name = "pageable-copy"
+    needs = frozenset({"gpu_items", "launches"})
     # min_share: a low finding's worth (contracts.md). min_bytes: up to 64 KB the runtime copies into its buffer and
     # returns at once (CUDA, "API synchronization behavior"); what waits for such small values is PD102's or PD106's.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_bytes": 1 << 16})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "min_bytes": 1 << 16}
+    references = (
         "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
         "https://developer.nvidia.com/blog/how-optimize-data-transfers-cuda-cc/",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -63,13 +61,13 @@ class TensorMadeOnHost(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Create tensors directly on the target device".
     """
 
-    rule: ClassVar[str] = "PD106"
-    name: ClassVar[str] = "tensor-made-on-host"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
+    rule = "PD106"
+    name = "tensor-made-on-host"
+    needs = frozenset({"gpu_items", "launches"})
     # min_share: a low finding's worth (contracts.md). batch_bytes: labels, masks and indices of the real traces are
     # under 64 KB, their batches 2 MB and more.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "batch_bytes": 1 << 20})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "batch_bytes": 1 << 20}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device",
     )
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -63,11 +61,11 @@ class AllocatorChurn(RankAnalyzer):
         variable input length"; PyTorch, CUDA environment variables.
     """
 
-    rule: ClassVar[str] = "PD107"
-    name: ClassVar[str] = "allocator-churn"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
-    references: ClassVar[tuple[str, ...]] = (
+    rule = "PD107"
+    name = "allocator-churn"
+    needs = frozenset({"gpu_items", "launches"})
+    defaults = {"min_share": 0.03}
+    references = (
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,13 +88,13 @@ class Recompilation(RankAnalyzer):
         PyTorch, "Dealing with Recompilations"; PyTorch, "torch.compile Troubleshooting".
     """
 
-    rule: ClassVar[str] = "PD108"
-    name: ClassVar[str] = "recompilation"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu", "steps"})
+    rule = "PD108"
+    name = "recompilation"
+    needs = frozenset({"cpu", "steps"})
     # min_share: where a low finding begins. warm_steps: the first compiles, the second again where a size
     # has changed (dynamo then makes it dynamic). A capture has left its first steps out already.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "warm_steps": 2})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "warm_steps": 2}
+    references = (
         "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
         "https://docs.pytorch.org/docs/stable/compile/programming_model.recompilation.html",
     )

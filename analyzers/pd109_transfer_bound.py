@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.analysis.host.host_copies import host_copies
 from perfdoctor.analysis.host.host_made_tensors import select_host_made_tensors
@@ -78,13 +76,13 @@ class TransferBound(RankAnalyzer):
         C/C++".
     """
 
-    rule: ClassVar[str] = "PD109"
-    name: ClassVar[str] = "transfer-bound"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items"})
+    rule = "PD109"
+    name = "transfer-bound"
+    needs = frozenset({"gpu_items"})
     # min_share: of the window, as for slices that may not stay unsaid. Of 40 real recordings one has more than 5 % of
     # its time in such copies, 14 %.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.05}
+    references = (
         "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
         "https://developer.nvidia.com/blog/how-overlap-data-transfers-cuda-cc/",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._host_pauses import (
     COLLECT,
@@ -65,12 +63,12 @@ class PythonGc(RankAnalyzer):
         Python, gc.freeze; CPython developer's guide, "Garbage collector design".
     """
 
-    rule: ClassVar[str] = "PD110"
-    name: ClassVar[str] = "python-gc"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD110"
+    name = "python-gc"
+    needs = frozenset({"cpu"})
     # min_share: of the steps' time; a smaller cost would not even be a finding of low severity (contracts.md).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE_OF_GARBAGE})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": MIN_SHARE_OF_GARBAGE}
+    references = (
         "https://docs.python.org/3/library/gc.html#gc.freeze",
         "https://github.com/python/cpython/blob/3.13/InternalDocs/garbage_collector.md",
     )

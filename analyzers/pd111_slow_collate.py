@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
@@ -63,16 +62,14 @@ class SlowCollate(RankAnalyzer):
         PyTorch, `torch.utils.data`, "Working with collate_fn"; `torch.utils.data.Dataset.__getitems__`.
     """
 
-    rule: ClassVar[str] = "PD111"
-    name: ClassVar[str] = "slow-collate"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD111"
+    name = "slow-collate"
+    needs = frozenset({"cpu"})
     # min_share: of the step; for less nobody rewrites a data set.
     # min_computing: share of its time for which loading computes; below it, it waits for a disk or a network.
     # min_collate: share of a fetch in the collate function from which on that is where it goes.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.1, "min_computing": 0.5, "min_collate": 0.5}
-    )
-    references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",)
+    defaults = {"min_share": 0.1, "min_computing": 0.5, "min_collate": 0.5}
+    references = ("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding about the loader that the loop waits for longest, where a cheaper batch is what helps."""

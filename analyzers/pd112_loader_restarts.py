@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
@@ -67,14 +66,12 @@ class LoaderRestarts(RankAnalyzer):
         PyTorch, `torch.utils.data.DataLoader`, `persistent_workers`.
     """
 
-    rule: ClassVar[str] = "PD112"
-    name: ClassVar[str] = "loader-restarts"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD112"
+    name = "loader-restarts"
+    needs = frozenset({"cpu"})
     # min_share: as in PD101: below 3 % of the step a change of workers is lost in the noise of the steps.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
-    )
+    defaults = {"min_share": 0.03}
+    references = ("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding about all starts of workers in the window, from `min_share` of the step on."""

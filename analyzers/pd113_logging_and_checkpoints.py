@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from perfdoctor.analyzers._host_pauses import (
     DEEPCOPY,
@@ -75,13 +75,13 @@ class LoggingAndCheckpoints(RankAnalyzer):
         PyTorch, "Asynchronous Saving with Distributed Checkpoint (DCP)"; Mohan et al., "CheckFreq" (FAST 2021).
     """
 
-    rule: ClassVar[str] = "PD113"
-    name: ClassVar[str] = "logging-and-checkpoints"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD113"
+    name = "logging-and-checkpoints"
+    needs = frozenset({"cpu"})
     # min_share: of the steps' time; CheckFreq (FAST 2021) takes 3.5 % as what checkpoints may cost.
     # min_share_of_stacks: the profiler makes Python that it records slower, twice as slow and more.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE, "min_share_of_stacks": 0.1})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": MIN_SHARE, "min_share_of_stacks": 0.1}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html",
         "https://www.usenix.org/conference/fast21/presentation/mohan",
     )

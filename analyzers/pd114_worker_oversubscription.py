@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analysis.host.locations import captured_location
@@ -60,16 +59,14 @@ class WorkerOversubscription(RankAnalyzer):
         PyTorch, "CPU threading and TorchScript inference"; PyTorch, `torch.utils.data`, "Multi-process data loading".
     """
 
-    rule: ClassVar[str] = "PD114"
-    name: ClassVar[str] = "worker-oversubscription"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD114"
+    name = "worker-oversubscription"
+    needs = frozenset({"cpu"})
     # min_share: as in PD101: below 3 % of the step a change of workers is lost in the noise of the steps.
     # min_busy_share: of the cores; below it workers find a core that idles.
     # min_computing: share of its time for which a worker computes or waits for a core; below it, it waits for a disk.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.03, "min_busy_share": 0.85, "min_computing": 0.5}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.03, "min_busy_share": 0.85, "min_computing": 0.5}
+    references = (
         "https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",
         "https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
     )

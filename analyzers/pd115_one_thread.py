@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from perfdoctor.analysis.captured_facts import captured_step_times
 from perfdoctor.analysis.host.locations import captured_location
@@ -47,13 +46,13 @@ class OneThread(RankAnalyzer):
         PyTorch, "CPU threading and TorchScript inference"; PyTorch Performance Tuning Guide, "Utilize OpenMP".
     """
 
-    rule: ClassVar[str] = "PD115"
-    name: ClassVar[str] = "one-thread"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD115"
+    name = "one-thread"
+    needs = frozenset({"cpu"})
     # min_share: of the step in large ops. Below a tenth more threads give less than a medium finding (3 %).
     # min_idle_cores: on half a core a second thread would make the first one wait for it.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1, "min_idle_cores": 0.6})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.1, "min_idle_cores": 0.6}
+    references = (
         "https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-openmp",
     )

@@ -74,13 +74,13 @@ class GemmWithoutTensorCores(MissedTensorCores):
         NVIDIA Deep Learning Performance, "Matrix Multiplication Background"; PyTorch CUDA semantics, "TensorFloat-32".
     """
 
-    rule: ClassVar[str] = "PD201"
-    name: ClassVar[str] = "gemm-without-tensor-cores"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    rule = "PD201"
+    name = "gemm-without-tensor-cores"
+    needs = frozenset({"kernels"})
     # min_share: share of the step; less than a hundredth is not worth a change of precision. min_traffic_share: at
     # most half of it is saved, and a finding of its own should be worth a medium one (contracts.md).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_traffic_share": 0.06})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "min_traffic_share": 0.06}
+    references = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere",
     )

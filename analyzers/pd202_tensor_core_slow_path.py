@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,16 +79,14 @@ class TensorCoreSlowPath(RankAnalyzer):
         NVIDIA Deep Learning Performance, "Matrix Multiplication Background", section "Tensor Core Requirements".
     """
 
-    rule: ClassVar[str] = "PD202"
-    name: ClassVar[str] = "tensor-core-slow-path"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    rule = "PD202"
+    name = "tensor-core-slow-path"
+    needs = frozenset({"kernels"})
     # min_share: as for PD201. min_over_roofline: large aligned gemms reach 0.65 to 0.8 of the peaks on A100 and H100
     # (`achievable_gemm_fraction`, which the best time allows for), small ones half of that.
     # min_share_untold: without shapes part of these kernels may be bound by memory anyway.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_share_untold": 0.03, "min_over_roofline": 1.5}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "min_share_untold": 0.03, "min_over_roofline": 1.5}
+    references = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/#requirements-tc",
     )
 

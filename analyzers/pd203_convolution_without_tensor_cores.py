@@ -64,12 +64,12 @@ class ConvolutionWithoutTensorCores(MissedTensorCores):
         NVIDIA Deep Learning Performance, "Convolutional Layers User's Guide"; PyTorch Performance Tuning Guide.
     """
 
-    rule: ClassVar[str] = "PD203"
-    name: ClassVar[str] = "convolution-without-tensor-cores"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    rule = "PD203"
+    name = "convolution-without-tensor-cores"
+    needs = frozenset({"kernels"})
     # min_share: share of the step, as for PD201.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01}
+    references = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -75,14 +73,14 @@ class AccidentalFloat64(RankAnalyzer):
         promotion).
     """
 
-    rule: ClassVar[str] = "PD204"
-    name: ClassVar[str] = "accidental-float64"
-    needs: ClassVar[frozenset[str]] = frozenset({"work"})
+    rule = "PD204"
+    name = "accidental-float64"
+    needs = frozenset({"work"})
     # min_share: metrics and step counts in float64 took up to 0.5 % of the steps of real training traces, and nobody
     # would touch them. min_cpu_share: on a CPU what is in float64 by intent, such as sums of metrics, is computed in
     # the step itself; below a twentieth the saving is half of that, a low finding at most.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_cpu_share": 0.05})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "min_cpu_share": 0.05}
+    references = (
         "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions",
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -83,23 +82,21 @@ class UnfusedAttention(RankAnalyzer):
         PyTorch, "scaled_dot_product_attention"; Dao et al., "FlashAttention".
     """
 
-    rule: ClassVar[str] = "PD205"
-    name: ClassVar[str] = "unfused-attention"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
+    rule = "PD205"
+    name = "unfused-attention"
+    needs = frozenset({"work", "work_launches"})
     # min_sequence: from 512 on the scores of a head (float16) outgrow what fits beside the operands on a
     # multiprocessor; FlashAttention's measurements show 2 times and more from there. min_share_short: below it
     # the gain is small, and within what fusing pointwise work gains. min_cpu_sequence, min_cpu_saving: on a CPU shorter
     # ones gain nothing in training, see _pd205_cpu_attention; below a low finding nobody rewrites an attention.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {
-            "min_share": 0.01,
-            "min_share_short": 0.05,
-            "min_sequence": 512,
-            "min_cpu_sequence": 256,
-            "min_cpu_saving": 0.02,
-        }
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {
+        "min_share": 0.01,
+        "min_share_short": 0.05,
+        "min_sequence": 512,
+        "min_cpu_sequence": 256,
+        "min_cpu_saving": 0.02,
+    }
+    references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
         "https://arxiv.org/abs/2205.14135",
     )

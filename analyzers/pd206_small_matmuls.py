@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -63,17 +61,15 @@ class SmallMatmuls(RankAnalyzer):
         NVIDIA Deep Learning Performance, "Recurrent Layers User's Guide" and "Matrix Multiplication Background".
     """
 
-    rule: ClassVar[str] = "PD206"
-    name: ClassVar[str] = "small-matmuls"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    rule = "PD206"
+    name = "small-matmuls"
+    needs = frozenset({"kernels"})
     # min_share, min_kernels: of 43 recorded traces a small vision transformer comes nearest, with 49 such products in
     # 5 % of its step; steps with a hundred or more of them spend under 3 % there. Two layers of cells over a sequence
     # of 50 have more. min_of_products: so that they are the rule in this step, not the exception. max_kernel_ns: a grid
     # that leaves the GPU half empty runs up to 20 us (gpu/roofline/kernel_bounds.py).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.05, "min_kernels": 100, "min_of_products": 0.5, "max_kernel_ns": 20_000}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.05, "min_kernels": 100, "min_of_products": 0.5, "max_kernel_ns": 20_000}
+    references = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-recurrent/",
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
     )

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -65,16 +64,14 @@ class OldArchitectureKernels(RankAnalyzer):
         Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking".
     """
 
-    rule: ClassVar[str] = "PD207"
-    name: ClassVar[str] = "old-architecture-kernels"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    rule = "PD207"
+    name = "old-architecture-kernels"
+    needs = frozenset({"kernels"})
     # min_share: some 4 tenths of it can be saved, so that under 5 % nobody would act. large_share: below it the
     # severity is low, whatever the cost. min_kernel_ns: up to 20 us a grid does not fill an H100
     # (gpu/roofline/kernel_bounds.py).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.05, "large_share": 0.2, "min_kernel_ns": 20_000}
-    )
-    references: ClassVar[tuple[str, ...]] = ("https://arxiv.org/abs/2402.13499",)
+    defaults = {"min_share": 0.05, "large_share": 0.2, "min_kernel_ns": 20_000}
+    references = ("https://arxiv.org/abs/2402.13499",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step."""

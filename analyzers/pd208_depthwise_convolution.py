@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, top_kernels, top_op
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_matrix_kernels
@@ -40,13 +38,13 @@ class DepthwiseConvolution(RankAnalyzer):
         NVIDIA Deep Learning Performance, "Convolutional Layers User's Guide"; Tan and Le, "EfficientNetV2".
     """
 
-    rule: ClassVar[str] = "PD208"
-    name: ClassVar[str] = "depthwise-convolution"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    rule = "PD208"
+    name = "depthwise-convolution"
+    needs = frozenset({"kernels"})
     # min_share: information is worth reading only about what is noticeable. max_channels: EfficientNetV2 and NVIDIA's
     # guide ask for at least a tile's 32 channels before Tensor Cores gain anything.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05, "max_channels": 32})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.05, "max_channels": 32}
+    references = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
         "https://arxiv.org/abs/2104.00298",
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -75,14 +73,14 @@ class UnfusedPointwise(RankAnalyzer):
         operations".
     """
 
-    rule: ClassVar[str] = "PD301"
-    name: ClassVar[str] = "unfused-pointwise"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
+    rule = "PD301"
+    name = "unfused-pointwise"
+    needs = frozenset({"work", "work_launches"})
     # min_share: what could be saved, of the step. Compiling a model is work and has faults of its own, so it should be
     # worth a medium finding at least (contracts.md). On 33 real traces 28 stay below 1.1 %, the others reach 3.7 to
     # 21 %. min_kernels: the one intermediate of a pair is usually an activation that the backward pass needs anyway.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03, "min_kernels": 3})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.03, "min_kernels": 3}
+    references = (
         "https://horace.io/brrr_intro.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 import orjson
@@ -61,13 +59,13 @@ class LayoutConversion(RankAnalyzer):
         Format".
     """
 
-    rule: ClassVar[str] = "PD302"
-    name: ClassVar[str] = "layout-conversion"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    rule = "PD302"
+    name = "layout-conversion"
+    needs = frozenset({"kernels"})
     # min_share: on real traces the first layer alone (images come in NCHW) takes up to 0.3 %, a network in NCHW 1.4 to
     # 14 %. Under 2 % the ops that get slower in channels_last can outweigh the saving.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.02})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.02}
+    references = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
         "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     )

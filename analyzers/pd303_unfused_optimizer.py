@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 from perfdoctor.analysis.host.cpu_ops import CpuOptimizer, cpu_optimizers_of
 from perfdoctor.analysis.host.locations import captured_location
@@ -92,11 +91,11 @@ class UnfusedOptimizer(RankAnalyzer):
         PyTorch, "torch.optim", foreach and fused; PyTorch Performance Tuning Guide; NVIDIA Apex, fused optimizers.
     """
 
-    rule: ClassVar[str] = "PD303"
-    name: ClassVar[str] = "unfused-optimizer"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
-    defaults: ClassVar[Mapping[str, float]] = SETTINGS
-    references: ClassVar[tuple[str, ...]] = (
+    rule = "PD303"
+    name = "unfused-optimizer"
+    needs = frozenset({"work", "work_launches"})
+    defaults = SETTINGS
+    references = (
         "https://docs.pytorch.org/docs/stable/optim.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )

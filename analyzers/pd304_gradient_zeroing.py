@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -69,16 +68,14 @@ class GradientZeroing(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Disable gradient calculation" and "Use parameter.grad = None".
     """
 
-    rule: ClassVar[str] = "PD304"
-    name: ClassVar[str] = "gradient-zeroing"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
+    rule = "PD304"
+    name = "gradient-zeroing"
+    needs = frozenset({"work", "work_launches"})
     # min_share: half of what makes a low finding: the fix is one argument and changes no result.
     # min_cpu_share: min_share for a program on the CPU alone: that of a low finding, as some of it is the profiler's.
     # min_kernels: with the few tensors of a toy there is nothing to save; one kernel for all is a foreach.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.005, "min_kernels": 10, "min_cpu_share": 0.01}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.005, "min_kernels": 10, "min_cpu_share": 0.01}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -56,13 +54,13 @@ class CastTraffic(RankAnalyzer):
         PyTorch, "Automatic Mixed Precision", cache_enabled; PyTorch AMP examples.
     """
 
-    rule: ClassVar[str] = "PD305"
-    name: ClassVar[str] = "cast-traffic"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches", "shapes"})
+    rule = "PD305"
+    name = "cast-traffic"
+    needs = frozenset({"kernels", "launches", "shapes"})
     # min_share: twice that of a low finding (contracts.md), as float32 master weights need one cast a step in any
     # case. min_kernels: fewer casts are not autocast.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.02, "min_kernels": 5})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.02, "min_kernels": 5}
+    references = (
         "https://docs.pytorch.org/docs/stable/amp.html",
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html",
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,13 +63,13 @@ class RedundantCopies(RankAnalyzer):
         PyTorch, "Tensor Views"; PyTorch, "torch.Tensor.contiguous".
     """
 
-    rule: ClassVar[str] = "PD306"
-    name: ClassVar[str] = "redundant-copies"
-    needs: ClassVar[frozenset[str]] = frozenset({"work_items", "work_launches"})
+    rule = "PD306"
+    name = "redundant-copies"
+    needs = frozenset({"work_items", "work_launches"})
     # min_share: on real traces programs that need their copies (concatenated features, windows of attention) spend up
     # to 4.6 % on them; those with copies to get rid of 7.9 to 14 %.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.05}
+    references = (
         "https://docs.pytorch.org/docs/stable/tensor_view.html",
         "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html",
     )

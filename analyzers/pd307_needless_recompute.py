@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -88,20 +87,15 @@ class NeedlessRecompute(RankAnalyzer):
         PyTorch, torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear Memory Cost".
     """
 
-    rule: ClassVar[str] = "PD307"
-    name: ClassVar[str] = "needless-recompute"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "cpu"})
+    rule = "PD307"
+    name = "needless-recompute"
+    needs = frozenset({"work", "cpu"})
     # min_share: of the step. A third of a checkpointed step is computed again; below this it is a block or two.
     # min_fit: the least share of what would be kept that must fit, else hardly a block can be left out. min_left: with
     # less than a twentieth of the memory left one longer batch ends the run. min_free: where no shapes say what keeping
     # takes, from half of the memory on it is plentiful.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.02, "min_fit": 0.25, "min_left": 0.05, "min_free": 0.5}
-    )
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/docs/stable/checkpoint.html",
-        "https://arxiv.org/abs/1604.06174",
-    )
+    defaults = {"min_share": 0.02, "min_fit": 0.25, "min_left": 0.05, "min_free": 0.5}
+    references = ("https://docs.pytorch.org/docs/stable/checkpoint.html", "https://arxiv.org/abs/1604.06174")
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where computing again takes at least `min_share` of the step, and not all of it is needed."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, captured_part
 
@@ -38,13 +37,13 @@ class RetainedGraph(RankAnalyzer):
         PyTorch, "Frequently Asked Questions", My model reports "cuda runtime error(2): out of memory".
     """
 
-    rule: ClassVar[str] = "PD308"
-    name: ClassVar[str] = "retained-graph"
-    needs: ClassVar[frozenset[str]] = frozenset({"facts"})
+    rule = "PD308"
+    name = "retained-graph"
+    needs = frozenset({"facts"})
     # min_growth: of tensors, or of the chain, a step: a loss in each step, with a step or two without one.
     # min_steps: fewer steps may be those of one episode or one round of accumulation.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_growth": 0.9, "min_steps": 6})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_growth": 0.9, "min_steps": 6}
+    references = (
         "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
     )
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd309_embedding_tables import DenseTables, find_dense_tables, saving_of
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise, captured_part
@@ -49,16 +47,14 @@ class EmbeddingGradients(RankAnalyzer):
         PyTorch, "torch.nn.Embedding", sparse; PyTorch, "torch.optim.SparseAdam"; torchrec, "Optimizer fusion".
     """
 
-    rule: ClassVar[str] = "PD309"
-    name: ClassVar[str] = "embedding-gradients"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
+    rule = "PD309"
+    name = "embedding-gradients"
+    needs = frozenset({"work", "work_launches"})
     # min_elements, min_rows_ratio: a table of 320,000 numbers, or with 10 rows for each looked-up one, took 0.3 to 1.3
     # times as long with sparse gradients, one of 1.6 million with 100 rows 0.1 to 0.4 times (see the tables' file).
     # min_share: of the expected saving; a second optimizer is work, which a medium finding is worth (contracts.md).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_elements": 1_000_000, "min_rows_ratio": 16, "min_share": 0.03}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_elements": 1_000_000, "min_rows_ratio": 16, "min_share": 0.03}
+    references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html",
         "https://docs.pytorch.org/torchrec/",

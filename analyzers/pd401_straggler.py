@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
 
 from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
@@ -102,18 +101,16 @@ class Straggler(FleetAnalyzer):
         HolisticTraceAnalysis, straggler detection; OSDI'24 MegaScale, section on stragglers.
     """
 
-    rule: ClassVar[str] = "PD401"
-    name: ClassVar[str] = "straggler"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "ranks"})
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {
-            "min_share": 0.01,
-            "min_blame": DOMINANT_SHARE,
-            # Kernels vary by a percent or two from step to step on any machine, and the slowest of many ranks by more.
-            "min_noise": 0.05,
-        }
-    )
-    references: ClassVar[tuple[str, ...]] = ("https://hta.readthedocs.io/",)
+    rule = "PD401"
+    name = "straggler"
+    needs = frozenset({"work", "ranks"})
+    defaults = {
+        "min_share": 0.01,
+        "min_blame": DOMINANT_SHARE,
+        # Kernels vary by a percent or two from step to step on any machine, and the slowest of many ranks by more.
+        "min_noise": 0.05,
+    }
+    references = ("https://hta.readthedocs.io/",)
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """One finding when a rank causes `min_blame` of the waiting, and the wait reaches `min_share` of the step.

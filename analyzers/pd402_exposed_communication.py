@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -102,15 +101,12 @@ class ExposedCommunication(FleetAnalyzer):
         PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020), sections 3.2.3 and 4.
     """
 
-    rule: ClassVar[str] = "PD402"
-    name: ClassVar[str] = "exposed-communication"
-    needs: ClassVar[frozenset[str]] = frozenset({"work"})
+    rule = "PD402"
+    name = "exposed-communication"
+    needs = frozenset({"work"})
     # 3 %: a part of the last bucket is always exposed, as no backward is left to hide it.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://arxiv.org/abs/2006.15704",
-        "https://docs.pytorch.org/docs/stable/notes/ddp.html",
-    )
+    defaults = {"min_share": 0.03}
+    references = ("https://arxiv.org/abs/2006.15704", "https://docs.pytorch.org/docs/stable/notes/ddp.html")
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """A finding for each rank on which exposed communication reaches `min_share` of the step."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.rules import (
     Claim,
@@ -55,12 +53,12 @@ class DataParallelUsed(RankAnalyzer):
         nn.parallel.DistributedDataParallel instead of multiprocessing or nn.DataParallel".
     """
 
-    rule: ClassVar[str] = "PD403"
-    name: ClassVar[str] = "dataparallel"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD403"
+    name = "dataparallel"
+    needs = frozenset({"cpu"})
     # No min_share: using DataParallel is worth a finding whatever it costs; the cost decides the severity.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_devices": 2})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_devices": 2}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#use-nn-parallel-distributeddataparallel-instead-of-multiprocessing-or-nn-dataparallel",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -81,14 +80,12 @@ class SmallCollectives(FleetAnalyzer):
         nccl-tests, doc/PERFORMANCE.md.
     """
 
-    rule: ClassVar[str] = "PD404"
-    name: ClassVar[str] = "small-collectives"
-    needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
+    rule = "PD404"
+    name = "small-collectives"
+    needs = frozenset({"sizes"})
     # max_bytes: DistributedDataParallel's first bucket has 1 MiB. min_count: a few small collectives always remain.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "max_bytes": 1 << 20, "min_count": 8}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "max_bytes": 1 << 20, "min_count": 8}
+    references = (
         "https://arxiv.org/abs/2006.15704",
         "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -72,16 +70,14 @@ class DdpFlags(RankAnalyzer):
         constructors and during the execution if using DistributedDataParallel(find_unused_parameters=True)".
     """
 
-    rule: ClassVar[str] = "PD405"
-    name: ClassVar[str] = "ddp-flags"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD405"
+    name = "ddp-flags"
+    needs = frozenset({"cpu"})
     # min_share: a smaller cost would not even be a finding of low severity (contracts.md).
     # max_bucket_bytes: no default of PyTorch is smaller: the first bucket has 1 MiB, the others 25.
     # min_buckets: reductions a step, as in PD404.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "max_bucket_bytes": 1 << 20, "min_buckets": 8}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "max_bucket_bytes": 1 << 20, "min_buckets": 8}
+    references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )

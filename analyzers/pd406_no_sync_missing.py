@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd406_ddp_passes import ddp_passes_of, exposed_communication_of
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, vocabulary
@@ -42,12 +40,12 @@ class NoSyncMissing(RankAnalyzer):
         all-reduce if training with DistributedDataParallel and gradient accumulation".
     """
 
-    rule: ClassVar[str] = "PD406"
-    name: ClassVar[str] = "no-sync-missing"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD406"
+    name = "no-sync-missing"
+    needs = frozenset({"cpu"})
     # A smaller cost would not even be a finding of low severity (contracts.md).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01}
+    references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,15 +90,13 @@ class SlowLink(FleetAnalyzer):
         nccl-tests, doc/PERFORMANCE.md; NCCL User Guide, environment variables.
     """
 
-    rule: ClassVar[str] = "PD407"
-    name: ClassVar[str] = "slow-link"
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks", "sizes"})
+    rule = "PD407"
+    name = "slow-link"
+    needs = frozenset({"ranks", "sizes"})
     # min_bytes: from some tens of megabytes on nccl-tests' curves are flat. below: half is more than noise between
     # equal links.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_bytes": 16 << 20, "min_count": 3, "below": 0.5}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "min_bytes": 16 << 20, "min_count": 3, "below": 0.5}
+    references = (
         "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     )

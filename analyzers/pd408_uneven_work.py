@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -58,12 +56,12 @@ class UnevenWork(FleetAnalyzer):
         PyTorch Performance Tuning Guide, "Load-balance workload in a distributed setting".
     """
 
-    rule: ClassVar[str] = "PD408"
-    name: ClassVar[str] = "uneven-work"
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks", "flops"})
+    rule = "PD408"
+    name = "uneven-work"
+    needs = frozenset({"ranks", "flops"})
     # min_spread: sequence lengths usually vary by a tenth over a batch; a padded last batch differs by more.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_spread": 0.05})
-    references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)
+    defaults = {"min_share": 0.01, "min_spread": 0.05}
+    references = ("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """One finding when work spreads by `min_spread` over the mean and costs at least `min_share` of the step."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 from perfdoctor.analysis.communication.late_starts import lateness_by_start
 from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
@@ -76,14 +74,12 @@ class UnevenStart(FleetAnalyzer):
         HolisticTraceAnalysis, straggler detection; OSDI'24 MegaScale, section on stragglers.
     """
 
-    rule: ClassVar[str] = "PD409"
-    name: ClassVar[str] = "uneven-start"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "ranks"})
+    rule = "PD409"
+    name = "uneven-start"
+    needs = frozenset({"work", "ranks"})
     # As in PD401: ranks are never exactly even, and of many ranks the slowest is later.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_blame": DOMINANT_SHARE, "min_noise": 0.05}
-    )
-    references: ClassVar[tuple[str, ...]] = ("https://hta.readthedocs.io/",)
+    defaults = {"min_share": 0.01, "min_blame": DOMINANT_SHARE, "min_noise": 0.05}
+    references = ("https://hta.readthedocs.io/",)
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """One finding when the waiting for ranks that begin late reaches `min_share`, or in turns `min_noise`."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -65,16 +63,14 @@ class CommunicationDtype(FleetAnalyzer):
         PyTorch, DDP Communication Hooks; fully_shard, MixedPrecisionPolicy.
     """
 
-    rule: ClassVar[str] = "PD410"
-    name: ClassVar[str] = "communication-dtype"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "sizes"})
+    rule = "PD410"
+    name = "communication-dtype"
+    needs = frozenset({"kernels", "sizes"})
     # min_share: a smaller saving would not even be a finding of low severity (contracts.md).
     # min_bytes: in nccl-tests' curves an all-reduce of 4 MB within a machine reaches about half of its final bandwidth.
     # min_half_share: of the time of products in half precision, so that a part in float32 does not hide it.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_bytes": 4 << 20, "min_half_share": 0.5}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "min_bytes": 4 << 20, "min_half_share": 0.5}
+    references = (
         "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html",
         "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from perfdoctor.analyzers._captured_parallel import captured_fsdp_of
 from perfdoctor.analyzers._pd411_gathers import (
@@ -68,12 +67,12 @@ class FsdpPrefetch(FleetAnalyzer):
         PyTorch, fully_shard; FullyShardedDataParallel; PyTorch FSDP (VLDB 2023), section 3.3.
     """
 
-    rule: ClassVar[str] = "PD411"
-    name: ClassVar[str] = "fsdp-prefetch"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "steps"})
+    rule = "PD411"
+    name = "fsdp-prefetch"
+    needs = frozenset({"kernels", "steps"})
     # See MIN_SHARE: PD402 leaves out what is reported here.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": MIN_SHARE}
+    references = (
         "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
         "https://docs.pytorch.org/docs/stable/fsdp.html",
         "https://arxiv.org/abs/2304.11277",

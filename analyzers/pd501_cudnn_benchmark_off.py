@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -57,15 +55,13 @@ class CudnnBenchmarkOff(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Enable cuDNN auto-tuner".
     """
 
-    rule: ClassVar[str] = "PD501"
-    name: ClassVar[str] = "cudnn-benchmark-off"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "steps", "facts"})
+    rule = "PD501"
+    name = "cudnn-benchmark-off"
+    needs = frozenset({"kernels", "steps", "facts"})
     # min_share: with 41 % at most, a tenth of the step is worth 4 %.
     # min_steps: a shape that repeats is known from two steps on.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1, "min_steps": 2})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-cudnn-auto-tuner",
-    )
+    defaults = {"min_share": 0.1, "min_steps": 2}
+    references = ("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-cudnn-auto-tuner",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the flag is off and the same convolutions take at least `min_share` of each step."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -67,12 +66,12 @@ class ConvBiasBeforeNorm(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch norm".
     """
 
-    rule: ClassVar[str] = "PD502"
-    name: ClassVar[str] = "conv-bias-before-norm"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    rule = "PD502"
+    name = "conv-bias-before-norm"
+    needs = frozenset({"kernels", "launches"})
     # min_share: less would not even be a finding of low severity (contracts.md).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
         "#disable-bias-for-convolutions-directly-followed-by-a-batch-norm",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -68,12 +66,12 @@ class DebugApisOn(RankAnalyzer):
         debugging APIs".
     """
 
-    rule: ClassVar[str] = "PD503"
-    name: ClassVar[str] = "debug-apis-on"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD503"
+    name = "debug-apis-on"
+    needs = frozenset({"cpu"})
     # min_share: where a low finding begins.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01}
+    references = (
         "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#disable-debugging-apis",
     )

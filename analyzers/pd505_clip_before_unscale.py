@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_list, captured_part
@@ -42,12 +42,10 @@ class ClipBeforeUnscale(RankAnalyzer):
         PyTorch, "Automatic Mixed Precision examples", section "Gradient clipping".
     """
 
-    rule: ClassVar[str] = "PD505"
-    name: ClassVar[str] = "clip-before-unscale"
-    needs: ClassVar[frozenset[str]] = frozenset({"facts"})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",
-    )
+    rule = "PD505"
+    name = "clip-before-unscale"
+    needs = frozenset({"facts"})
+    references = ("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where any clip came too early, or where nothing is ever unscaled."""

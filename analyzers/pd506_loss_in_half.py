@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 import orjson
@@ -75,10 +74,10 @@ class LossInHalf(RankAnalyzer):
         NVIDIA, "Train With Mixed Precision"; PyTorch, "Autocast Op Reference".
     """
 
-    rule: ClassVar[str] = "PD506"
-    name: ClassVar[str] = "loss-in-half"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
-    references: ClassVar[tuple[str, ...]] = (
+    rule = "PD506"
+    name = "loss-in-half"
+    needs = frozenset({"cpu"})
+    references = (
         "https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/",
         "https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd507_saving import bound_saving
 from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
@@ -42,14 +40,12 @@ class EvaluationWithGrad(RankAnalyzer):
         PyTorch, "Autograd mechanics", Locally disabling gradient computation.
     """
 
-    rule: ClassVar[str] = "PD507"
-    name: ClassVar[str] = "evaluation-with-grad"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD507"
+    name = "evaluation-with-grad"
+    needs = frozenset({"cpu"})
     # min_share: of the step in such passes. Below a tenth less than a medium finding (3 %) comes back.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
-    )
+    defaults = {"min_share": 0.1}
+    references = ("https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when passes in vain take at least `min_share` of the step."""

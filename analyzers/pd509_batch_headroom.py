@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 from perfdoctor.analyzers._batch_scaling import BatchScaling, scale_batch
 from perfdoctor.analyzers._memory_headroom import Memory, captured_world_size, read_memory
@@ -53,16 +51,14 @@ class BatchHeadroom(RankAnalyzer):
         (LARS); McCandlish et al., "An Empirical Model of Large-Batch Training".
     """
 
-    rule: ClassVar[str] = "PD509"
-    name: ClassVar[str] = "batch-headroom"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "cpu", "facts", "steps"})
+    rule = "PD509"
+    name = "batch-headroom"
+    needs = frozenset({"work", "cpu", "facts", "steps"})
     # min_saving: of a step of the same samples, at worst. Below a fifth (1.25 times the samples per second)
     # nobody tunes a learning rate again. min_ratio: a batch that is not twice as large for certain is no headroom.
     # linear_samples: to 8,192 samples Goyal et al. scale the learning rate linearly without a loss of accuracy.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_saving": 0.2, "min_ratio": 2.0, "linear_samples": 8192}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_saving": 0.2, "min_ratio": 2.0, "linear_samples": 8192}
+    references = (
         "https://arxiv.org/abs/1706.02677",
         "https://arxiv.org/abs/1708.03888",
         "https://arxiv.org/abs/1812.06162",

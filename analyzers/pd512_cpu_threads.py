@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
@@ -46,13 +45,13 @@ class CpuThreads(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Utilize OpenMP" and "Utilize Non-Uniform Memory Access (NUMA) Controls".
     """
 
-    rule: ClassVar[str] = "PD512"
-    name: ClassVar[str] = "cpu-threads"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD512"
+    name = "cpu-threads"
+    needs = frozenset({"cpu"})
     # min_share: of the step in large ops, as in PD115.
     # min_excess: threads over cores; a quota of 3.5 cores with 4 threads is no fault.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1, "min_excess": 1.5})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.1, "min_excess": 1.5}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-openmp",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-non-uniform-memory-access-numa-controls",
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
 
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
@@ -54,16 +52,14 @@ class HostLibraries(RankAnalyzer):
         PyTorch Performance Tuning Guide, "Switch memory allocator"; glibc, mallopt(3).
     """
 
-    rule: ClassVar[str] = "PD513"
-    name: ClassVar[str] = "host-libraries"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD513"
+    name = "host-libraries"
+    needs = frozenset({"cpu"})
     # min_share: of the step; the system's share is known by ticks, to some percent of the step.
     # min_faults: a step; below 4 MB in pages it is no large block that comes and goes.
     # min_ns_per_fault, max_ns_per_fault: what a fault takes, by 4 kB (0.25 to 1 us measured) up to a page of 2 MB.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.05, "min_faults": 1000, "min_ns_per_fault": 50, "max_ns_per_fault": 200_000}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.05, "min_faults": 1000, "min_ns_per_fault": 50, "max_ns_per_fault": 200_000}
+    references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator",
         "https://man7.org/linux/man-pages/man3/mallopt.3.html",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -53,12 +51,12 @@ class DeterministicAlgorithms(RankAnalyzer):
         PyTorch, "Reproducibility"; PyTorch, torch.utils.deterministic.
     """
 
-    rule: ClassVar[str] = "PD514"
-    name: ClassVar[str] = "deterministic-algorithms"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD514"
+    name = "deterministic-algorithms"
+    needs = frozenset({"cpu"})
     # min_share: of the step in such ops. Below 5 % less than a medium finding (3 %) comes back.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.05}
+    references = (
         "https://docs.pytorch.org/docs/stable/notes/randomness.html#avoiding-nondeterministic-algorithms",
         "https://docs.pytorch.org/docs/stable/deterministic.html",
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._host_pauses import SAVE, captured_int
@@ -61,15 +60,13 @@ class EveryRankWrites(FleetAnalyzer):
         PyTorch, "Getting Started with Distributed Data Parallel", Save and Load Checkpoints.
     """
 
-    rule: ClassVar[str] = "PD515"
-    name: ClassVar[str] = "every-rank-writes"
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks", "facts"})
+    rule = "PD515"
+    name = "every-rank-writes"
+    needs = frozenset({"ranks", "facts"})
     # min_share: of the steps' time; a smaller cost would not even be a finding of low severity (contracts.md).
     # min_steps: steps with a checkpoint; of one nobody knows whether it comes back.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_steps": 2})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",
-    )
+    defaults = {"min_share": 0.01, "min_steps": 2}
+    references = ("https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",)
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """A finding for each line at which several ranks save the same, where that costs `min_share` of the step."""

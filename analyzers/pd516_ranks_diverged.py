@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -93,10 +93,10 @@ class RanksDiverged(FleetAnalyzer):
         PyTorch, "Distributed Data Parallel", section "Internal Design".
     """
 
-    rule: ClassVar[str] = "PD516"
-    name: ClassVar[str] = "ranks-diverged"
-    needs: ClassVar[frozenset[str]] = frozenset({"facts", "ranks"})
-    references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design",)
+    rule = "PD516"
+    name = "ranks-diverged"
+    needs = frozenset({"facts", "ranks"})
+    references = ("https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design",)
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """One finding for each model whose copies differ at the last step at which they were compared."""

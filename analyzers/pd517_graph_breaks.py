@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -51,12 +50,12 @@ class GraphBreaks(RankAnalyzer):
         PyTorch, "Common Graph Breaks".
     """
 
-    rule: ClassVar[str] = "PD517"
-    name: ClassVar[str] = "graph-breaks"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD517"
+    name = "graph-breaks"
+    needs = frozenset({"cpu"})
     # min_share: where a low finding begins.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01}
+    references = (
         "https://docs.pytorch.org/docs/stable/compile/programming_model.common_graph_breaks.html",
         "https://docs.pytorch.org/docs/stable/compile/programming_model.fullgraph_true.html",
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd507_saving import bound_saving
 from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
@@ -41,12 +39,12 @@ class InferenceMode(RankAnalyzer):
         PyTorch, "Autograd mechanics", Inference mode.
     """
 
-    rule: ClassVar[str] = "PD518"
-    name: ClassVar[str] = "inference-mode"
-    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    rule = "PD518"
+    name = "inference-mode"
+    needs = frozenset({"cpu"})
     # min_share: as in PD507.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.1}
+    references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#inference-mode",
         "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html",
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_clocked_kernels, find_gpus_under_load, last_share_of
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, scale_durations
@@ -77,18 +76,14 @@ class ClockThrottling(RankAnalyzer):
         NVIDIA, NVML API reference, "NvmlClocksEventReasons".
     """
 
-    rule: ClassVar[str] = "PD601"
-    name: ClassVar[str] = "clock-throttling"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "facts", "nvml"})
+    rule = "PD601"
+    name = "clock-throttling"
+    needs = frozenset({"kernels", "facts", "nvml"})
     # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second, so that one slow sample
     # is none. min_throttled: below a fifth of the time a clock costs less than runs differ. max_clock: boost clocks go
     # in steps of 15 MHz and move by some per cent with temperature alone.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_samples": 10, "min_throttled": 0.2, "max_clock": 0.95}
-    )
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",
-    )
+    defaults = {"min_share": 0.01, "min_samples": 10, "min_throttled": 0.2, "max_clock": 0.95}
+    references = ("https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each GPU and cause that reduces clocks for long enough."""

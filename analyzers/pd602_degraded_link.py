@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -47,13 +46,13 @@ class DegradedLink(RankAnalyzer):
         NVIDIA, NVML API reference, "nvmlDeviceGetCurrPcieLinkGeneration" and "nvmlDeviceGetMaxPcieLinkWidth".
     """
 
-    rule: ClassVar[str] = "PD602"
-    name: ClassVar[str] = "degraded-link"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "facts", "nvml"})
+    rule = "PD602"
+    name = "degraded-link"
+    needs = frozenset({"gpu_items", "facts", "nvml"})
     # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second: links change their
     # generation within milliseconds of a load.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_samples": 10})
-    references: ClassVar[tuple[str, ...]] = ("https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",)
+    defaults = {"min_share": 0.01, "min_samples": 10}
+    references = ("https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the link is degraded and copies would be faster."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_gpus_under_load
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_part
@@ -40,12 +38,12 @@ class SharedGpu(RankAnalyzer):
         NVIDIA, NVML API reference, "nvmlDeviceGetProcessUtilization"; NVIDIA, "Multi-Process Service".
     """
 
-    rule: ClassVar[str] = "PD603"
-    name: ClassVar[str] = "shared-gpu"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "facts", "nvml"})
+    rule = "PD603"
+    name = "shared-gpu"
+    needs = frozenset({"gpu_items", "facts", "nvml"})
     # min_use: below it nobody's step shows it. min_memory: of the device's; below it is what an idle process holds.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_use": 0.05, "min_memory": 0.05})
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_use": 0.05, "min_memory": 0.05}
+    references = (
         "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",
         "https://docs.nvidia.com/deploy/mps/index.html",
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
-from typing import ClassVar
 
 from perfdoctor.analyzers._nvml_load import (
     GpuUnderLoad,
@@ -50,16 +48,14 @@ class PowerCap(RankAnalyzer):
         NVIDIA, NVML API reference, "nvmlDeviceGetEnforcedPowerLimit" and "NvmlClocksEventReasons".
     """
 
-    rule: ClassVar[str] = "PD604"
-    name: ClassVar[str] = "power-cap"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "facts", "nvml"})
+    rule = "PD604"
+    name = "power-cap"
+    needs = frozenset({"kernels", "facts", "nvml"})
     # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second. min_capped: a limit that
     # binds in less than half of the samples sets the pace of peaks only. max_clock: boost clocks move by some per cent
     # with temperature alone. lowered: limits are set in whole watts; within 2 % they are the default's.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_samples": 10, "min_capped": 0.5, "max_clock": 0.95, "lowered": 0.98}
-    )
-    references: ClassVar[tuple[str, ...]] = (
+    defaults = {"min_share": 0.01, "min_samples": 10, "min_capped": 0.5, "max_clock": 0.95, "lowered": 0.98}
+    references = (
         "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",
         "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",
     )

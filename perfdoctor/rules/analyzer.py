@@ -78,6 +78,7 @@ class Analyzer(ABC):
             isinstance(key, str) and isinstance(value, int | float) for key, value in cls.defaults.items()
         ):
             raise TypeError(f"{cls.__name__}.defaults must map names of thresholds to numbers, not {cls.defaults!r}")
+        cls.defaults = MappingProxyType(dict(cls.defaults))
         if not isinstance(cls.references, tuple) or not all(isinstance(each, str) for each in cls.references):
             raise TypeError(f"{cls.__name__}.references must be a tuple of texts, not {cls.references!r}")
 

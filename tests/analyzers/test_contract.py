@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import ClassVar
 
 import pytest
 from all_cases import CASES
@@ -63,8 +62,8 @@ def test_no_argument_is_too_odd(value: object) -> None:
 class Crashing(RankAnalyzer):
     """Divides by zero after its first finding."""
 
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "crashing"
+    rule = "XX001"
+    name = "crashing"
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         yield self.finding(rank, title="half", cost_ns=1, advice="", saving=Saving(), claim=Claim())
@@ -74,8 +73,8 @@ class Crashing(RankAnalyzer):
 class YieldingText(Analyzer):
     """Yields a text instead of a finding."""
 
-    rule: ClassVar[str] = "XX002"
-    name: ClassVar[str] = "babbling"
+    rule = "XX002"
+    name = "babbling"
 
     def analyze(self, run: Run) -> Iterator[Finding]:
         yield f"{len(run.ranks)} ranks"  # type: ignore[misc]
@@ -84,8 +83,8 @@ class YieldingText(Analyzer):
 class PromisingTooMuch(Analyzer):
     """Promises the whole step three times over."""
 
-    rule: ClassVar[str] = "XX003"
-    name: ClassVar[str] = "greedy"
+    rule = "XX003"
+    name = "greedy"
 
     def analyze(self, run: Run) -> Iterator[Finding]:
         for subject in "abc":
@@ -103,9 +102,9 @@ class PromisingTooMuch(Analyzer):
 class NeedingUnknownData(Analyzer):
     """Needs what no rank has."""
 
-    rule: ClassVar[str] = "XX004"
-    name: ClassVar[str] = "demanding"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "moonlight"})
+    rule = "XX004"
+    name = "demanding"
+    needs = frozenset({"kernels", "moonlight"})
 
     def analyze(self, run: Run) -> Iterator[Finding]:
         raise AssertionError(f"it must not be asked about {run}")

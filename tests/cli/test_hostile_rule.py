@@ -6,7 +6,6 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -29,8 +28,8 @@ class Unprintable:
 class HostileRule(RankAnalyzer):
     """Yields a finding with evidence that cannot be printed."""
 
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         evidence = (Evidence("number", Unprintable()),)  # type: ignore[arg-type]

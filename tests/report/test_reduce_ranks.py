@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,9 +135,9 @@ def make_finding(**named: Any) -> Finding:
 class Waiting(FleetAnalyzer):
     """A rule over ranks that claims all exposed communication of the first rank."""
 
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "waiting"
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks"})
+    rule = "XX001"
+    name = "waiting"
+    needs = frozenset({"ranks"})
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         rank = fleet.summaries[0]
@@ -152,8 +152,8 @@ class Waiting(FleetAnalyzer):
 class Overlapping(RankAnalyzer):
     """A rule that claims the same time on the rank, and some work."""
 
-    rule: ClassVar[str] = "XX002"
-    name: ClassVar[str] = "overlapping"
+    rule = "XX002"
+    name = "overlapping"
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         if rank.rank != 0:
@@ -181,9 +181,9 @@ def test_time_that_a_rule_over_ranks_claims_is_promised_once() -> None:
 class Comparing(Analyzer):
     """A rule of a third party that names the ranks it sees."""
 
-    rule: ClassVar[str] = "XX003"
-    name: ClassVar[str] = "comparing"
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks"})
+    rule = "XX003"
+    name = "comparing"
+    needs = frozenset({"ranks"})
 
     def analyze(self, run: Run) -> Iterator[Finding]:
         title = format_ranges(rank.rank or 0 for rank in run.ranks)
@@ -193,8 +193,8 @@ class Comparing(Analyzer):
 class Looking(Comparing):
     """The same rule without the requirement "ranks"."""
 
-    rule: ClassVar[str] = "XX004"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    rule = "XX004"
+    needs = frozenset()
 
     def analyze(self, run: Run) -> Iterator[Finding]:
         title = format_ranges(rank.rank or 0 for rank in run.ranks)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,8 +43,8 @@ def make_rule(yields: Callable[[RankAnalyzer, Rank], Any]) -> type[Analyzer]:
     """A rule that yields what the function returns for the rule and a rank."""
 
     class Hostile(RankAnalyzer):
-        rule: ClassVar[str] = "XX001"
-        name: ClassVar[str] = "hostile"
+        rule = "XX001"
+        name = "hostile"
 
         def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
             yield yields(self, rank)
@@ -243,8 +243,8 @@ def test_a_finding_that_cannot_be_priced_becomes_pd901(monkeypatch: pytest.Monke
 
 
 class RaisesAtInit(RankAnalyzer):
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def __init__(self, *_: object) -> None:
         raise RuntimeError("not today")
@@ -261,32 +261,32 @@ class RaisesUsageErrorLikeOurs(RaisesAtInit):
 
 
 class RaisesWhenAsked(RankAnalyzer):
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         raise KeyError(rank)
 
 
 class YieldsNothingIterable(RankAnalyzer):
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze_rank(self, rank: Rank) -> Any:
         return rank.window_ns
 
 
 class Recursing(RankAnalyzer):
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         yield from self.analyze_rank(rank)
 
 
 class ChangesTheTrace(RankAnalyzer):
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         rank.trace.gpu.start_ns[:] = 0
@@ -294,8 +294,8 @@ class ChangesTheTrace(RankAnalyzer):
 
 
 class RaisesWhatCannotBePrinted(RankAnalyzer):
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         class SilentError(Exception):
@@ -308,8 +308,8 @@ class RaisesWhatCannotBePrinted(RankAnalyzer):
 class Whole(Analyzer):
     """Looks at all ranks at once, and fails."""
 
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze(self, run: Run) -> Iterator[Finding]:
         yield Finding(**{**valid_fields(run.ranks[0]), "cost_ns": 10**15})
@@ -329,8 +329,8 @@ def test_a_rule_that_fails_wherever_becomes_pd901(rule: type[Analyzer]) -> None:
 class Comparing(FleetAnalyzer):
     """Claims more than the longest step over several ranks."""
 
-    rule: ClassVar[str] = "XX001"
-    name: ClassVar[str] = "hostile"
+    rule = "XX001"
+    name = "hostile"
 
     def analyze_fleet(self, fleet: Any) -> Iterator[Finding]:
         summary = fleet.summaries[0]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator
 
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 
@@ -34,13 +32,11 @@ class SmallCopies(RankAnalyzer):
         CUDA C++ Best Practices Guide, "Data Transfer Between Host and Device".
     """
 
-    rule: ClassVar[str] = "EX001"
-    name: ClassVar[str] = "small-copies"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"max_bytes": 4096, "min_copies": 10})
-    references: ClassVar[tuple[str, ...]] = (
-        "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/#data-transfer-between-host-and-device",
-    )
+    rule = "EX001"
+    name = "small-copies"
+    needs = frozenset({"kernels"})
+    defaults = {"max_bytes": 4096, "min_copies": 10}
+    references = ("https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/#data-transfer-between-host-and-device",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when there are `min_copies` a step."""
