@@ -1,4 +1,4 @@
-"""Writes the files of a new rule: the rule, its test and its entry point, in any project."""
+"""Writes the files of a new rule, in any project: the rule, its test, its entry point, its examples if it has any."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from perfdoctor.rules.analyzer import RULE_ID, RULE_NAME
 from perfdoctor.rules.registry import GROUP, load_analyzers
 
 _GROUP_HEADER = f'[project.entry-points."{GROUP}"]'
+# Where this repository shows a bad and a good program for each rule.
+_EXAMPLES = Path("docs", "rules", "examples")
 
 
 @frozen_dataclass
@@ -25,7 +27,8 @@ class NewRule:
     Attributes:
         rule_file: The rule.
         test_file: Its test, which passes as it is.
-        other_files: Other new or changed files: pyproject.toml, and the package where there was none.
+        other_files: Other new or changed files: pyproject.toml, the package where there was none, and the page of
+            examples where the project has such pages, as this repository does.
     """
 
     rule_file: Path
@@ -68,6 +71,9 @@ def write_new_rule(folder: Path, rule: str, name: str) -> NewRule:
     test_file = (tests if tests.is_dir() else tests.parent) / f"test_{stem}.py"
     texts[rule_file] = _fill("rule", **words)
     texts[test_file] = _fill("test", **words, imports=_imports_of_test(f"{package}.{stem}", class_name))
+    examples = folder / _EXAMPLES
+    if examples.is_dir():
+        texts[examples / f"{rule}.md"] = _fill("example")
     edited_toml = _add_entry_point(project, toml, rule, f"{package}.{stem}:{class_name}")
     _write_new_files(texts)
     _write(project, edited_toml)

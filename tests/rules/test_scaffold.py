@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_a_second_rule_stands_beside_the_first(tmp_path: Path) -> None:
 def test_in_this_repository_it_takes_the_folders_that_rules_and_their_tests_are_in(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     before = (ROOT / "pyproject.toml").read_text()
-    for folder in ("analyzers", "tests/analyzers"):
+    for folder in ("analyzers", "tests/analyzers", "docs/rules/examples"):
         (tmp_path / folder).mkdir(parents=True)
     written = write_new_rule(tmp_path, "PD299", "slow-widgets")
     assert written.rule_file == tmp_path / "analyzers" / "pd299_slow_widgets.py"
@@ -93,6 +94,13 @@ def test_in_this_repository_it_takes_the_folders_that_rules_and_their_tests_are_
     assert after.replace(line, "") == before
     assert list(entry_points(tmp_path)) == sorted(entry_points(tmp_path))
     lint(tmp_path, "--config", str(ROOT / "pyproject.toml"))
+    page = tmp_path / "docs" / "rules" / "examples" / "PD299.md"
+    assert page in written.other_files
+    torch = pytest.importorskip("torch")
+    text = page.read_text()
+    assert re.findall("^###.*", text, re.MULTILINE) == ["### Bad", "### Good"]
+    for code in re.findall("```python\n(.*?)```", text, re.DOTALL):
+        exec(code, {"torch": torch, "F": torch.nn.functional, "device": torch.device("cpu")})
 
 
 def test_a_package_without_rules_gets_the_group_of_entry_points(tmp_path: Path) -> None:
