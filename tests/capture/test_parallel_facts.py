@@ -29,8 +29,7 @@ def group() -> Iterator[None]:
 def described(model: nn.Module) -> dict[str, Any]:
     """The facts of a model, checked against the schema."""
     facts = describe_model(model, ModuleLines())
-    item = SCHEMA["properties"]["models"]["oneOf"][0]["items"]
-    jsonschema.validate(facts, {**item, "definitions": SCHEMA.get("definitions", {})})
+    jsonschema.validate(facts, {"$ref": "#/$defs/ModelFacts", "$defs": SCHEMA["$defs"]})
     return facts
 
 
