@@ -12,17 +12,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.cpu_ops import ops_of_program
-from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
-from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, LATENCY
-from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rules import NONE, BoolArray, FloatArray, GpuRows, Intervals, Rank, Trace, distinct_rows
+from perfdoctor.rules import (
+    BANDWIDTH,
+    KERNEL,
+    LATENCY,
+    MEMCPY,
+    NONE,
+    BoolArray,
+    FloatArray,
+    GpuRows,
+    Intervals,
+    OpCost,
+    Rank,
+    Trace,
+    cost_of_op,
+    distinct_rows,
+    nesting,
+    quantiles,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.savings.apply_edits import lengthen_items
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY
-from perfdoctor.trace.tables.nesting import outermost, own_durations
-from perfdoctor.trace.tables.quantiles import quantiles
+from perfdoctor.rules.internal import lengthen_items, ops_of_program
 
 _PRODUCT = r"^aten::(mm|addmm|bmm|baddbmm|mkl_linear|linear)$"
 # Pieces of ops up to this are calls of the framework, which do not grow (`framework_time` has the same limit).
@@ -226,7 +236,7 @@ def _scale_cpu_step(rank: Rank) -> tuple[StepRange, Intervals]:
     parts = rank.account.parts
     outside = iv.union_of((rank.loader_waits.intervals, parts["idle_unexplained"]))
     outside_ns = rank.per_step(iv.total(iv.intersect(outside, rank.window)))
-    own_ns = np.maximum(own_durations(ops.parent, ops.dur_ns) - _FRAMEWORK_NS, 0)
+    own_ns = np.maximum(nesting.own_durations(ops.parent, ops.dur_ns) - _FRAMEWORK_NS, 0)
     own_ns[~_in_passes(rank)] = 0
     by_name = _growth_by_name(rank)
     growth = np.array([by_name.get(name, (2.0, 2.0)) for name in trace.strings])[ops.name] - 1
@@ -244,7 +254,7 @@ def _in_passes(rank: Rank) -> BoolArray:
     ops = rank.trace.ops
     is_called = np.zeros(len(ops), bool)
     is_called[ops_of_program(rank.trace, rank.window)] = True
-    return is_called[outermost(ops.parent, np.arange(len(ops), dtype=np.int32))]
+    return is_called[nesting.outermost(ops.parent, np.arange(len(ops), dtype=np.int32))]
 
 
 def _growth_by_name(rank: Rank) -> dict[str, tuple[float, float]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.rules import SourceLocation, captured_list, captured_part
+from perfdoctor.rules import SourceLocation, captured_list, captured_location, captured_part
 
 
 def captured_ddp_of(facts: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -7,9 +7,8 @@ from statistics import median_low
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_step_times
-from perfdoctor.rules import Int64Array, LateRank, RankSummary, captured_part
-from perfdoctor.trace.tables.quantiles import quantiles
+from perfdoctor.rules import Int64Array, LateRank, RankSummary, captured_part, quantiles
+from perfdoctor.rules.internal import captured_step_times
 
 # Of the lateness so much has to be CPU time that the late rank needs more than the others, or its work is theirs.
 _MIN_WORK_SHARE = 0.5

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace
+from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace, nesting
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.nesting import own_durations
 
 # An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
 _LEAST_NS = 5_000
@@ -18,7 +17,7 @@ _LEAST_NS = 5_000
 
 def own_time_of(trace: Trace) -> Int64Array:
     """The time of each op without the ops inside: a convolution allocates its result, and computes after that."""
-    return own_durations(trace.ops.parent, trace.ops.dur_ns)
+    return nesting.own_durations(trace.ops.parent, trace.ops.dur_ns)
 
 
 def computing_ops(rank: Rank) -> BoolArray:

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import captured_location, find_locations
-from perfdoctor.analysis.host.time_by_line import loop_thread_of
 from perfdoctor.rules import (
     Claim,
     Intervals,
@@ -21,12 +19,14 @@ from perfdoctor.rules import (
     SourceLocation,
     Trace,
     captured_list,
+    captured_location,
     captured_part,
     format_time,
     most_common_location,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import find_locations, loop_thread_of
 
 COLLECT, SAVE, FSYNC, DEEPCOPY, PRINT = "gc.collect", "torch.save", "os.fsync", "copy.deepcopy", "print"
 # The Python frames of each call, as stacks name them.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.rules import Evidence, Rank, SourceLocation, vocabulary
+from perfdoctor.rules import Evidence, Rank, SourceLocation, captured_location, vocabulary
 
 
 def find_loader_place(rank: Rank, captured: Mapping[str, Any]) -> SourceLocation | None:

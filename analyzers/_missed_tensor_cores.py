@@ -13,9 +13,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rules import (
+    BANDWIDTH,
     BoolArray,
     Claim,
     Evidence,
@@ -26,19 +25,21 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_part,
+    find_matrix_kernels,
+    find_tensor_core_kernels,
     occurring,
     top_kernels,
     top_op,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.kernel_ranges import DurationRange, apply_remedy
-from perfdoctor.rules.matrix_kernels import (
+from perfdoctor.rules.internal import (
     MIN_TIME_NS,
+    DurationRange,
     MatrixCategory,
     Remedy,
+    apply_remedy,
     exclude_small_products,
-    find_matrix_kernels,
-    find_tensor_core_kernels,
+    frozen_dataclass,
 )
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.

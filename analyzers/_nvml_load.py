@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
-from perfdoctor.rules import GpuQuery, Intervals, Rank, captured_list, captured_part
+from perfdoctor.rules import BANDWIDTH, GpuQuery, Intervals, Rank, captured_list, captured_part
 from perfdoctor.rules import intervals as iv
 
 

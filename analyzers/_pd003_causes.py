@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
 from perfdoctor.rules import BoolArray, Int64Array, Rank, captured_list
+from perfdoctor.rules.internal import RunSteps
 
 # Of the time by which slow steps exceed the others, what names its cause.
 _MOST_OF_EXCESS = 0.5

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_step_times
-from perfdoctor.analysis.step_times import (
+from perfdoctor.analyzers._pd112_restarts import WORKER_START
+from perfdoctor.rules import BoolArray, Int64Array, Rank, find_worker_starts
+from perfdoctor.rules.internal import (
     Preemption,
+    RunSteps,
+    StepTimes,
+    captured_step_times,
     even_out_work,
     find_preemption,
     find_preemption_beside_run,
     is_shared_throughout,
 )
-from perfdoctor.analyzers._pd112_restarts import WORKER_START
-from perfdoctor.rules import BoolArray, Int64Array, Rank, find_worker_starts
 
 # The share of CPU time in what slow steps take more, from which on they do more work.
 _MIN_CPU_SHARE = 0.5

@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.rules import BoolArray, FloatArray, Int64Array, Rank, nesting, vocabulary
+from perfdoctor.rules import BoolArray, FloatArray, Int64Array, Ops, Ranges, Rank, Steps, nesting, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.model import Ops, Ranges
-from perfdoctor.trace.tables.steps import Steps
+from perfdoctor.rules.internal import frozen_dataclass
 
 # Marks of steps and lines lie around or beside what a step does.
 _MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}|{vocabulary.OWN_MARK}"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analyzers._pd003_causes import SlowCause
 from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
 from perfdoctor.rules import Evidence, Finding, Int64Array, Rank, Recurrence, captured_part
+from perfdoctor.rules.internal import RunSteps
 
 # Names in evidence of parts of the account whose own names say little.
 _PART_NAMES: Mapping[str, str] = MappingProxyType(

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_steps
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
 from perfdoctor.rules import Rank, captured_list, captured_part
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import captured_steps
 
 # To hand a batch over, in the loop: a message, a file descriptor for each tensor (two took 1.1 to 1.3 ms), and the page
 # faults of fresh shared memory (0.8 MB took 1.8 to 2.4 ms in training). The worker pays as much in its own CPU time.

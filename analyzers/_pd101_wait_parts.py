@@ -7,22 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
-from perfdoctor.analysis.host.locations import Locations
-from perfdoctor.analysis.timeline.own_time import LOADER
 from perfdoctor.rules import (
     BoolArray,
+    Calls,
     Evidence,
+    Frames,
     Int64Array,
     Intervals,
+    LoaderWaits,
+    Locations,
+    Ops,
     Rank,
     SourceLocation,
+    Trace,
     activity_kinds,
     find_hot_path,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.model import Calls, Frames, Ops, Trace
+from perfdoctor.rules.internal import LOADER, loader_waits_of
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does, and those of the recorder around them.

@@ -9,11 +9,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.rules import NONE, BoolArray, Int32Array, Rank, Trace, nesting, vocabulary
-from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.tables.model import MEMCPY
+from perfdoctor.rules import (
+    MEMCPY,
+    NONE,
+    BoolArray,
+    Int32Array,
+    Rank,
+    Trace,
+    copy_kinds_of,
+    match_blocking_calls,
+    nesting,
+    vocabulary,
+)
+from perfdoctor.rules.internal import frozen_dataclass
 
 ITEM, IF, NONZERO, MASK, UNIQUE, REPEAT, COMPARE = "item", "if", "nonzero", "mask", "unique", "repeat", "compare"
 PRINT, CLIP, SCALER = "print", "clip", "scaler"

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import HOT_PATH, Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import frozen_dataclass
 
 # So many activities of the hot path, the deepest of them, are evidence.
 _SHOWN = 4

@@ -8,13 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import find_locations
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
-from perfdoctor.gpu import classify_op
-from perfdoctor.rules import Rank, SourceLocation, Trace, vocabulary
+from perfdoctor.rules import Rank, SourceLocation, Trace, classify_op, optimizer_steps_of, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.steps import find_steps
+from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_steps
 
 # Looking a location up costs some us; of longer traces the first ops will do.
 _MOST_OPS = 5_000

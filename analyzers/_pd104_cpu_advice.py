@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from perfdoctor.analysis.host.cpu_ops import ops_of_program
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine
-from perfdoctor.rules import Evidence, Intervals, Rank, Saving, captured_list, captured_part, intervals, vocabulary
-from perfdoctor.savings.unprofiled_time import UnprofiledTime
+from perfdoctor.rules import (
+    Evidence,
+    Intervals,
+    Rank,
+    Saving,
+    UnprofiledTime,
+    captured_list,
+    captured_part,
+    intervals,
+    vocabulary,
+)
+from perfdoctor.rules.internal import ops_of_program
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 _MODULE_OF_CELL = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}

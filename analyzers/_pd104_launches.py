@@ -6,9 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
 from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, PINNED, find_blocking_calls
-from perfdoctor.rules import CallRows, Int32Array, Int64Array, Intervals, Rank, distinct, occurring, vocabulary
+from perfdoctor.rules import (
+    CallRows,
+    Int32Array,
+    Int64Array,
+    Intervals,
+    Rank,
+    distinct,
+    match_blocking_calls,
+    occurring,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
 # Where a step is cut a few launches go to its neighbour: 1 of 1,509 in a recording whose steps run the same kernels.

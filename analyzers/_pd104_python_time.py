@@ -7,14 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.loader_waits import loader_waits_of
-from perfdoctor.analysis.host.locations import captured_location, find_locations
-from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._host_pauses import has_ranges_of_calls, time_of_calls
-from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_list, vocabulary
+from perfdoctor.rules import (
+    Intervals,
+    Rank,
+    SourceLocation,
+    Trace,
+    captured_list,
+    captured_location,
+    optimizer_steps_of,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.steps import find_steps
+from perfdoctor.rules.internal import find_locations, find_steps, has_locations, loader_waits_of, loop_thread_of
 
 # Shorter breaks between ops are the framework's.
 _MIN_BREAK_NS = 100_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.rules import SourceLocation
+from perfdoctor.rules import SourceLocation, captured_location
 
 DEFAULT_COLLATE = "default_collate"
 # Samples of a dict or a tuple give a tensor for each of a few fields; more are the positions of a list.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.gpu.roofline.efficiencies import ANY
 from perfdoctor.rules import GpuQuery, Rank
-from perfdoctor.rules.kernel_ranges import DurationRange, efficiencies_on, roof_times_ns
+from perfdoctor.rules.internal import ANY, DurationRange, efficiencies_on, roof_times_ns
 
 _BYTES_RATIO = 0.5
 

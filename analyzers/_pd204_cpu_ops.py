@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._cpu_evidence import (
     computing_ops,
     line_of,
@@ -33,9 +31,11 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     captured_list,
+    captured_location,
     captured_part,
     distinct_rows,
     occurring,
+    optimizer_steps_of,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv

@@ -7,11 +7,27 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rules import BoolArray, GpuQuery, Int8Array, Int32Array, Int64Array, Rank, Trace, nesting, occurring
-from perfdoctor.rules.kernel_ranges import TRIPLE_TF32, DurationRange, at_least_shortest, efficiencies_on, peak_rate
-from perfdoctor.rules.matrix_kernels import Remedy
+from perfdoctor.rules import (
+    BoolArray,
+    GpuQuery,
+    Int8Array,
+    Int32Array,
+    Int64Array,
+    OpCost,
+    Rank,
+    Trace,
+    nesting,
+    occurring,
+)
+from perfdoctor.rules.internal import (
+    TRIPLE_TF32,
+    DurationRange,
+    Remedy,
+    at_least_shortest,
+    efficiencies_on,
+    frozen_dataclass,
+    peak_rate,
+)
 
 _IGNORED, _PRODUCT, _SOFTMAX, _SOFTMAX_BACKWARD, _OTHER_PRODUCT = range(5)
 _OP_PATTERNS: Mapping[int, str] = MappingProxyType(

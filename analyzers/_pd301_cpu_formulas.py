@@ -13,9 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._cpu_evidence import line_of, own_time_of, time_of_ops
-from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, Saving, SourceLocation, vocabulary
+from perfdoctor.rules import (
+    BoolArray,
+    Int64Array,
+    Intervals,
+    Rank,
+    Saving,
+    SourceLocation,
+    optimizer_steps_of,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
 # What remains with the fused function, at best, as expected, at worst.

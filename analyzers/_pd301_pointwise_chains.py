@@ -10,12 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.traffic_kinds import COPY, POINTWISE
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
-from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
-from perfdoctor.rules import NONE, BoolArray, FloatArray, Int64Array, Rank, distinct_rows
-from perfdoctor.trace.tables.model import MEMSET
+from perfdoctor.rules import (
+    LATENCY,
+    MEMSET,
+    NONE,
+    BoolArray,
+    FloatArray,
+    Int64Array,
+    Rank,
+    RecordedInputs,
+    TensorInput,
+    UnusableInputsError,
+    distinct_rows,
+)
+from perfdoctor.rules.internal import frozen_dataclass, traffic_kinds
 
 
 @frozen_dataclass(eq=False)
@@ -85,9 +93,9 @@ def _select_pointwise_kernels(rank: Rank) -> tuple[Int64Array, Int64Array, Int64
     gpu, traffic = rank.trace.gpu, rank.traffic
     order = np.lexsort((gpu.start_ns, gpu.stream, gpu.device))
     latency_bound = rank.bounds.kind == LATENCY
-    fusible = (traffic.kind == POINTWISE) & ~latency_bound & ~traffic.is_compiled
+    fusible = (traffic.kind == traffic_kinds.POINTWISE) & ~latency_bound & ~traffic.is_compiled
     reductions = rank.kernel_classes.match_rows(lambda k: k.category == "reduction" and k.tensor_core == "na")
-    fused_across = reductions | (gpu.kind == MEMSET) | latency_bound | (traffic.kind == COPY)
+    fused_across = reductions | (gpu.kind == MEMSET) | latency_bound | (traffic.kind == traffic_kinds.COPY)
     new_segment = (~fusible & ~fused_across)[order]
     step = np.searchsorted(rank.steps.intervals[:, 0], gpu.start_ns, side="right")
     for column in (gpu.stream[order], gpu.device[order], step[order]):

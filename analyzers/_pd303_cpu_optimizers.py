@@ -12,11 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_median_ns
-from perfdoctor.analysis.host.cpu_ops import CpuOptimizer
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.rules import Rank, captured_list
-from perfdoctor.savings.unprofiled_time import UnprofiledTime
+from perfdoctor.rules import Rank, UnprofiledTime, captured_list
+from perfdoctor.rules.internal import CpuOptimizer, captured_median_ns, frozen_dataclass
 
 # Up to so many elements a tensor, calling ops takes longer than they do (2,000 elements: 4 us an op; 40,000: 10).
 _MOST_SMALL_ELEMENTS = 8_000

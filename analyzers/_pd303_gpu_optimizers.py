@@ -7,10 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
-from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     NONE,
     GpuRows,
@@ -21,8 +17,10 @@ from perfdoctor.rules import (
     distinct,
     intervals,
     occurring,
+    optimizer_steps_of,
     vocabulary,
 )
+from perfdoctor.rules.internal import frozen_dataclass, longest_pass, traffic_kinds
 
 # PD303's thresholds.
 # min_share: what could be saved, of the step; that of a low finding (contracts.md), as the fix is one argument.
@@ -107,7 +105,7 @@ def gpu_optimizers_of(rank: Rank) -> Iterator[GpuOptimizer]:
     """Each class of optimizer that steps in the window, but for fused, compiled, and compute-bound ones."""
     trace = rank.trace
     range_name = np.append(trace.ranges.name, NONE)[rank.traffic.optimizer_step]
-    for code in occurring(range_name[rank.traffic.match_rows(OPTIMIZER)]).tolist():
+    for code in occurring(range_name[rank.traffic.match_rows(traffic_kinds.OPTIMIZER)]).tolist():
         found = _measure_optimizer(rank, np.flatnonzero(range_name == code), trace.strings[code])
         if found is not None:
             yield found
@@ -116,7 +114,7 @@ def gpu_optimizers_of(rank: Rank) -> Iterator[GpuOptimizer]:
 def _measure_optimizer(rank: Rank, launched: Int64Array, range_name: str) -> GpuOptimizer | None:
     """What the steps of one class of optimizer launched; None where a rule about passes does not fit it."""
     trace, gpu = rank.trace, rank.trace.gpu
-    is_update = rank.traffic.match_rows(OPTIMIZER)[launched]
+    is_update = rank.traffic.match_rows(traffic_kinds.OPTIMIZER)[launched]
     rows, other = launched[is_update], launched[~is_update & rank.in_window[launched]]
     time_ns = int(gpu.dur_ns[rows].sum())
     if not time_ns or gpu.dur_ns[other].sum() > time_ns:

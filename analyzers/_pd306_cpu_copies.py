@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.traffic_kinds import COPY_OPS
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._cpu_evidence import computing_ops, line_of, own_time_of, time_of_ops
 from perfdoctor.analyzers._pd205_attention import find_attentions
-from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation
+from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, optimizer_steps_of
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import traffic_kinds
 
 # Ops that move numbers themselves; the others of COPY_OPS call one of them.
 _MOVING = r"^aten::(copy_|cat|_cat|repeat_interleave|stack)$"
@@ -58,7 +57,7 @@ def _match_copies(rank: Rank) -> BoolArray:
     rows &= optimizer_steps_of(trace).around(ops.start_ns, ops.thread) < 0
     attentions = find_attentions(rank)
     rows &= ~iv.contains(iv.union(attentions.start_ns, attentions.end_ns), ops.start_ns)
-    copying = trace.match_rows(ops, COPY_OPS)
+    copying = trace.match_rows(ops, traffic_kinds.COPY_OPS)
     is_copy, is_needed = _any_around(rank, copying), _any_around(rank, trace.match_rows(ops, _NEEDED))
     return rows & is_copy & ~is_needed
 
@@ -75,7 +74,7 @@ def _any_around(rank: Rank, wanted: BoolArray) -> BoolArray:
 
 def _times_by_op(rank: Rank, rows: BoolArray) -> dict[str, int]:
     trace, ops, own_ns = rank.trace, rank.trace.ops, own_time_of(rank.trace)
-    copying = trace.match_rows(ops, COPY_OPS)
+    copying = trace.match_rows(ops, traffic_kinds.COPY_OPS)
     times: dict[str, int] = {}
     for row in np.flatnonzero(rows).tolist():
         outer = row

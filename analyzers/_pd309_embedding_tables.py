@@ -15,10 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, time_of_ops
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     BoolArray,
     Edit,
@@ -28,11 +25,14 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     captured_list,
+    captured_location,
     occurring,
+    optimizer_steps_of,
     scale_durations,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import frozen_dataclass
 
 _DENSE_BACKWARD = r"^aten::(embedding_dense_backward|_embedding_bag_dense_backward)$"
 _LOOKUP = r"^aten::(embedding|_embedding_bag\w*|embedding_bag)$"

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median_low
 
-from perfdoctor.analysis.communication.late_starts import start_apart, starts_late
-from perfdoctor.analysis.host.time_by_line import TimeAtLine
-from perfdoctor.analysis.timeline.phases import BACKWARD, OPTIMIZER
 from perfdoctor.analyzers._cpu_cores_of_ranks import does_equal_work
-from perfdoctor.rules import Finding, Fleet, LateRank, RankSummary
+from perfdoctor.rules import Finding, Fleet, LateRank, RankSummary, TimeAtLine
+from perfdoctor.rules.internal import phases, start_apart, starts_late
 
 # A finding that the other ranks have too explains the lateness only when it costs the late rank so many times as much.
 _MIN_COST_RATIO = 1.5
@@ -34,7 +32,7 @@ def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
     phase = late.find_excess_phase()
     if any(each.context.is_forward_only for each in fleet.summaries):
         return False
-    if late.once or not starts_late(late) or (phase is not None and phase[0] in (BACKWARD, OPTIMIZER)):
+    if late.once or not starts_late(late) or (phase is not None and phase[0] in (phases.BACKWARD, phases.OPTIMIZER)):
         return False
     return not lacks_core(fleet, late, lateness_ns)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.report.merge_findings import format_ranges
-from perfdoctor.rules import HOT_PATH, Evidence, Finding, LateRank, format_time
+from perfdoctor.rules import HOT_PATH, Evidence, Finding, LateRank, format_ranges, format_time
 
 # Clocks that differ by less are synchronized well enough.
 _MIN_CLOCK_DIFFERENCE_NS = 10_000_000

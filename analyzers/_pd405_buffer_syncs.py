@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     BoolArray,
     Edit,
@@ -22,6 +21,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import frozen_dataclass
 
 _FIRST_OPS = r"^(aten::flatten_dense_tensors|c10d::broadcast_)$"
 _BROADCAST_OP = r"^c10d::broadcast_$"

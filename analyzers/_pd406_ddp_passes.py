@@ -9,10 +9,9 @@ import re
 
 import numpy as np
 
-from perfdoctor.analysis.launching_ops import find_outermost_ops
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, vocabulary
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import find_outermost_ops, frozen_dataclass
 
 
 @frozen_dataclass(eq=False)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
 from perfdoctor.analyzers._captured_parallel import captured_fsdp_of
 from perfdoctor.rules import (
     BoolArray,
@@ -17,11 +16,12 @@ from perfdoctor.rules import (
     RankSummary,
     captured_list,
     captured_part,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
+from perfdoctor.rules.internal import phases
 
-_GATHER, _REDUCTION = (COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter"))
+_GATHER, _REDUCTION = (vocabulary.COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter"))
 # A step with fewer of them has one unit, or nearly: there is nothing to fetch ahead.
 LEAST_GATHERS = 4
 # As in PD402: a part of each pass, its first unit, is always exposed.
@@ -73,7 +73,9 @@ def find_exposed_gathers(rank: RankSummary, waiting: Intervals) -> ExposedGather
         iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), exposed)
         for rows in (later[~is_backward], later[is_backward])
     ]
-    work_ns = sum(table.phase_ns.get(phase, 0) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE))
+    work_ns = sum(
+        table.phase_ns.get(phase, 0) for phase in (phases.FORWARD, phases.BACKWARD, phases.OPTIMIZER, phases.COMPUTE)
+    )
     overlapped_ns = sum(total.running_ns - total.exposed_ns for total in table.totals)
     return ExposedGathers(by_pass[0], by_pass[1], per_step, max(work_ns - overlapped_ns, 0))
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.rules import Intervals, Rank, SourceLocation, captured_list, vocabulary
+from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_list, captured_location, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.model import Trace
 
 ANOMALY, GRADCHECK, DETERMINISTIC = "anomaly detection", "gradcheck", "deterministic algorithms"
 # Where a switch is on in fewer steps, it is no leftover: somebody looks at a step now and then.

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.rules import NONE, Rank, SourceLocation, captured_list
+from perfdoctor.rules import NONE, Rank, SourceLocation, captured_list, captured_location
 
 # The layers that a batch meets first, and the argument that it is.
 _LAYERS = r"^aten::(conv[123]d|linear|addmm|embedding|lstm|gru)$"

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import StepTimes, captured_step_times
 from perfdoctor.rules import Rank, captured_list, captured_part
+from perfdoctor.rules.internal import StepTimes, captured_step_times
 
 # Of the smallest pages; a batch from a worker lies in fresh shared memory.
 _PAGE_BYTES = 4096

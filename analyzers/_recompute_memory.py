@@ -6,8 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, UnusableInputsError
-from perfdoctor.rules import NONE, Intervals, Trace, distinct_rows
+from perfdoctor.rules import NONE, Intervals, RecordedInputs, Trace, UnusableInputsError, distinct_rows
 from perfdoctor.rules import intervals as iv
 
 # Ops that make no tensor, or another view of one: their inputs are counted where they are read.

@@ -14,15 +14,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.forward_ops import forward_ops_of
-from perfdoctor.analysis.host.locations import find_locations
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, most_common_location
+from perfdoctor.rules import (
+    NONE,
+    BoolArray,
+    Int64Array,
+    Intervals,
+    Rank,
+    SourceLocation,
+    Trace,
+    most_common_location,
+    nesting,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray
-from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.model import Trace
+from perfdoctor.rules.internal import find_locations, forward_ops_of, frozen_dataclass
 
 # A pass of fewer nodes is no pass through a model: a metric, an auxiliary loss that is only logged.
 MIN_NODES = 10

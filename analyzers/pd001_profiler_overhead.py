@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_step_times
-from perfdoctor.analysis.step_times import compare_windows, cpu_time_ratio, is_shared_throughout
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules.internal import captured_step_times, compare_windows, cpu_time_ratio, is_shared_throughout
 
 
 class ProfilerOverhead(RankAnalyzer):

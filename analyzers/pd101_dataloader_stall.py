@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
@@ -28,6 +27,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    captured_loader,
     count_recurrence,
     find_worker_starts,
     find_worker_startups,

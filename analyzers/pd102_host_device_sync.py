@@ -10,7 +10,6 @@ import numpy as np
 
 from perfdoctor.analyzers._pd102_advice import advise_on_cause, name_cause
 from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -28,6 +27,7 @@ from perfdoctor.rules import (
     remove_waits,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import frozen_dataclass
 
 # Lines are looked up for so many calls, for time's sake: these show which lines there are.
 _MOST_CALLS = 4096

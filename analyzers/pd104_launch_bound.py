@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of, framework_time, ops_of_program
-from perfdoctor.analysis.timeline.starvation import StarvationRoot
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, find_busiest_line
 from perfdoctor.analyzers._pd104_cpu_advice import (
     CellLoop,
@@ -38,7 +36,7 @@ from perfdoctor.rules import (
     shorten_launches,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.advice.programs import MOSTLY
+from perfdoctor.rules.internal import MOSTLY, StarvationRoot, cpu_zeroing_of, framework_time, ops_of_program
 
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2

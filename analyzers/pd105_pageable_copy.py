@@ -7,14 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analysis.host.host_copies import (
-    HostCopies,
-    group_by_location,
-    host_copies,
-    pinned_bytes_per_s,
-    time_lost_by_copies,
-)
-from perfdoctor.analysis.host.host_made_tensors import select_host_made_tensors
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -30,12 +22,20 @@ from perfdoctor.rules import (
     SourceLocation,
     advise,
     captured_list,
+    copy_kinds_of,
     remove_blocking,
     set_durations,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.vocabulary import DTOH, HTOD, PAGEABLE
+from perfdoctor.rules.internal import (
+    HostCopies,
+    group_by_location,
+    host_copies,
+    pinned_bytes_per_s,
+    select_host_made_tensors,
+    time_lost_by_copies,
+)
 
 
 class PageableCopy(RankAnalyzer):
@@ -86,8 +86,8 @@ class PageableCopy(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each direction and line whose copies cost at least `min_share` of the step."""
         kinds = copy_kinds_of(rank.trace)
-        for direction in (HTOD, DTOH):
-            pageable = host_copies(rank.trace, rank.window, kinds.matches(direction, PAGEABLE))
+        for direction in (vocabulary.HTOD, vocabulary.DTOH):
+            pageable = host_copies(rank.trace, rank.window, kinds.matches(direction, vocabulary.PAGEABLE))
             large = pageable.select(rank.trace.gpu.bytes[pageable.rows] > self.settings["min_bytes"])
             host_made, by_factory = select_host_made_tensors(
                 rank.trace, rank.steps, rank.loader_waits.intervals, large, self.settings["min_bytes"]
@@ -95,7 +95,7 @@ class PageableCopy(RankAnalyzer):
             # What could have been made on the device needs no pinning: PD106 reports it.
             copies = large.select(~np.isin(large.rows, host_made.rows[by_factory]))
             for location, at_line in group_by_location(rank.locations, copies):
-                yield from self._check_copies(rank, at_line, location, to_device=direction == HTOD)
+                yield from self._check_copies(rank, at_line, location, to_device=direction == vocabulary.HTOD)
 
     def _check_copies(
         self, rank: Rank, copies: HostCopies, location: SourceLocation | None, *, to_device: bool

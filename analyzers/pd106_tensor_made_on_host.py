@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analysis.host.host_copies import HostCopies, group_by_location, host_copies, time_lost_by_copies
-from perfdoctor.analysis.host.host_made_tensors import copy_bytes, select_host_made_tensors
 from perfdoctor.rules import (
     CallRows,
     Claim,
@@ -19,13 +17,21 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     advise,
+    copy_kinds_of,
     format_per_step,
     remove_blocking,
     remove_items,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.vocabulary import HOST, HTOD, PAGEABLE
+from perfdoctor.rules.internal import (
+    HostCopies,
+    copy_bytes,
+    group_by_location,
+    host_copies,
+    select_host_made_tensors,
+    time_lost_by_copies,
+)
 
 
 class TensorMadeOnHost(RankAnalyzer):
@@ -74,7 +80,7 @@ class TensorMadeOnHost(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each kind of maker and line whose copies cost at least `min_share` of the step."""
         # AMD's traces say "Host", whichever memory it was.
-        from_host = copy_kinds_of(rank.trace).matches(HTOD, PAGEABLE, HOST)
+        from_host = copy_kinds_of(rank.trace).matches(vocabulary.HTOD, vocabulary.PAGEABLE, vocabulary.HOST)
         copies, by_factory = select_host_made_tensors(
             rank.trace,
             rank.steps,

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_steps
 from perfdoctor.rules import (
     Claim,
     Edit,
@@ -15,6 +14,8 @@ from perfdoctor.rules import (
     Finding,
     Int64Array,
     Intervals,
+    Ops,
+    Ranges,
     Rank,
     RankAnalyzer,
     Saving,
@@ -27,7 +28,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.model import Ops, Ranges
+from perfdoctor.rules.internal import captured_steps
 
 
 class CompileTime(NamedTuple):

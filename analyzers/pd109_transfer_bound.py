@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analysis.host.host_copies import host_copies
-from perfdoctor.analysis.host.host_made_tensors import select_host_made_tensors
-from perfdoctor.analysis.kernels.traffic_kinds import COPY
-from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies, is_sent_back
 from perfdoctor.analyzers._pd109_texts import Purpose, advice_for, find_purpose
 from perfdoctor.rules import (
     BoolArray,
@@ -19,12 +15,21 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    copy_kinds_of,
     remove_items,
     scale_durations,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.rules.internal import (
+    CopyGroup,
+    copy_limit_bytes_per_s,
+    group_copies,
+    host_copies,
+    is_sent_back,
+    select_host_made_tensors,
+    traffic_kinds,
+)
 
 # PD106's `batch_bytes`: larger tensors are batches.
 _MIB = 1 << 20
@@ -140,7 +145,7 @@ def _match_other_rules(rank: Rank) -> BoolArray:
     trace, kinds = rank.trace, copy_kinds_of(rank.trace)
     linked = trace.gpu.call >= 0
     result: BoolArray = (kinds.host_memory == vocabulary.PAGEABLE) & kinds.with_host & linked
-    result |= rank.traffic.match_rows(COPY) & ~rank.traffic.is_compiled
+    result |= rank.traffic.match_rows(traffic_kinds.COPY) & ~rank.traffic.is_compiled
     from_host = kinds.matches(vocabulary.HTOD, vocabulary.HOST)
     if from_host.any():
         copies, by_factory = select_host_made_tensors(

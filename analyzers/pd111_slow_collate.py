@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_loader_model import model_loader
 from perfdoctor.analyzers._pd101_shared_cores import measure_shared_cores
@@ -19,6 +18,7 @@ from perfdoctor.rules import (
     Finding,
     Rank,
     RankAnalyzer,
+    captured_loader,
     count_recurrence,
     find_worker_starts,
     find_worker_startups,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd112_restarts import Restarts, captured_restarts, find_restarts, measure_excess
@@ -19,6 +18,7 @@ from perfdoctor.rules import (
     Saving,
     advise,
     captured_list,
+    captured_loader,
     count_recurrence,
     is_rare,
     remove_cpu_time,

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from perfdoctor.analysis.captured_facts import captured_loader
-from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
-from perfdoctor.rules import Claim, Evidence, Finding, Intervals, Rank, RankAnalyzer, Saving, captured_part
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_loader,
+    captured_location,
+    captured_part,
+)
 from perfdoctor.rules import intervals as iv
 
 

@@ -6,10 +6,19 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoctor.analysis.captured_facts import captured_step_times
-from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_list, captured_part
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_list,
+    captured_location,
+    captured_part,
+)
+from perfdoctor.rules.internal import captured_step_times
 
 # A thread that computes, on a core of its own, runs for nearly all of its time.
 _MIN_RUNNING = 0.8

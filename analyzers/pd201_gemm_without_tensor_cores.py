@@ -19,8 +19,8 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     is_tf32_allowed,
 )
 from perfdoctor.analyzers._pd201_float32_traffic import find_float32_traffic, halve_traffic
-from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Rank, advise, top_kernels
-from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy, find_tensor_core_kernels
+from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Rank, advise, find_tensor_core_kernels, top_kernels
+from perfdoctor.rules.internal import MatrixCategory, Remedy
 
 _HALF_TYPES = ("fp16", "bf16")
 # By the name of the remedy the situation in the table of advice.

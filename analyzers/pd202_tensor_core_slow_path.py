@@ -8,13 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.gpu.gemm_alignment import (
-    PAD_MULTIPLE,
-    GemmDimension,
-    access_width_fraction,
-    misaligned_dimensions,
-    pad_dimension,
-)
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -25,11 +18,20 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     advise,
+    find_tensor_core_kernels,
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.kernel_ranges import catch_up
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, exclude_small_products, find_tensor_core_kernels
+from perfdoctor.rules.internal import (
+    MIN_TIME_NS,
+    PAD_MULTIPLE,
+    GemmDimension,
+    access_width_fraction,
+    catch_up,
+    exclude_small_products,
+    misaligned_dimensions,
+    pad_dimension,
+)
 
 # Ops that multiply batches of matrices: in most models that is attention.
 _BATCHED_OPS = ("Bmm", "bmm", "matmul", "einsum", "baddbmm")

@@ -16,7 +16,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     is_tf32_allowed,
 )
 from perfdoctor.rules import Rank, advise
-from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy
+from perfdoctor.rules.internal import MatrixCategory, Remedy
 
 # By the name of the remedy, or by what is so already, the situation in the table of advice.
 _SITUATIONS: Mapping[str | None, str] = MappingProxyType(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
 from perfdoctor.rules import (
     BoolArray,
@@ -24,8 +23,7 @@ from perfdoctor.rules import (
     top_op,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.kernel_ranges import DurationRange, apply_remedy
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy
+from perfdoctor.rules.internal import MIN_TIME_NS, DurationRange, Remedy, apply_remedy, match_op_names
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"

@@ -33,8 +33,7 @@ from perfdoctor.rules import (
     top_kernels,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.kernel_ranges import apply_remedy
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS
+from perfdoctor.rules.internal import MIN_TIME_NS, apply_remedy
 
 # A frame of a module's call, such as "nn.Module: BertSelfAttention_3": its class, and which of its instances.
 _MODULE_FRAME = r"^nn\.Module: "

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
 from perfdoctor.rules import (
+    SHORTEST_KERNEL_NS,
     BoolArray,
     Claim,
     Evidence,
@@ -18,10 +18,11 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     advise,
+    find_matrix_kernels,
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_matrix_kernels
+from perfdoctor.rules.internal import MIN_TIME_NS
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 # A product whose maths and traffic take at most twice the shortest time of a kernel is bound by neither.

@@ -18,11 +18,11 @@ from perfdoctor.rules import (
     RankAnalyzer,
     advise,
     distinct,
+    find_tensor_core_kernels,
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.kernel_ranges import catch_up
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_tensor_core_kernels
+from perfdoctor.rules.internal import MIN_TIME_NS, catch_up
 
 _SM_NUMBER = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with matrix instructions of their own

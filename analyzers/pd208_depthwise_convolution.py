@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, top_kernels, top_op
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_matrix_kernels
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    advise,
+    find_matrix_kernels,
+    top_kernels,
+    top_op,
+)
+from perfdoctor.rules.internal import MIN_TIME_NS
 
 
 class DepthwiseConvolution(RankAnalyzer):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.kernels.traffic_kinds import LAYOUT
 from perfdoctor.rules import (
     Advice,
     Claim,
@@ -23,6 +22,7 @@ from perfdoctor.rules import (
     remove_items,
     top_kernels,
 )
+from perfdoctor.rules.internal import traffic_kinds
 
 _BATCH_AND_CHANNELS = 2  # dimensions of an image that are not spatial
 
@@ -72,7 +72,7 @@ class LayoutConversion(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when layout copies take at least `min_share` of the step."""
-        copies = rank.kernels.where(rank.traffic.match_rows(LAYOUT))
+        copies = rank.kernels.where(rank.traffic.match_rows(traffic_kinds.LAYOUT))
         time = copies.time
         cost_ns = rank.per_step(intervals.total(time))
         if not cost_ns or not self.exceeds_min_share(rank, cost_ns):

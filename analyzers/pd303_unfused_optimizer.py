@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoctor.analysis.host.cpu_ops import CpuOptimizer, cpu_optimizers_of
-from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._pd303_cpu_optimizers import (
     FUSED_ALREADY,
     Remaining,
@@ -30,14 +28,16 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    UnprofiledTime,
     advise,
+    captured_location,
     fuse,
     intervals,
     top_kernels,
     vocabulary,
     yes_or_no,
 )
-from perfdoctor.savings.unprofiled_time import UnprofiledTime
+from perfdoctor.rules.internal import CpuOptimizer, cpu_optimizers_of
 
 # How many of the longest passes one fused pass takes: at worst, as expected, at best. The longest of Adam's (addcdiv)
 # moves 16 bytes a float32 parameter, that of SGD with momentum 12; fused steps move 28 and 20. At worst they reach 70 %

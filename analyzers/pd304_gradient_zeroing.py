@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of
-from perfdoctor.analysis.kernels.traffic_kinds import ZEROING
-from perfdoctor.analysis.launching_ops import launching_op_names, launching_ranges, match_launching_ops, match_op_names
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -28,6 +25,14 @@ from perfdoctor.rules import (
     remove_cpu_time,
     remove_items,
     vocabulary,
+)
+from perfdoctor.rules.internal import (
+    cpu_zeroing_of,
+    launching_op_names,
+    launching_ranges,
+    match_launching_ops,
+    match_op_names,
+    traffic_kinds,
 )
 
 # How long `zero_grad` takes with nothing to do, of its time with fills: 0.56 of 9.6 ms for 161 parameters, where a
@@ -88,7 +93,7 @@ class GradientZeroing(RankAnalyzer):
         yield from self._analyze_on_cpu(rank) if rank.device_kind == "cpu" else self._analyze_on_gpu(rank)
 
     def _analyze_on_gpu(self, rank: Rank) -> Iterator[Finding]:
-        fills = rank.traffic.match_rows(ZEROING)
+        fills = rank.traffic.match_rows(traffic_kinds.ZEROING)
         additions = _match_additions(rank, int(fills.sum()))
         busy, waits = rank.time_in_window(fills | additions), _waits_between_fills(rank, fills)
         is_starved = intervals.total(waits) > intervals.total(busy)

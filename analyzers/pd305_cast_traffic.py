@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST
 from perfdoctor.rules import (
     Claim,
     Context,
@@ -21,6 +20,7 @@ from perfdoctor.rules import (
     remove_items,
     vocabulary,
 )
+from perfdoctor.rules.internal import traffic_kinds
 
 
 class CastTraffic(RankAnalyzer):
@@ -67,7 +67,7 @@ class CastTraffic(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when casts of weights take at least `min_share` of the step."""
-        casts = rank.kernels.where(rank.traffic.match_rows(WEIGHT_CAST))
+        casts = rank.kernels.where(rank.traffic.match_rows(traffic_kinds.WEIGHT_CAST))
         time = casts.time
         cost_ns, cast_count = rank.per_step(intervals.total(time)), rank.count_per_step(len(casts))
         if cast_count < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost_ns):

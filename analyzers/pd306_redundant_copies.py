@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.traffic_kinds import COPY, COPY_OPS
-from perfdoctor.analysis.launching_ops import find_outermost_ops
 from perfdoctor.analyzers._pd306_cpu_copies import find_cpu_copies
 from perfdoctor.rules import (
     NONE,
@@ -27,6 +25,7 @@ from perfdoctor.rules import (
     remove_items,
     top_kernels,
 )
+from perfdoctor.rules.internal import find_outermost_ops, traffic_kinds
 
 _MAX_OPS_SHOWN = 3
 
@@ -98,7 +97,9 @@ class RedundantCopies(RankAnalyzer):
         )
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
-        copies = (rank.kernels | rank.copies).where(rank.traffic.match_rows(COPY) & ~rank.traffic.is_compiled)
+        copies = (rank.kernels | rank.copies).where(
+            rank.traffic.match_rows(traffic_kinds.COPY) & ~rank.traffic.is_compiled
+        )
         time = copies.time
         cost_ns = rank.per_step(intervals.total(time))
         if not cost_ns or not self.exceeds_min_share(rank, cost_ns):
@@ -140,7 +141,9 @@ class _CopyingOp(NamedTuple):
 def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[_CopyingOp]:
     """The ops that launched some copies (rows of `Trace.gpu`), costliest first."""
     ops, op = trace.ops, trace.gpu.op[rows]
-    copying, around = find_outermost_ops(trace, op, lambda name: name == "aten::copy_" or bool(COPY_OPS.search(name)))
+    copying, around = find_outermost_ops(
+        trace, op, lambda name: name == "aten::copy_" or bool(traffic_kinds.COPY_OPS.search(name))
+    )
     copying = np.where(copying >= 0, copying, op)
     copier, caller = ops.name[copying], np.where((around >= 0) & (around != copying), ops.name[around], NONE)
     kind, first = distinct_rows((copier, caller), len(trace.strings))

@@ -8,12 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._recompute_memory import bound_recomputed_bytes
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.report.slice_facts import format_bytes
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -26,12 +22,14 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     Trace,
+    captured_location,
     captured_part,
+    format_bytes,
     remove_sections,
     yes_or_no,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.steps import find_steps
+from perfdoctor.rules.internal import RecomputedSections, find_steps, frozen_dataclass, recomputed_sections_of
 
 # What computing again takes and would not come back: the forward pass then records the graph itself.
 _LOW_SHARE = 0.75

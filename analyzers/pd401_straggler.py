@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
 from perfdoctor.analyzers._pd401_causes import (
     enter_apart,
@@ -36,6 +35,7 @@ from perfdoctor.rules import (
     advise,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import DOMINANT_SHARE
 
 # By the phase that a late rank spends more time in: how a title names it, and the rules whose findings explain it.
 _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(

@@ -8,12 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collectives import CollectiveTotal
-from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
 from perfdoctor.analyzers._captured_parallel import captured_ddp_of
 from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
 from perfdoctor.analyzers._pd411_gathers import told_by_prefetch
-from perfdoctor.report.slice_facts import format_rate
 from perfdoctor.rules import (
     Claim,
     CollectiveTable,
@@ -27,10 +24,12 @@ from perfdoctor.rules import (
     Saving,
     advise,
     captured_list,
+    format_rate,
     format_time,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
+from perfdoctor.rules.internal import CollectiveTotal, phases
 
 # A smaller overlap share rounds to 0 %.
 _MIN_OVERLAP_SHARE = 0.005
@@ -218,7 +217,7 @@ def _describe_outputs(table: CollectiveTable, outputs: Int64Array) -> str:
 
 def _find_gathered_outputs(rank: RankSummary, table: CollectiveTable) -> Int64Array:
     """The rows of collectives of a forward pass that put together the output that its ranks have in parts."""
-    kinds = [COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter", "all_reduce")]
+    kinds = [vocabulary.COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter", "all_reduce")]
     rows = np.flatnonzero(table.in_window & np.isin(table.kind, kinds))
     if not rank.context.is_forward_only or len(rows) < _LEAST_EXCHANGES:
         return rows[:0]
@@ -252,6 +251,10 @@ def _hideable_ns(table: CollectiveTable) -> int:
     exposed_kinds = {total.kind for total in table.totals if total.exposed_ns}
     work_ns = table.phase_ns
     overlapped_ns = sum(total.running_ns - total.exposed_ns for total in table.totals)
-    if exposed_kinds <= _GRADIENT_KINDS and work_ns.get(BACKWARD):
-        return max(work_ns[BACKWARD] - overlapped_ns, 0)
-    return max(sum(work_ns.get(phase, 0) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)) - overlapped_ns, 0)
+    if exposed_kinds <= _GRADIENT_KINDS and work_ns.get(phases.BACKWARD):
+        return max(work_ns[phases.BACKWARD] - overlapped_ns, 0)
+    return max(
+        sum(work_ns.get(phase, 0) for phase in (phases.FORWARD, phases.BACKWARD, phases.OPTIMIZER, phases.COMPUTE))
+        - overlapped_ns,
+        0,
+    )

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analyzers._captured_parallel import ddp_constructor_of
 from perfdoctor.rules import (
     BoolArray,
@@ -21,9 +20,10 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     advise,
+    bus_bytes,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # The size of DistributedDataParallel's buckets by default (bucket_cap_mb=25).
 _BUCKET_BYTES = 25 << 20
@@ -31,7 +31,7 @@ _BUCKET_BYTES = 25 << 20
 _LARGE_FACTOR = 8
 # The kinds that can be sent in buckets.
 _BUCKETABLE_KINDS = np.array(
-    [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")]
+    [vocabulary.COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")]
 )
 
 
@@ -125,7 +125,7 @@ class SmallCollectives(FleetAnalyzer):
             return
         step_mb = int(table.bytes[small].sum() / max(rank.steps.count, 1)) / 1e6
         large = alike & (table.bytes >= _LARGE_FACTOR * self.settings["max_bytes"])
-        name = COLLECTIVE_KINDS[int(table.kind[small][0])]
+        name = vocabulary.COLLECTIVE_KINDS[int(table.kind[small][0])]
         advice = advise(_SITUATIONS[name], rank.context, collective=name)
         # Collectives that layers wait for one by one cannot be put together, so buckets promise nothing for them.
         remaining = None if advice.code is None else _remaining_share(table, small, large)

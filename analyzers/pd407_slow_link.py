@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
-from perfdoctor.gpu import find_device
-from perfdoctor.gpu.devices import vendor_of
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -25,10 +22,13 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     advise,
+    bus_bytes,
     captured_part,
+    find_device,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
+from perfdoctor.rules.internal import vendor_of
 
 # These keep NCCL from peer-to-peer access, InfiniBand and shared memory; those choose what it would choose by itself.
 _SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NVLS_DISABLE")
@@ -199,13 +199,13 @@ class SlowLink(FleetAnalyzer):
             claim=Claim(transferring, rank=rank.rank),
             confidence=0.7,
             evidence=(
-                Evidence("kind of collective", COLLECTIVE_KINDS[group.kind]),
+                Evidence("kind of collective", vocabulary.COLLECTIVE_KINDS[group.kind]),
                 Evidence("large collectives, all members known", len(group.rows), "count"),
                 Evidence("bus bandwidth reached, median", round(group.bytes_per_s / 1e9, 2), "GB/s"),
                 Evidence(f"compared with {compared}", round(attainable / 1e9, 2), "GB/s"),
                 *(Evidence(name, value) for name, value in forced.items()),
             ),
-            subject=f"{COLLECTIVE_KINDS[group.kind]} {group.group}",
+            subject=f"{vocabulary.COLLECTIVE_KINDS[group.kind]} {group.group}",
         )
 
 

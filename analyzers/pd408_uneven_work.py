@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from perfdoctor.analysis.communication.rank_waits import exposed_wait_of, find_longest_waiter
-from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
 from perfdoctor.rules import (
     Claim,
     CollectiveTable,
@@ -21,8 +19,11 @@ from perfdoctor.rules import (
     advise,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import exposed_wait_of, find_longest_waiter, phases
 
-_COMPUTING_PHASES = [PHASES.index(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)]
+_COMPUTING_PHASES = [
+    phases.PHASES.index(phase) for phase in (phases.FORWARD, phases.BACKWARD, phases.OPTIMIZER, phases.COMPUTE)
+]
 
 
 class UnevenWork(FleetAnalyzer):

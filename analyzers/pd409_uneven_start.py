@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoctor.analysis.communication.late_starts import lateness_by_start
-from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
 from perfdoctor.analyzers._pd401_causes import (
     enter_apart,
@@ -31,6 +29,7 @@ from perfdoctor.rules import (
     format_time,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import DOMINANT_SHARE, lateness_by_start
 
 # These know what to change on the late rank: what they say is the finding, and the waiting is reported inside it.
 _OWNERS = ("PD101", "PD110", "PD111", "PD112", "PD113", "PD515")

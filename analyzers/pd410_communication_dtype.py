@@ -20,13 +20,13 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     advise,
+    vocabulary,
     yes_or_no,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # These reduce gradients in data-parallel training.
-_KINDS = [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter")]
+_KINDS = [vocabulary.COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter")]
 _OF_DATA = frozenset({"DDP", "FSDP", "ZeRO", "DeepSpeed", "Megatron", "data parallel"})
 # Hooks that send less than float32 already.
 _COMPRESSING = ("fp16", "bf16", "powerSGD", "powersgd", "quantiz")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -20,6 +19,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_list,
+    captured_location,
     remove_items,
     vocabulary,
 )

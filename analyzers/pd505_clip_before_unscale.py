@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoctor.analysis.host.locations import captured_location
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_list, captured_part
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_list,
+    captured_location,
+    captured_part,
+)
 
 
 class ClipBeforeUnscale(RankAnalyzer):

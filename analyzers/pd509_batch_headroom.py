@@ -8,8 +8,7 @@ from dataclasses import replace
 from perfdoctor.analyzers._batch_scaling import BatchScaling, scale_batch
 from perfdoctor.analyzers._memory_headroom import Memory, captured_world_size, read_memory
 from perfdoctor.analyzers._pd509_samples import Samples, find_samples
-from perfdoctor.report.slice_facts import format_bytes
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, format_bytes
 from perfdoctor.rules import intervals as iv
 
 # Of a batch up to this many times as large the most that can be saved is asked: farther the line through one and two

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_part
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_location, captured_part
 from perfdoctor.rules import intervals as iv
 
 

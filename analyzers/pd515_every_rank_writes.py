@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.analyzers._host_pauses import SAVE, captured_int
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -20,7 +18,9 @@ from perfdoctor.rules import (
     SourceLocation,
     advise,
     captured_list,
+    captured_location,
     captured_part,
+    format_ranges,
     format_time,
 )
 

@@ -10,8 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from perfdoctor.analyzers._captured_parallel import ddp_constructor_of
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -21,8 +19,10 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     captured_list,
+    format_ranges,
     vocabulary,
 )
+from perfdoctor.rules.internal import frozen_dataclass
 
 _ALL_REDUCE = vocabulary.COLLECTIVE_KINDS.index("all_reduce")
 Checksums: TypeAlias = Mapping[str, int]

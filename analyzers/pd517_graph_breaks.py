@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import captured_location
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -17,6 +16,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     advise,
+    captured_location,
     captured_part,
     vocabulary,
 )

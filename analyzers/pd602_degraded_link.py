@@ -8,9 +8,18 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_gpus_under_load, last_share_of
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, scale_durations, vocabulary
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    copy_kinds_of,
+    scale_durations,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.copies import copy_kinds_of
 
 # Bytes a lane and direction moves in a second, by generation (PCI-SIG: transfer rate and encoding).
 _LANE_GB_PER_S: Mapping[int, float] = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})

@@ -6,15 +6,26 @@ docs/writing_rules.md explains cost, saving, claim, edit and upper bound with a 
 
 from __future__ import annotations
 
-from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
+from perfdoctor.analysis.captured_facts import captured_list, captured_loader, captured_part, yes_or_no
+from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
-from perfdoctor.analysis.host.loader_waits import find_worker_starts, find_worker_startups, find_worker_stops
-from perfdoctor.analysis.host.locations import SourceLocation, most_common_location
+from perfdoctor.analysis.host.loader_waits import (
+    LoaderWaits,
+    find_worker_starts,
+    find_worker_startups,
+    find_worker_stops,
+)
+from perfdoctor.analysis.host.locations import Locations, SourceLocation, captured_location, most_common_location
+from perfdoctor.analysis.host.time_by_line import TimeAtLine
+from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
+from perfdoctor.analysis.timeline.account import Account
+from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, match_blocking_calls
 from perfdoctor.analysis.timeline.pauses import PauseGroup, pausing_threads
 from perfdoctor.analysis.timeline.recurrence import (
     Recurrence,
@@ -23,14 +34,22 @@ from perfdoctor.analysis.timeline.recurrence import (
     median_step_ns,
     split_one_offs,
 )
+from perfdoctor.gpu import Device, classify_op, find_device
+from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
+from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, SHORTEST_KERNEL_NS, KernelBounds
+from perfdoctor.gpu.roofline.op_cost import OpCost
+from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import HOT_PATH, Evidence, Finding, FindingScope
+from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.report.slice_facts import format_bytes, format_rate
 from perfdoctor.rules.advice import Advice, advise
 from perfdoctor.rules.amounts import format_frequency, format_per_step, format_time
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
+from perfdoctor.rules.kernel_evidence import top_kernels, top_op
+from perfdoctor.rules.matrix_kernels import find_matrix_kernels, find_tensor_core_kernels
 from perfdoctor.rules.requirements import REQUIREMENTS
-from perfdoctor.rules.top_kernels import top_kernels, top_op
 from perfdoctor.savings.edits import (
     Edit,
     fuse,
@@ -47,27 +66,42 @@ from perfdoctor.savings.edits import (
     shorten_launches,
 )
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.savings.unprofiled_time import UnprofiledTime
+from perfdoctor.savings.what_if import Replay
 from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals, nesting
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.distinct import distinct, distinct_rows, occurring
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Calls, Frames, GpuItems, Ops, Ranges, Trace
+from perfdoctor.trace.tables.quantiles import quantiles
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
+from perfdoctor.trace.tables.steps import Steps
 
 __all__ = [
+    "BANDWIDTH",
+    "COMPUTE",
     "HOT_PATH",
+    "KERNEL",
+    "LATENCY",
+    "MEMCPY",
+    "MEMSET",
     "NONE",
     "REQUIREMENTS",
+    "SHORTEST_KERNEL_NS",
+    "Account",
     "Activity",
     "Advice",
     "Analyzer",
     "BoolArray",
     "CallQuery",
     "CallRows",
+    "Calls",
     "Claim",
     "CollectiveTable",
     "Context",
+    "Device",
     "Edit",
     "Evidence",
     "Finding",
@@ -75,49 +109,81 @@ __all__ = [
     "Fleet",
     "FleetAnalyzer",
     "FloatArray",
+    "Frames",
+    "GpuItems",
     "GpuQuery",
     "GpuRows",
     "HotPath",
+    "IdleGaps",
     "Int8Array",
     "Int32Array",
     "Int64Array",
     "Intervals",
+    "KernelBounds",
+    "KernelCosts",
     "LateRank",
+    "LoaderWaits",
+    "Locations",
     "MatchedCollectives",
+    "OpCost",
     "OpQuery",
     "OpRows",
+    "Ops",
     "PauseGroup",
+    "Ranges",
     "Rank",
     "RankAnalyzer",
     "RankSummary",
+    "RecordedInputs",
     "Recurrence",
+    "Replay",
     "Run",
     "Saving",
     "SourceLocation",
+    "Steps",
+    "TensorInput",
+    "TimeAtLine",
     "Trace",
+    "UnprofiledTime",
+    "UnusableInputsError",
     "activity_kinds",
     "advise",
+    "bus_bytes",
     "captured_list",
+    "captured_loader",
+    "captured_location",
     "captured_part",
+    "classify_op",
+    "copy_kinds_of",
+    "cost_of_op",
     "count_recurrence",
     "distinct",
     "distinct_rows",
+    "find_device",
     "find_hot_path",
+    "find_matrix_kernels",
     "find_pause_path",
+    "find_tensor_core_kernels",
     "find_worker_starts",
     "find_worker_startups",
     "find_worker_stops",
+    "format_bytes",
     "format_frequency",
     "format_per_step",
+    "format_ranges",
+    "format_rate",
     "format_time",
     "fuse",
     "intervals",
     "is_rare",
+    "match_blocking_calls",
     "median_step_ns",
     "most_common_location",
     "nesting",
     "occurring",
+    "optimizer_steps_of",
     "pausing_threads",
+    "quantiles",
     "remove_blocking",
     "remove_calls",
     "remove_cpu_time",

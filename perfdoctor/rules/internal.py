@@ -1,0 +1,106 @@
+"""What built-in rules need beyond `perfdoctor.rules`: no promise to anybody else, it changes from release to release.
+
+Each group says why it is not at the door. Import-linter lets rules import these two modules and nothing else.
+"""
+
+from __future__ import annotations
+
+# Rules of our own load with each analysis: this builds a class in a quarter of the time of `dataclasses.dataclass`.
+from perfdoctor.frozen_dataclass import frozen_dataclass
+
+# What `perfdoctor run` writes about windows and steps: its form follows the capture, not the rules.
+from perfdoctor.analysis.captured_facts import (
+    RunSteps,
+    StepTimes,
+    captured_median_ns,
+    captured_step_times,
+    captured_steps,
+)
+
+# Steps against each other and against those of a run without the profiler: the statistics of PD001 and PD003.
+from perfdoctor.analysis.step_times import (
+    Preemption,
+    compare_windows,
+    count_work,
+    cpu_time_ratio,
+    even_out_work,
+    find_preemption,
+    find_preemption_beside_run,
+    is_shared_throughout,
+)
+
+# Who waited for whom across ranks: parts of a `LateRank`'s diagnosis, each asked by the rules PD401 to PD409 alone.
+from perfdoctor.analysis.communication.collectives import CollectiveTotal
+from perfdoctor.analysis.communication.late_starts import lateness_by_start, start_apart, starts_late
+from perfdoctor.analysis.communication.rank_waits import exposed_wait_of, find_longest_waiter
+from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
+
+# Functions of a trace whose result a `Rank` keeps. Built-in rules ask them of the evidence window as well.
+from perfdoctor.analysis.forward_ops import forward_ops_of
+from perfdoctor.analysis.host.loader_waits import loader_waits_of
+from perfdoctor.analysis.host.locations import find_locations
+from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
+from perfdoctor.trace.tables.steps import find_steps
+
+# Which op launched what, row by row. At the door queries say it: `.launched_by`, `.launched_in`, `.outermost`.
+from perfdoctor.analysis.launching_ops import (
+    find_outermost_ops,
+    launching_op_names,
+    launching_ranges,
+    match_launching_ops,
+    match_op_names,
+)
+
+# Models of one situation, made for the rules of one family: programs on the CPU alone, copies, recomputed sections,
+# optimizers, starvation. Their values have the fields that those rules show.
+from perfdoctor.analysis.host.cpu_ops import (
+    CpuOptimizer,
+    cpu_optimizers_of,
+    cpu_zeroing_of,
+    framework_time,
+    ops_of_program,
+)
+from perfdoctor.analysis.host.host_copies import (
+    HostCopies,
+    group_by_location,
+    host_copies,
+    pinned_bytes_per_s,
+    time_lost_by_copies,
+)
+from perfdoctor.analysis.host.host_made_tensors import copy_bytes, select_host_made_tensors
+from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
+from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of
+from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies, is_sent_back
+from perfdoctor.analysis.timeline.starvation import StarvationRoot
+from perfdoctor.savings.apply_edits import lengthen_items
+
+# Numbers and names of classes in columns of a `Rank`; a class more is no change of the interface.
+from perfdoctor.analysis.kernels import traffic_kinds
+from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
+from perfdoctor.analysis.timeline import phases
+from perfdoctor.analysis.timeline.own_time import LOADER
+
+# How fast kernels of a library could be, from measured tables: new measurements change these, and their fields.
+from perfdoctor.gpu.devices import vendor_of
+from perfdoctor.gpu.gemm_alignment import (
+    PAD_MULTIPLE,
+    GemmDimension,
+    access_width_fraction,
+    misaligned_dimensions,
+    pad_dimension,
+)
+from perfdoctor.gpu.roofline.efficiencies import ANY
+from perfdoctor.rules.kernel_ranges import (
+    TRIPLE_TF32,
+    DurationRange,
+    apply_remedy,
+    at_least_shortest,
+    catch_up,
+    efficiencies_on,
+    peak_rate,
+    roof_times_ns,
+)
+from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy, exclude_small_products
+
+# The threshold of conditions in the table of advice, for a rule that asks the same itself.
+from perfdoctor.rules.advice.programs import MOSTLY
