@@ -7,33 +7,27 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.timeline.account import Account
+from perfdoctor.analysis_options import AnalysisOptions, Settings, check_device
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
-from perfdoctor.fleet.analyze_files import analyze_files
+from perfdoctor.fleet.analyze_files import analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.longest_rank import read_longest_rank
-from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
-from perfdoctor.gpu import find_device
-from perfdoctor.gpu.calibration import find_calibration
-from perfdoctor.gpu.device_table import read_table, user_devices_path
-from perfdoctor.gpu.devices import similar_names
 from perfdoctor.rank import Rank
 from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines
-from perfdoctor.report.report import TABLES
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
 from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
-from perfdoctor.rules.analyzer import Analyzer
 from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
@@ -201,7 +195,8 @@ class Report(BaseReport):
         applied = {outcome.rule for outcome in self.outcomes}
         rules = [rule for rule in registry.load_analyzers() if rule.rule in applied]
         # The rules once more: the findings of several ranks do not keep what time they claim on each.
-        again = pipeline.summarize_rank(rank, rules, self._table_source.options.settings, with_charts=True)
+        options = AnalysisOptions(settings=self._table_source.options.settings, charts=True)
+        again = pipeline.summarize_rank(rank, rules, options)
         return self if again.charts is None else replace(self, charts=replace(again.charts, rank=number))
 
     def table(self, what: str, by: str | None = None, *, rank: int | None = None) -> Table:
@@ -278,7 +273,7 @@ def analyze(
     device: str | None = None,
     rank: int | None = None,
     steps: slice | None = None,
-    settings: pipeline.Settings | None = None,
+    settings: Settings | None = None,
     jobs: int | None = None,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -311,18 +306,17 @@ def analyze(
         UsageError: A rule, setting or device name does not exist, the user's file of devices cannot be used, or `jobs`
             is below 1.
     """
-    return analyze_traces(
-        lambda: find_traces(as_list(paths)),
-        select=select,
-        ignore=ignore,
+    options = AnalysisOptions(
+        select=tuple(select),
+        ignore=tuple(ignore),
+        settings=settings or {},
         device=device,
         rank=rank,
-        steps=steps,
-        settings=settings,
+        steps=steps or slice(None),
         jobs=jobs,
         dask=dask,
-        progress=progress,
     )
+    return analyze_traces(find_traces(as_list(paths)), options, progress)
 
 
 def guide(
@@ -331,7 +325,7 @@ def guide(
     device: str | None = None,
     rank: int | None = None,
     steps: slice | None = None,
-    settings: pipeline.Settings | None = None,
+    settings: Settings | None = None,
 ) -> Guide:
     """The field guide for recordings of one program: `analyze(paths, ...).guide()`.
 
@@ -348,38 +342,11 @@ def guide(
     return analyze(paths, device=device, rank=rank, steps=steps, settings=settings).guide()
 
 
-def analyze_traces(
-    find: Callable[[], tuple[TraceFile, ...]],
-    *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    device: str | None = None,
-    rank: int | None = None,
-    steps: slice | None = None,
-    settings: pipeline.Settings | None = None,
-    jobs: int | None = None,
-    dask: str | None = None,
-    progress: Progress | None = None,
-    charts: bool = False,
-    tables: Collection[str] = TABLES,
-) -> Report:
-    """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right.
-
-    `charts` makes what a page draws at once, which spares reading a trace again for it; `tables` are those of
-    `Report.tables` that somebody will look at.
-    """
-    chosen = check_options(select, ignore, device, settings, jobs)
-    files = _choose_files(find(), rank)
-    options = AnalysisOptions(
-        settings=settings or {},
-        device=device,
-        steps=steps or slice(None),
-        rank=rank,
-        whole=len(files) == 1,
-        charts=charts,
-        tables=tables,
-    )
-    report = analyze_files(files, options, chosen, ProgressTracker(files, progress), jobs=jobs, dask=dask)
+def analyze_traces(found: Sequence[TraceFile], options: AnalysisOptions, progress: Progress | None = None) -> Report:
+    """The same as `analyze`, of traces that were found already."""
+    files = _choose_files(found, options.rank)
+    options = replace(options, is_only_rank=len(files) == 1)
+    [report] = analyze_jobs([files], options, progress)
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
@@ -390,19 +357,11 @@ def analyze_traces(
 
 
 def make_table(
-    find: Callable[[], tuple[TraceFile, ...]],
-    what: str,
-    by: str | None = None,
-    *,
-    device: str | None = None,
-    rank: int | None = None,
-    steps: slice | None = None,
-    settings: pipeline.Settings | None = None,
-    progress: Progress | None = None,
+    found: Sequence[TraceFile], what: str, by: str | None, options: AnalysisOptions, progress: Progress | None = None
 ) -> Table:
-    """A table of the traces that `find` returns: of the rank with the longest step, unless one is named.
+    """A table of traces: of the rank with the longest step, unless one is named; see `Report.table`.
 
-    No rule is applied, so that it takes less than `analyze`. The arguments are those of `analyze` and `Report.table`.
+    No rule is applied, so that it takes less than `analyze`.
 
     Raises:
         TraceError: The only file is missing or is no trace.
@@ -410,14 +369,12 @@ def make_table(
         UsageError: There is no such table, it cannot be grouped so, or an option is wrong.
     """
     by = check_table(what, by)
-    _check_device(device)
-    found = find()
-    files = _choose_files(found, rank)
-    options = AnalysisOptions(settings=settings or {}, device=device, steps=steps or slice(None), rank=rank)
+    check_device(options.device)
+    files = _choose_files(found, options.rank)
     compares, peers = what in COMPARING_RANKS and len(found) > 1, []
-    if compares and rank is not None:
+    if compares and options.rank is not None:
         peers = _TableSource(found, options).read_collectives()
-    visit = (lambda each: peers.append(each.collectives)) if compares and rank is None else None
+    visit = (lambda each: peers.append(each.collectives)) if compares and options.rank is None else None
     of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress), visit)
     table = build_table(of_rank, what, by, peers)
     return _as_table(replace(table, notes=(*notes, *table.notes)))
@@ -432,7 +389,7 @@ def _as_table(table: BaseTable) -> Table:
     return Table(**{field.name: getattr(table, field.name) for field in fields(table)})
 
 
-def _choose_files(files: tuple[TraceFile, ...], rank: int | None) -> tuple[TraceFile, ...]:
+def _choose_files(files: Sequence[TraceFile], rank: int | None) -> Sequence[TraceFile]:
     """The files of a rank, where several files say by their names which rank they are of."""
     if rank is not None and len(files) > 1:
         files = tuple(file for file in files if file.rank == rank)
@@ -443,30 +400,3 @@ def _choose_files(files: tuple[TraceFile, ...], rank: int | None) -> tuple[Trace
 
 def as_list(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-
-
-def check_options(
-    select: Iterable[str],
-    ignore: Iterable[str],
-    device: str | None,
-    settings: pipeline.Settings | None,
-    jobs: int | None,
-) -> Sequence[type[Analyzer]]:
-    """The rules that are chosen, once the options are known to be right; raises UsageError if one is not."""
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
-    analyzers = registry.load_analyzers()
-    pipeline.check_settings(settings or {}, analyzers)
-    chosen = registry.choose_analyzers(analyzers, select, ignore)
-    _check_device(device)
-    return chosen
-
-
-def _check_device(name: str | None) -> None:
-    """Raise UsageError if a device that the user names is not known, or if the user's file of devices is no table."""
-    read_table()  # before any rank is read: what fails later costs only that rank
-    if name is None or find_device(name) is not None or find_calibration(name) is not None:
-        return
-    near = " or ".join(f"'{each}'" for each in similar_names(name))
-    advice = f"did you mean {near}?" if near else f"add it to {user_devices_path()}"
-    raise UsageError(f"the device '{name}' is not in the table of devices; {advice}")

@@ -7,15 +7,14 @@ from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
 
-from perfdoctor import pipeline
-from perfdoctor.api import PathLike, as_list, check_options
+from perfdoctor.analysis_options import AnalysisOptions, Settings
+from perfdoctor.api import PathLike, as_list
 from perfdoctor.comparison.comparison import Comparison as BaseComparison
 from perfdoctor.comparison.comparison import compare_recordings
 from perfdoctor.comparison.inputs import find_inputs
 from perfdoctor.errors import UsageError
 from perfdoctor.fleet.analyze_files import analyze_jobs
-from perfdoctor.fleet.rank_tasks import AnalysisOptions
-from perfdoctor.fleet.read_progress import Progress, ProgressTracker
+from perfdoctor.fleet.read_progress import Progress
 from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
 
 __all__ = ["Comparison", "compare"]
@@ -69,7 +68,7 @@ def compare(
     ignore: Iterable[str] = (),
     device: str | None = None,
     steps: slice | None = None,
-    settings: pipeline.Settings | None = None,
+    settings: Settings | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -97,19 +96,20 @@ def compare(
         InputError: A report.json has another schema.
         UsageError: Both sides are the same file, or an option is wrong.
     """
-    chosen = check_options(select, ignore, device, settings, jobs)
     inputs = find_inputs(as_list(before), as_list(after))
-    files = [file for job in inputs.jobs for file in job]
+    if jobs is None and inputs.text_bytes < _MIN_TEXT_BYTES:
+        jobs = 1
     options = AnalysisOptions(
+        select=tuple(select),
+        ignore=tuple(ignore),
         settings=settings or {},
         device=device,
         steps=steps or slice(None),
-        whole=all(len(job) == 1 for job in inputs.jobs),
+        jobs=jobs,
+        is_only_rank=all(len(job) == 1 for job in inputs.jobs),
         breakdown=True,
     )
-    if jobs is None and inputs.text_bytes < _MIN_TEXT_BYTES:
-        jobs = 1
-    reports = analyze_jobs(inputs.jobs, options, chosen, ProgressTracker(files, progress), jobs=jobs)
+    reports = analyze_jobs(inputs.jobs, options, progress)
     if options.steps != slice(None) and not all(len(report.account[0].steps) for report in reports):
         raise UsageError("no steps are left to compare: a trace has none, or --steps names none of them")
     comparison = compare_recordings(*inputs.to_recordings(reports), version("perfdoctor"))

@@ -7,7 +7,7 @@ may come from third parties: a rule that fails in any way becomes finding PD901 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -17,7 +17,7 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_part
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
-from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
+from perfdoctor.analysis_options import AnalysisOptions, Settings
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import RankCharts
@@ -39,100 +39,61 @@ from perfdoctor.tables.report_tables import ReportTables, report_tables
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
-Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
-
-ACCOUNT_SETTINGS = "ACCOUNT"
-"""The settings of the account, which stand beside those of rules in `Settings`."""
+_DEFAULTS = AnalysisOptions()
 
 
 def diagnose_run(
-    run: Run,
-    analyzers: AnalyzerTypes,
-    settings: Settings | None = None,
-    missing: Iterable[TraceSummary] = (),
-    *,
-    with_breakdown: bool = False,
-    with_charts: bool = False,
-    tables: Collection[str] = TABLES,
+    run: Run, analyzers: AnalyzerTypes, options: AnalysisOptions = _DEFAULTS, missing: Iterable[TraceSummary] = ()
 ) -> Report:
-    """The Report on ranks that are all in this process.
-
-    Args:
-        run: The ranks.
-        analyzers: The rules to apply.
-        settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
-        missing: Ranks that could not be read.
-        with_breakdown: Whether the report says what the steps hold, for a comparison.
-        with_charts: Whether it has what the page draws.
-        tables: Which of `TABLES` it has.
+    """The Report on ranks that are all in this process; `missing` are those that could not be read.
 
     Raises:
-        UsageError: `settings` names a rule or threshold that does not exist.
+        UsageError: The settings name a threshold that a rule does not have.
     """
     analyzers = tuple(analyzers)
-    is_only_rank = len(run.ranks) == 1
+    options = replace(options, is_only_rank=len(run.ranks) == 1)
     by_rank: dict[int | None, list[Finding]] = {rank.rank: [] for rank in run.ranks}
     of_fleet: list[Finding] = []
     outcomes: list[Outcome] = []
     for rule in analyzers:
         if needs_all_ranks(rule):
-            found, outcome = run_rule(rule, run, settings)
+            found, outcome = run_rule(rule, run, options.settings)
             outcomes.append(outcome)
             for finding in found:
                 by_rank.get(finding.claim.rank, of_fleet).append(finding)
     rank_rules = [rule for rule in analyzers if not needs_all_ranks(rule)]
-    summaries = [
-        summarize_rank(
-            rank,
-            rank_rules,
-            settings,
-            known_findings=by_rank[rank.rank],
-            is_only_rank=is_only_rank,
-            with_breakdown=with_breakdown,
-            with_charts=with_charts,
-            tables=tables,
-        )
-        for rank in run.ranks
-    ]
+    summaries = [summarize_rank(rank, rank_rules, options, known_findings=by_rank[rank.rank]) for rank in run.ranks]
     return report_on_summaries(
-        map(from_rank, summaries), analyzers, settings, known_findings=of_fleet, outcomes=outcomes, missing=missing
+        map(from_rank, summaries), analyzers, options, known_findings=of_fleet, outcomes=outcomes, missing=missing
     )
 
 
 def summarize_rank(
     rank: Rank,
     analyzers: AnalyzerTypes = (),
-    settings: Settings | None = None,
+    options: AnalysisOptions = _DEFAULTS,
     *,
     known_findings: Sequence[Finding] = (),
-    is_only_rank: bool = False,
-    with_breakdown: bool = False,
-    with_charts: bool = False,
-    tables: Collection[str] = TABLES,
 ) -> RankSummary:
     """The summary of one rank with the findings of the rules on it. Pure.
 
     Args:
         rank: The rank.
         analyzers: The rules to apply; rules that compare ranks are left to `report_on_summaries`.
-        settings: Thresholds by rule id.
+        options: What the summary has, and thresholds.
         known_findings: Findings on this rank that exist already.
-        is_only_rank: Whether the report has no other rank. Then the summary keeps the intervals of account and claims,
-            which an annotated trace needs, and leaves out what only comparisons of ranks need.
-        with_breakdown: Whether to break down its steps, which takes a tenth of the time of an analysis.
-        with_charts: Whether to make what the page draws.
-        tables: Which of `TABLES` to make: all of them take a tenth of the time of an analysis, too.
     """
     findings, outcomes = list(known_findings), []
     run = Run((rank,))
     for rule in analyzers:
         if not issubclass(rule, FleetAnalyzer):
-            found, outcome = run_rule(rule, run, settings)
+            found, outcome = run_rule(rule, run, options.settings)
             findings += found
             outcomes.append(outcome)
     collectives = rank.collectives
-    priced = price_rank(rank, findings, shareable=None if is_only_rank else collectives.exposed)
+    priced = price_rank(rank, findings, shareable=None if options.is_only_rank else collectives.exposed)
+    is_whole = options.is_only_rank and not options.breakdown
     # Without collectives neither sizes nor FLOPs are missing: there is no other rank to compare with.
     alone = not len(collectives)
     flops = () if alone else rank.step_flops
@@ -141,12 +102,12 @@ def summarize_rank(
         trace=_summarize_trace(rank),
         steps=_summarize_steps(rank),
         timeline=rank.timeline,
-        account=rank.account if is_only_rank else replace(rank.account, parts={}),
+        account=rank.account if is_whole else replace(rank.account, parts={}),
         available_data=rank.available_data | {name for name, available in has.items() if available},
         cpu_wait_ns=rank.cpu_wait_ns,
         collectives=collectives,
-        host_time=() if is_only_rank else rank.host_time,
-        work_by_line=() if is_only_rank or alone else rank.work_by_line,
+        host_time=() if options.is_only_rank else rank.host_time,
+        work_by_line=() if options.is_only_rank or alone else rank.work_by_line,
         step_flops=np.array(flops, np.int64),
         half_precision_share=None if alone else rank.half_precision_share,
         facts=rank.facts,
@@ -155,9 +116,9 @@ def summarize_rank(
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
-        tables=report_tables(rank, tables),
-        breakdown=rank.breakdown if with_breakdown else None,
-        charts=charts_of(rank, findings) if with_charts else None,
+        tables=report_tables(rank, options.tables),
+        breakdown=rank.breakdown if options.breakdown else None,
+        charts=charts_of(rank, findings) if options.charts else None,
     )
 
 
@@ -174,7 +135,7 @@ def charts_of(rank: Rank, findings: Iterable[Finding] = ()) -> RankCharts:
 def report_on_summaries(
     parts: Iterable[FleetPart],
     analyzers: AnalyzerTypes,
-    settings: Settings | None = None,
+    options: AnalysisOptions = _DEFAULTS,
     *,
     known_findings: Iterable[Finding] = (),
     outcomes: Iterable[Outcome] = (),
@@ -186,7 +147,7 @@ def report_on_summaries(
         parts: The summaries, see `reduce_ranks`.
         analyzers: All rules: those that were applied to each rank and those that compare ranks, which run now. The
             outcomes have the same order.
-        settings: Thresholds by rule id.
+        options: Has the thresholds.
         known_findings: Findings about several ranks that exist already.
         outcomes: The outcomes of rules that ran on all ranks at once.
         missing: Ranks that could not be analysed.
@@ -198,7 +159,7 @@ def report_on_summaries(
     outcome_of = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
     for rule in analyzers:
         if issubclass(rule, FleetAnalyzer):
-            found, outcome_of[rule.rule] = run_rule(rule, fleet, settings)
+            found, outcome_of[rule.rule] = run_rule(rule, fleet, options.settings)
             of_fleet += found
     of_ranks = [finding for group in part.shared.values() for finding in group.merge()]
     shared = merge_findings(of_fleet)
@@ -264,38 +225,9 @@ def needs_all_ranks(analyzer: type[Analyzer]) -> bool:
     return not issubclass(analyzer, RankAnalyzer | FleetAnalyzer)
 
 
-def check_settings(settings: Settings, analyzers: AnalyzerTypes) -> None:
-    """Check that every rule and threshold in `settings` exists.
-
-    Raises:
-        UsageError: One does not exist, or a threshold of the account is out of range.
-    """
-    min_roof_share_of(settings)
-    known = {analyzer.rule: analyzer for analyzer in analyzers}
-    settings = {rule: thresholds for rule, thresholds in settings.items() if rule != ACCOUNT_SETTINGS}
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise UsageError(
-            f"settings name the rule '{unknown[0]}', which is not registered; `perfdoctor rules` lists them"
-        )
-    for rule, thresholds in settings.items():
-        known[rule](thresholds)
-
-
-def min_roof_share_of(settings: Settings) -> float:
-    """`Rank.min_roof_share` by the settings, which have it as {"ACCOUNT": {"min_roof_share": 0.4}}.
-
-    Raises:
-        UsageError: The account has no such threshold, or it is no share.
-    """
-    thresholds = settings.get(ACCOUNT_SETTINGS, {})
-    unknown = sorted(set(thresholds) - {"min_roof_share"})
-    if unknown:
-        raise UsageError(f"the account has no threshold '{unknown[0]}'; it has min_roof_share")
-    share = thresholds.get("min_roof_share", MIN_ROOF_SHARE)
-    if not 0 <= share <= 1:
-        raise UsageError(f"{ACCOUNT_SETTINGS}.min_roof_share is a share from 0 to 1, not {share}")
-    return share
+def runs_on_each_rank(analyzer: type[Analyzer]) -> bool:
+    """Whether an analyzer says anything of a rank whose process has no other."""
+    return not issubclass(analyzer, FleetAnalyzer) and not (needs_all_ranks(analyzer) and "ranks" in analyzer.needs)
 
 
 def run_rule(

@@ -25,11 +25,11 @@ from benchmarks.measure import PERFDOCTOR, measure_peak_bytes
 _MEASURE_RANK = """
 import json, pickle, sys, time
 from pathlib import Path
-from perfdoctor.rules import registry
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import AnalysisOptions, analyze_file, read_ranks
+from perfdoctor.fleet.rank_tasks import analyze_file, read_ranks
 file = TraceFile(Path(sys.argv[1]))
-options = AnalysisOptions(tuple(rule.rule for rule in registry.load_analyzers()), read_threads=1)
+options = AnalysisOptions(read_threads=1)
 analyze_file(file, options)
 start = time.process_time(); read_ranks(file, options); read_seconds = time.process_time() - start
 start = time.process_time(); summaries = analyze_file(file, options); all_seconds = time.process_time() - start

@@ -111,6 +111,7 @@ def analyze(
     config = load_config(select, ignore, settings, Path.cwd())
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
     from perfdoctor.cli.job_reports import put_out_jobs
     from perfdoctor.fleet.discover import find_traces
@@ -120,31 +121,32 @@ def analyze(
     put_out = ReportOutput(shown, output, rank, no_color, verbosity, gate, opens)
     silent = quiet or (shown != "text" and not sys.stdout.isatty())
 
-    def analyze_job(job: Job | None) -> Report:
-        with open_progress_bar(enabled=not silent) as progress:
-            return analyze_traces(
-                lambda: find_traces(paths) if job is None else job,
-                select=config.select,
-                ignore=config.ignore,
-                device=device,
-                rank=rank,
-                steps=parameters.parse_steps(steps),
-                settings=config.settings,
-                jobs=jobs,
-                dask=dask,
-                progress=progress,
-                charts=has_page(output),
-                tables=put_out.tables,
-            )
+    options = AnalysisOptions(
+        config.select,
+        config.ignore,
+        config.settings,
+        device=device,
+        rank=rank,
+        steps=parameters.parse_steps(steps),
+        jobs=jobs,
+        dask=dask,
+        charts=has_page(output),
+        tables=put_out.tables,
+    )
 
+    def analyze_job(job: Job) -> Report:
+        with open_progress_bar(enabled=not silent) as progress:
+            return analyze_traces(job, options, progress)
+
+    files = find_traces(paths)
     # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.
-    found = [] if rank is not None or dask is not None else split_jobs(find_traces(paths), in_order=_are_files(paths))
+    found = [files] if rank is not None or dask is not None else split_jobs(files, in_order=_are_files(paths))
     if len(found) > 1:
         if baseline is not None:
             raise UsageError(f"--baseline is of one job, and these are traces of {len(found)}: analyze one at a time")
         put_out_jobs(found, analyze_job, put_out, strict=strict)
         return
-    report = analyze_job(None)
+    report = analyze_job(files)
     check_program(report, gate)
     print_analysis(report, put_out)
     save_outputs(report, put_out)

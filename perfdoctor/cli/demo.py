@@ -65,10 +65,11 @@ def demo(as_json: bool, output: tuple[str, ...], opens: bool, no_color: bool, qu
 
 def _put_out_report(path: str, output: ReportOutput) -> None:
     """Analyse the example, and put the report out: what it is first, and last what to type next."""
+    from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
     from perfdoctor.fleet.discover import find_traces
 
-    report = analyze_traces(lambda: find_traces((path,)), charts=has_page(output.files))
+    report = analyze_traces(find_traces((path,)), AnalysisOptions(charts=has_page(output.files)))
     shown = _without_folder(report)
     if output.format == "text":
         write_stdout(_WHAT_IT_IS)

@@ -64,24 +64,15 @@ def export(
         raise UsageError(f"{output}: an annotated trace must be called .json.gz or .json")
     check_folder(output)
     config = load_config(select, ignore, settings, Path.cwd())
-    from perfdoctor.api import analyze as analyze_traces
-    from perfdoctor.fleet.rank_tasks import AnalysisOptions
+    from perfdoctor.analysis_options import AnalysisOptions
+    from perfdoctor.api import analyze_traces
+    from perfdoctor.fleet.discover import find_traces
     from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
-    chosen_steps = parameters.parse_steps(steps)
-
+    chosen = parameters.parse_steps(steps)
+    options = AnalysisOptions(config.select, config.ignore, config.settings, device=device, rank=rank, steps=chosen)
     with open_progress_bar() as progress:
-        report = analyze_traces(
-            traces,
-            select=config.select,
-            ignore=config.ignore,
-            device=device,
-            rank=rank,
-            steps=chosen_steps,
-            settings=config.settings,
-            progress=progress,
-        )
-    options = AnalysisOptions(settings=config.settings, device=device, steps=chosen_steps or slice(None))
+        report = analyze_traces(find_traces(traces), options, progress)
     clocks = export_chrome_trace(report, output, rank=rank, options=options)
     for trace in report.missing:
         sys.stderr.write(f"{clean_line(trace.path)} is left out: {clean_line('; '.join(trace.warnings))}\n")

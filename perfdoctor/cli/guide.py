@@ -78,6 +78,7 @@ def guide(
         raise UsageError("--only is of the text: --json has all rows, each with its answer")
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
     from perfdoctor.field_guide.render_guide import guide_suffix_of, print_guide, render_guide, save_guide
     from perfdoctor.fleet.discover import find_traces
@@ -86,15 +87,9 @@ def guide(
         guide_suffix_of(path)
         check_folder(path)
     config = load_config((), (), (), Path.cwd())
+    options = AnalysisOptions(settings=config.settings, device=device, rank=rank, steps=parameters.parse_steps(steps))
     with open_progress_bar(enabled=not quiet and (not as_json or sys.stdout.isatty())) as progress:
-        report = analyze_traces(
-            lambda: find_traces(paths),
-            device=device,
-            rank=rank,
-            steps=parameters.parse_steps(steps),
-            settings=config.settings,
-            progress=progress,
-        )
+        report = analyze_traces(find_traces(paths), options, progress)
     answers = report.guide()
     if as_json:
         write_stdout(render_guide(answers, ".json"))

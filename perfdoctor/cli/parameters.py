@@ -95,14 +95,14 @@ def parse_output_format(as_json: bool, output_format: str | None) -> str:
     return "json" if as_json else output_format or "text"
 
 
-def parse_steps(text: str | None) -> slice | None:
-    """The steps that "A:B", "A:", ":B" or "A" mean.
+def parse_steps(text: str | None) -> slice:
+    """The steps that "A:B", "A:", ":B" or "A" mean; all for None.
 
     Raises:
         UsageError: It is none of these, or holds no step.
     """
     if text is None:
-        return None
+        return slice(None)
     first, colon, last = text.partition(":")
     try:
         start = int(first) if first else None

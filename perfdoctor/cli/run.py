@@ -224,13 +224,10 @@ def check_rules(select: Sequence[str], ignore: Sequence[str], settings: Sequence
     """
     if not (select or ignore or settings):
         return
-    from perfdoctor.pipeline import check_settings
-    from perfdoctor.rules import registry
+    from perfdoctor.analysis_options import AnalysisOptions, choose_rules
 
     config = load_config(select, ignore, settings, Path.cwd())
-    analyzers = registry.load_analyzers()
-    check_settings(config.settings, analyzers)
-    registry.choose_analyzers(analyzers, config.select, config.ignore)
+    choose_rules(AnalysisOptions(config.select, config.ignore, config.settings))
 
 
 def _describe(error: Exception) -> str:
@@ -261,6 +258,7 @@ def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
 
 def _analyze(folder: Path, config: Config, *, shows_progress: bool) -> Report:
     """The report on a capture; stderr says so where that takes long."""
+    from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
     from perfdoctor.fleet.discover import find_traces
 
@@ -269,12 +267,7 @@ def _analyze(folder: Path, config: Config, *, shows_progress: bool) -> Report:
         announce_long_analysis(folder, enabled=shows_progress and progress is None),
     ):
         return analyze_traces(
-            lambda: find_traces([folder]),
-            select=config.select,
-            ignore=config.ignore,
-            settings=config.settings,
-            progress=progress,
-            charts=True,
+            find_traces([folder]), AnalysisOptions(config.select, config.ignore, config.settings, charts=True), progress
         )
 
 

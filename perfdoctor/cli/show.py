@@ -88,22 +88,15 @@ def show(
     for path in output:
         write_table.table_suffix_of(path)
         check_folder(path)
-    settings = load_config((), (), (), Path.cwd()).settings
+    config = load_config((), (), (), Path.cwd())
+    from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import make_table
     from perfdoctor.fleet.discover import find_traces
 
+    options = AnalysisOptions(settings=config.settings, device=device, rank=rank, steps=parameters.parse_steps(steps))
     silent = (as_csv or as_json) and not sys.stdout.isatty()
     with open_progress_bar(enabled=not silent) as progress:
-        table = make_table(
-            lambda: find_traces(paths),
-            what,
-            by,
-            device=device,
-            rank=rank,
-            steps=parameters.parse_steps(steps),
-            settings=settings,
-            progress=progress,
-        )
+        table = make_table(find_traces(paths), what, by, options, progress)
     if sort is not None:
         table = table.sort(sort)
     whole = table.top(top) if top else table

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from perfdoctor import pipeline
+from perfdoctor.analysis_options import AnalysisOptions, choose_rules
 from perfdoctor.errors import InputError, TraceError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import (
-    AnalysisOptions,
-    FailedFile,
-    FileResult,
-    analyze_file,
-    read_ranks,
-    summarize_file,
-)
-from perfdoctor.fleet.read_progress import ProgressTracker
+from perfdoctor.fleet.rank_tasks import FailedFile, FileResult, analyze_file, read_ranks, summarize_file
+from perfdoctor.fleet.read_progress import Progress, ProgressTracker
 from perfdoctor.fleet.reconcile_ranks import reconcile_ranks
 from perfdoctor.fleet.worker_count import choose_worker_count
 from perfdoctor.rank import Rank
@@ -31,115 +25,62 @@ _AnyRank = TypeVar("_AnyRank", Rank, RankSummary)
 _NEEDS_ALL_RANKS = "it wants to see all ranks in one process, and they are shared among several: run with --jobs 1"
 
 
-def analyze_files(
-    files: Sequence[TraceFile],
-    options: AnalysisOptions,
-    analyzers: Sequence[type[Analyzer]],
-    tracker: ProgressTracker,
-    *,
-    jobs: int | None = None,
-    dask: str | None = None,
-) -> Report:
-    """The Report over all files; those that cannot be analysed are in `Report.missing`.
+def analyze_jobs(
+    jobs: Sequence[Sequence[TraceFile]], options: AnalysisOptions, progress: Progress | None = None
+) -> list[Report]:
+    """The Report on each of several jobs, whose files the same processes share.
+
+    Each file is read, and its ranks are summarized, in this process, in one of several, or on a cluster; what becomes
+    of the others does not matter to it. The summaries of a job are then reduced to its report, which has the files that
+    cannot be analysed in `Report.missing`.
 
     Args:
-        files: the files.
-        options: how to analyse each.
-        analyzers: the rules to apply.
-        tracker: gets the progress.
-        jobs: how many processes of this machine to use, 1 for this one; None for as many as are worth starting.
-        dask: address of the scheduler of a cluster that does the work instead.
+        jobs: The files of each job, as `find_traces` discovers them.
+        options: How to analyse them.
+        progress: Called repeatedly while the files are read.
 
     Raises:
-        InputError: none of the files can be analysed: the reason of the first. Or the cluster cannot be reached.
-        UsageError: the options are wrong.
-    """
-    return analyze_jobs((files,), options, analyzers, tracker, jobs=jobs, dask=dask)[0]
-
-
-def analyze_jobs(
-    job_files: Sequence[Sequence[TraceFile]],
-    options: AnalysisOptions,
-    analyzers: Sequence[type[Analyzer]],
-    tracker: ProgressTracker,
-    *,
-    jobs: int | None = None,
-    dask: str | None = None,
-) -> list[Report]:
-    """The Report on each of several jobs, whose files the same processes share; the arguments as of `analyze_files`.
-
-    Raises:
-        InputError: none of the files of a job can be analysed: the reason of the first. Or the cluster cannot be
+        InputError: None of the files of a job can be analysed: the reason of the first. Or the cluster cannot be
             reached.
-        UsageError: the options are wrong.
+        UsageError: The options are wrong.
     """
-    files = [file for job in job_files for file in job]
-    needs_all_ranks = any(map(pipeline.needs_all_ranks, analyzers))
-    workers = choose_worker_count(files, jobs, prefers_one=needs_all_ranks)
-    if dask is None and workers == 1 and needs_all_ranks:
-        return [_analyze_in_memory(job, options, analyzers, tracker) for job in job_files]
-    skipped = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
-    of_single_ranks = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in skipped]
-    options = replace(options, rule_ids=tuple(of_single_ranks))
-    results = _keep_one_set_of_charts(_analyze_each(files, options, tracker, workers, dask), job_files)
-    first, reports = 0, []
-    for job in job_files:
-        of_job = [results[index] for index in range(first, first + len(job))]
-        reports.append(_report_on_results(of_job, options, analyzers, skipped))
-        first += len(job)
-    return reports
-
-
-def _keep_one_set_of_charts(
-    found: Iterable[tuple[int, FileResult]], job_files: Sequence[Sequence[TraceFile]]
-) -> dict[int, FileResult]:
-    """The results by file; of each job only the rank with the longest step so far keeps its charts and tables."""
-    job_of = [number for number, job in enumerate(job_files) for _ in job]
-    results: dict[int, FileResult] = {}
-    longest: dict[int, tuple[int, Sequence[RankSummary]]] = {}
-    for index, result in found:
-        results[index] = result
+    rules = choose_rules(options)
+    files = [file for job in jobs for file in job]
+    tracker = ProgressTracker(files, progress)
+    needs_all_ranks = any(map(pipeline.needs_all_ranks, rules))
+    workers = choose_worker_count(files, options.jobs, prefers_one=needs_all_ranks)
+    if options.dask is None and workers == 1 and needs_all_ranks:
+        return [_analyze_in_memory(job, options, rules, tracker) for job in jobs]
+    job_of = [number for number, job in enumerate(jobs) for _ in job]
+    summaries: dict[int, Sequence[RankSummary]] = {}
+    failures: dict[int, FailedFile] = {}
+    longest: dict[int, int] = {}
+    for index, result in _read_and_summarize(files, options, tracker, workers):
         if isinstance(result, FailedFile):
+            failures[index] = result
             continue
-        before, of_longest = longest.get(job_of[index], (index, ()))
-        both = drop_charts_of_shorter_steps([*of_longest, *result])
-        results[before], results[index] = both[: len(of_longest)], both[len(of_longest) :]
-        if before == index or any(s.charts is not None or s.tables for s in both[len(of_longest) :]):
-            longest[job_of[index]] = index, both[len(of_longest) :]
-    return results
+        summaries[index] = result
+        before = longest.setdefault(job_of[index], index)
+        longest[job_of[index]] = keep_longest_step(summaries, before, index)
+    return [
+        _reduce(
+            [summary for index in range(len(files)) if job_of[index] == job for summary in summaries.get(index, ())],
+            [failures[index] for index in sorted(failures) if job_of[index] == job],
+            rules,
+            options,
+        )
+        for job in range(len(jobs))
+    ]
 
 
-def _report_on_results(
-    results: Sequence[FileResult], options: AnalysisOptions, analyzers: Sequence[type[Analyzer]], skipped: Sequence[str]
-) -> Report:
-    """The Report on the files of one job; `skipped` are the rules that could not run on single ranks."""
-    failures: list[FailedFile] = []
-    summaries: list[RankSummary] = []
-    for result in results:
-        if isinstance(result, FailedFile):
-            failures.append(result)
-        else:
-            summaries += result
-    summaries = _select_rank(summaries, failures, options)
-    if options.rank is None:
-        summaries = reconcile_ranks(summaries, [failure.file.rank for failure in failures])
-    return pipeline.report_on_summaries(
-        map(from_rank, summaries),
-        analyzers,
-        options.settings,
-        outcomes=[Outcome(rule, "skipped", _NEEDS_ALL_RANKS) for rule in skipped],
-        missing=[failure.summary() for failure in failures],
-    )
-
-
-def _analyze_each(
-    files: Sequence[TraceFile], options: AnalysisOptions, tracker: ProgressTracker, workers: int, dask: str | None
+def _read_and_summarize(
+    files: Sequence[TraceFile], options: AnalysisOptions, tracker: ProgressTracker, workers: int
 ) -> Iterator[tuple[int, FileResult]]:
     """The index of each file with its result, in the order in which they finish."""
-    if dask is not None:
+    if options.dask is not None:
         from perfdoctor.fleet.cluster import analyze_on_cluster
 
-        yield from analyze_on_cluster(files, replace(options, read_threads=1), dask, tracker)
+        yield from analyze_on_cluster(files, replace(options, read_threads=1), options.dask, tracker)
     elif workers > 1:
         from perfdoctor.fleet.pool import analyze_in_processes
 
@@ -152,10 +93,40 @@ def _analyze_each(
             tracker.finish(index)
 
 
-def _analyze_in_memory(
-    files: Sequence[TraceFile], options: AnalysisOptions, analyzers: Sequence[type[Analyzer]], tracker: ProgressTracker
+def keep_longest_step(summaries: dict[int, Sequence[RankSummary]], before: int, index: int) -> int:
+    """Drop the charts and tables, which take megabytes, of the shorter steps of two files; which file keeps its own."""
+    if before == index:
+        return index
+    kept = drop_charts_of_shorter_steps([*summaries[before], *summaries[index]])
+    count = len(summaries[before])
+    summaries[before], summaries[index] = kept[:count], kept[count:]
+    return index if any(each.charts is not None or each.tables for each in summaries[index]) else before
+
+
+def _reduce(
+    summaries: list[RankSummary],
+    failures: Sequence[FailedFile],
+    rules: Sequence[type[Analyzer]],
+    options: AnalysisOptions,
 ) -> Report:
-    """The same as `analyze_files`, with all ranks in memory at once, for rules that look at them together."""
+    """The Report on the ranks of one job."""
+    summaries = _select_rank(summaries, failures, options)
+    if options.rank is None:
+        summaries = reconcile_ranks(summaries, [failure.file.rank for failure in failures])
+    skipped = [rule for rule in rules if not issubclass(rule, FleetAnalyzer) and not pipeline.runs_on_each_rank(rule)]
+    return pipeline.report_on_summaries(
+        map(from_rank, summaries),
+        rules,
+        options,
+        outcomes=[Outcome(rule.rule, "skipped", _NEEDS_ALL_RANKS) for rule in skipped],
+        missing=[failure.summary() for failure in failures],
+    )
+
+
+def _analyze_in_memory(
+    files: Sequence[TraceFile], options: AnalysisOptions, rules: Sequence[type[Analyzer]], tracker: ProgressTracker
+) -> Report:
+    """The Report on one job, with all ranks in memory at once, for rules that look at them together."""
     ranks: list[Rank] = []
     failures: list[FailedFile] = []
     for index, file in enumerate(files):
@@ -167,24 +138,14 @@ def _analyze_in_memory(
             failures.append(FailedFile(file, str(error)))
         tracker.finish(index)
     ranks = _reconcile_in_memory(_select_rank(ranks, failures, options), failures, options)
-    missing = [failure.summary() for failure in failures]
-    run = Run(tuple(ranks))
-    return pipeline.diagnose_run(
-        run,
-        analyzers,
-        options.settings,
-        missing,
-        with_breakdown=options.breakdown,
-        with_charts=options.charts,
-        tables=options.tables,
-    )
+    return pipeline.diagnose_run(Run(tuple(ranks)), rules, options, [failure.summary() for failure in failures])
 
 
 def _reconcile_in_memory(ranks: list[Rank], failures: Sequence[FailedFile], options: AnalysisOptions) -> list[Rank]:
     """The same as `reconcile_ranks`, for ranks that are in memory."""
     if options.rank is not None or len(ranks) < 2:
         return ranks
-    before = [pipeline.summarize_rank(rank, tables=()) for rank in ranks]
+    before = [pipeline.summarize_rank(rank, options=AnalysisOptions(tables=())) for rank in ranks]
     after = reconcile_ranks(before, [failure.file.rank for failure in failures])
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         for warning in new.trace.warnings[len(old.trace.warnings) :]:

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, FileResult, analyze_file_remotely
+from perfdoctor.fleet.rank_tasks import FailedFile, FileResult, analyze_file_remotely
 from perfdoctor.fleet.read_progress import ProgressTracker
 
 _CONNECT_TIMEOUT_SECONDS = 10

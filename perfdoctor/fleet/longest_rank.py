@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import AnalysisOptions, read_ranks
+from perfdoctor.fleet.rank_tasks import read_ranks
 from perfdoctor.fleet.read_progress import ProgressTracker
 from perfdoctor.rank import Rank
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, FileResult
+from perfdoctor.fleet.rank_tasks import FailedFile, FileResult
 from perfdoctor.fleet.read_progress import ProgressTracker
 from perfdoctor.fleet.worker import PROGRESS, READY, USAGE_ERROR
 from perfdoctor.fleet.worker_count import estimate_worker_bytes, memory_budget_bytes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,12 +12,13 @@ import orjson
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps, parse_run_steps
+from perfdoctor.analysis_options import AnalysisOptions, min_roof_share_of
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile, TracePath
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
-from perfdoctor.report.report import TABLES, TraceSummary
+from perfdoctor.report.report import TraceSummary
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
@@ -25,36 +26,6 @@ from perfdoctor.trace.io.stream import Progress
 from perfdoctor.trace.tables.split_ranks import split_ranks
 
 _STEPS_NAME = "steps.jsonl"
-
-
-@frozen_dataclass
-class AnalysisOptions:
-    """How files are analysed; the same for all of them.
-
-    Attributes:
-        rule_ids: The rules to apply to each rank by itself.
-        settings: Thresholds by rule id, and those of the account.
-        device: The device's name, where the trace does not say it.
-        steps: The steps to look at.
-        rank: The only rank to look at; None for all.
-        whole: Whether a summary keeps what an annotated trace needs, where the file holds a single rank.
-        read_threads: Threads to read a file with; None for as many as are worth it.
-        breakdown: Whether a summary says what the steps hold, for a comparison; what is only for an annotated trace is
-            left out then.
-        charts: Whether a summary has what the page draws.
-        tables: Which of `TABLES` a summary has.
-    """
-
-    rule_ids: tuple[str, ...] = ()
-    settings: pipeline.Settings = field(default_factory=dict)
-    device: str | None = None
-    steps: slice = field(default_factory=lambda: slice(None))
-    rank: int | None = None
-    whole: bool = False
-    read_threads: int | None = None
-    breakdown: bool = False
-    charts: bool = False
-    tables: Collection[str] = TABLES
 
 
 # A dataclass, because a NamedTuple would be a sequence as the summaries are, of length 2.
@@ -131,24 +102,11 @@ def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress
     Raises:
         InputError: the file cannot be read.
     """
-    rules = [analyzer for analyzer in registry.load_analyzers() if analyzer.rule in options.rule_ids]
+    rules = registry.choose_analyzers(registry.load_analyzers(), options.select, options.ignore)
+    rules = tuple(filter(pipeline.runs_on_each_rank, rules))
     ranks = read_ranks(file, options, progress)
-    whole = options.whole and len(ranks) == 1
-    summaries = [
-        pipeline.summarize_rank(
-            rank,
-            rules,
-            options.settings,
-            is_only_rank=whole,
-            with_breakdown=options.breakdown,
-            with_charts=options.charts,
-            tables=options.tables,
-        )
-        for rank in ranks
-    ]
-    if not options.breakdown:
-        return summaries
-    return [replace(each, account=replace(each.account, parts={})) for each in summaries]
+    options = replace(options, is_only_rank=options.is_only_rank and len(ranks) == 1)
+    return [pipeline.summarize_rank(rank, rules, options) for rank in ranks]
 
 
 def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | None = None) -> list[Rank]:
@@ -159,7 +117,7 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     """
     traces = split_ranks(read(file.path, progress, threads=options.read_threads))
     facts = _read_facts(file.facts_path)
-    min_roof_share = pipeline.min_roof_share_of(options.settings)
+    min_roof_share = min_roof_share_of(options.settings)
     if len(traces) > 1:  # merged by another tool: no capture, so neither evidence nor step times
         selected = [trace for trace in traces if options.rank in (None, trace.rank)]
         return [Rank(trace, options.device, options.steps, facts, min_roof_share=min_roof_share) for trace in selected]

@@ -21,12 +21,12 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 import perfdoctor
+from perfdoctor.analysis_options import Settings
 from perfdoctor.api import Report
 from perfdoctor.compare_traces import Comparison
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.integrations.text_pages import page_of, page_range
-from perfdoctor.pipeline import Settings
 from perfdoctor.report.table import Table
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.manual_page import catalogue, manual_page

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from perfdoctor import pipeline
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
@@ -244,7 +245,7 @@ def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool
             of_step = re.search(r"\b(a|per) step\b", text)
             _require(not of_step, f"{case}: a figure is called one of a step, and there are none: {text}")
     if "min_share" in rule.defaults:
-        report = pipeline.diagnose_run(run, [rule], {rule.rule: {"min_share": 1e9}})
+        report = pipeline.diagnose_run(run, [rule], AnalysisOptions(settings={rule.rule: {"min_share": 1e9}}))
         _require(not report.findings, f"{case}: with a min_share above the whole the rule still speaks")
 
 

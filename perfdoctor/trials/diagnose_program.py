@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.api import Report, analyze_traces
 from perfdoctor.capture import launch
 from perfdoctor.capture.capture_folder import has_traces
@@ -61,7 +62,7 @@ def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
     if not has_traces(capture):
         return Diagnosis(facts=read_facts(capture, 0) or {}, notes=tuple(notes))
     try:
-        report = analyze_traces(lambda: find_traces([capture]), charts=True)  # a page may be wanted in the end
+        report = analyze_traces(find_traces([capture]), AnalysisOptions(charts=True))  # a page may be wanted in the end
     except PerfdoctorError as error:
         return Diagnosis(facts=read_facts(capture, 0) or {}, notes=(*notes, f"the diagnosis failed: {error}"))
     return Diagnosis(report, read_facts(capture, 0) or {}, tuple(notes))

@@ -9,6 +9,7 @@ import pytest
 from all_cases import CASES
 
 from perfdoctor import pipeline
+from perfdoctor.analysis_options import check_settings
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
@@ -170,7 +171,7 @@ def test_every_need_says_what_to_do(need: str) -> None:
 
 def test_settings_for_an_unknown_rule_are_refused() -> None:
     with pytest.raises(UsageError, match="the rule 'XX999', which is not registered"):
-        pipeline.check_settings({"XX999": {}}, ANALYZERS)
+        check_settings({"XX999": {}}, ANALYZERS)
 
 
 @pytest.mark.parametrize(("rule", "name"), [("pd1", "fine"), ("PD123", "Not Fine"), ("PD12", "fine")])

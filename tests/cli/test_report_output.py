@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.api import analyze_traces
 from perfdoctor.cli.report_output import ReportOutput
 from perfdoctor.fleet.discover import find_traces
@@ -34,7 +35,8 @@ def test_short_text_alone_makes_fewer_tables(output: ReportOutput, tables: tuple
 @pytest.mark.parametrize("verbosity", [-1, 0])
 def test_short_text_is_the_same_with_fewer_tables(file: str, verbosity: int) -> None:
     short, full = (
-        analyze_traces(lambda: find_traces([SAMPLES / file]), tables=tables) for tables in (SHORT_TEXT_TABLES, TABLES)
+        analyze_traces(find_traces([SAMPLES / file]), AnalysisOptions(tables=tables))
+        for tables in (SHORT_TEXT_TABLES, TABLES)
     )
     assert {name for name, rows in short.tables.items() if rows} <= set(SHORT_TEXT_TABLES)
     assert full.tables["ops"] == short.tables["ops"]

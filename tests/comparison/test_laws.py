@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from trace_strategies import any_file, rank_of
 
 from perfdoctor import pipeline
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.comparison.comparison import TABLES, Comparison, compare_recordings
 from perfdoctor.comparison.recording import Recording, recording_of_report
 from perfdoctor.report.reduce_ranks import from_rank
@@ -22,7 +23,7 @@ any_pair = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=2
 
 
 def recording_of(file: dict[str, Any]) -> Recording:
-    summary = pipeline.summarize_rank(rank_of(file), with_breakdown=True)
+    summary = pipeline.summarize_rank(rank_of(file), options=AnalysisOptions(breakdown=True))
     return recording_of_report(pipeline.report_on_summaries([from_rank(summary)], ()), "a trace", unprofiled=False)
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from perfdoctor import pipeline
-from perfdoctor.fleet.analyze_files import _keep_one_set_of_charts
-from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import FailedFile, FileResult
+from perfdoctor.analysis_options import AnalysisOptions
+from perfdoctor.fleet.analyze_files import keep_longest_step
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank, reduce_parts
@@ -23,7 +21,7 @@ from perfdoctor.testing import TraceBuilder
 
 def summary(rank: int | None, step_us: int, *, charts: bool = True) -> RankSummary:
     trace = TraceBuilder(rank=rank).step(0, step_us).kernel("ampere_sgemm_128x64_nn", 0, step_us, launch_us=0)
-    return pipeline.summarize_rank(Rank(trace.trace()), with_charts=charts)
+    return pipeline.summarize_rank(Rank(trace.trace()), options=AnalysisOptions(charts=charts))
 
 
 def ranks_with_charts(summaries: list[RankSummary]) -> list[int | None]:
@@ -59,32 +57,18 @@ def test_charts_have_the_number_that_their_rank_gets() -> None:
     assert renumbered.charts.rank == 5
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(5)))[::7])
-def test_as_results_come_each_job_keeps_one_set_of_charts(order: tuple[int, ...]) -> None:
-    file = TraceFile(Path("rank.json"))
-    jobs = ((file,) * 3, (file,) * 2)
-    made: dict[int, FileResult] = {
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_as_results_come_one_set_of_charts_is_kept(order: tuple[int, ...]) -> None:
+    made: dict[int, Sequence[RankSummary]] = {
         0: [summary(0, 100), summary(1, 250)],
-        1: FailedFile(file, "gone"),
-        2: [summary(2, 200)],
-        3: [summary(0, 50)],
-        4: [summary(1, 70)],
+        1: [summary(2, 50)],
+        2: [summary(3, 200)],
     }
-
-    def arrivals() -> Iterator[tuple[int, FileResult]]:
-        for index in order:
-            yield index, made[index]
-
-    results = _keep_one_set_of_charts(arrivals(), jobs)
-    kept = {
-        (index, each.rank)
-        for index, result in results.items()
-        if not isinstance(result, FailedFile)
-        for each in result
-        if each.charts is not None
-    }
-    assert kept == {(0, 1), (4, 1)}
-    assert isinstance(results[1], FailedFile)
+    longest = order[0]
+    for index in order:
+        longest = keep_longest_step(made, longest, index)
+    kept = {(index, each.rank) for index, ranks in made.items() for each in ranks if each.charts is not None}
+    assert (longest, kept) == (0, {(0, 1)})
 
 
 def test_findings_of_several_ranks_are_marked_on_the_timeline_of_the_longest() -> None:
@@ -96,7 +80,7 @@ def test_findings_of_several_ranks_are_marked_on_the_timeline_of_the_longest() -
         for at in range(0, 4 * length, length):
             trace.step(at, length).range(loading, at, 6_000)
             trace.kernel("ampere_sgemm_128x64_nn", at + 6_200, length - 6_300, launch_us=at + 6_110)
-        made.append(pipeline.summarize_rank(Rank(trace.trace()), rules, with_charts=True))
+        made.append(pipeline.summarize_rank(Rank(trace.trace()), rules, AnalysisOptions(charts=True)))
     report = pipeline.report_on_summaries(map(from_rank, made), rules)
     (finding,) = report.findings
     assert not len(finding.claim.intervals)

@@ -12,10 +12,11 @@ import pytest
 from fleet_helpers import BlockingPipe, content_of, needs_proc
 
 import perfdoctor
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.api import FileProgress
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, analyze_file_remotely
+from perfdoctor.fleet.rank_tasks import FailedFile, analyze_file_remotely
 
 distributed = pytest.importorskip("distributed")
 

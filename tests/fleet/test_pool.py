@@ -15,10 +15,11 @@ import pytest
 from fleet_helpers import BlockingPipe, content_of, needs_proc, wait_for
 
 import perfdoctor
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.api import FileProgress
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, analyze_file
+from perfdoctor.fleet.rank_tasks import FailedFile, analyze_file
 from perfdoctor.fleet.worker_process import can_copy_process
 from perfdoctor.testing import TraceBuilder
 

@@ -19,6 +19,7 @@ from real_traces import read_once
 
 import perfdoctor
 from perfdoctor import pipeline
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.pipeline import summarize_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
@@ -113,7 +114,7 @@ def test_only_ranks_that_are_compared_have_host_time() -> None:
     rank = Rank(trace.trace())
     (line,) = summarize_rank(rank).host_time
     assert str(line.location) == "/me/train.py:12"
-    assert summarize_rank(rank, is_only_rank=True).host_time == ()
+    assert summarize_rank(rank, options=AnalysisOptions(is_only_rank=True)).host_time == ()
 
 
 def test_a_claim_loses_intervals_but_not_length() -> None:

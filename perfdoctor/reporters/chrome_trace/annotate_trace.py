@@ -12,8 +12,8 @@ from functools import partial
 from itertools import chain
 from typing import BinaryIO
 
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.errors import UsageError
-from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_list
 from perfdoctor.reporters.chrome_trace.join_ranks import join_files

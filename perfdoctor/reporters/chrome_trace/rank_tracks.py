@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.errors import TraceError
 from perfdoctor.fleet.discover import find_traces
-from perfdoctor.fleet.rank_tasks import AnalysisOptions, read_ranks
+from perfdoctor.fleet.rank_tasks import read_ranks
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.merge_findings import format_ranges
@@ -140,8 +141,9 @@ def _report_alone(rank: Rank, report: Report, index: int, options: AnalysisOptio
         for rule in registry.load_analyzers()
         if rule.rule in ran and not issubclass(rule, FleetAnalyzer) and not pipeline.needs_all_ranks(rule)
     ]
-    summary = pipeline.summarize_rank(rank, rules, options.settings, is_only_rank=True)
-    alone = pipeline.report_on_summaries([from_rank(summary)], rules, options.settings)
+    options = AnalysisOptions(settings=options.settings, is_only_rank=True)
+    summary = pipeline.summarize_rank(rank, rules, options)
+    alone = pipeline.report_on_summaries([from_rank(summary)], rules, options)
     own_rules = {rule.rule for rule in rules}
     shared = [
         finding for finding in report.findings if finding.rule not in own_rules and _is_of(finding.claim.rank, rank)
