@@ -13,7 +13,7 @@ import pytest
 
 from perfdoctor import pipeline
 from perfdoctor.rank import Rank
-from perfdoctor.report import pricing
+from perfdoctor.report import pricers
 from perfdoctor.report.finding import Evidence, Finding, FindingScope
 from perfdoctor.report.report import Report
 from perfdoctor.report.to_plain import to_plain
@@ -224,7 +224,7 @@ def test_an_edit_that_fails_when_it_is_looked_at_becomes_pd901() -> None:
 
 def test_a_finding_that_cannot_be_priced_becomes_pd901(monkeypatch: pytest.MonkeyPatch) -> None:
     """If pricing fails for one edit, the other findings keep their price."""
-    order_fixes = pricing.order_fixes_greedily
+    order_fixes = pricers.order_fixes_greedily
 
     def order(replay: Any, edits: Any, *weights: Any) -> Any:
         if any(len(edit.dur_ns) == 1 and edit.dur_ns[0] == 123 for edit in edits.values()):
@@ -236,7 +236,7 @@ def test_a_finding_that_cannot_be_priced_becomes_pd901(monkeypatch: pytest.Monke
 
     run = Run((stalled_rank(),))
     expected = pipeline.diagnose_run(run, RULES)
-    monkeypatch.setattr(pricing, "order_fixes_greedily", order)
+    monkeypatch.setattr(pricers, "order_fixes_greedily", order)
     report = pipeline.diagnose_run(run, [make_rule(hostile), *RULES])
     assert [f.title for f in report.findings if f.rule == "PD901"] == ["XX001 hostile failed: ArithmeticError: no luck"]
     assert to_plain([f for f in report.findings if f.rule != "PD901"]) == to_plain(expected.findings)
