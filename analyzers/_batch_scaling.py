@@ -160,24 +160,24 @@ def grow_kernels(rank: Rank, ratio: float) -> tuple[FloatArray, FloatArray, Floa
     gpu, bounds = rank.trace.gpu, rank.bounds
     fixed = _is_fixed(rank)
     floor = np.minimum(bounds.shortest_kernel_ns / np.maximum(gpu.dur_ns, 1), 1.0)
-    most = floor + ratio * (1 - floor)
+    high = floor + ratio * (1 - floor)
     few_rows = _growth_of_products(rank, ratio)
     is_loading = (rank.roof_classes == BANDWIDTH) & ~bounds.assumed
-    most = np.where(is_loading, np.minimum(most, _LOADING_SPREAD * few_rows), most)
-    least, likely = np.minimum(most, few_rows), np.minimum(most, (few_rows + ratio) / 2)
+    high = np.where(is_loading, np.minimum(high, _LOADING_SPREAD * few_rows), high)
+    low, likely = np.minimum(high, few_rows), np.minimum(high, (few_rows + ratio) / 2)
     waves = _waves_of(rank)
     # Sums over the batch, such as gradients of weights, get longer without more blocks.
     is_latency = (rank.roof_classes == LATENCY) | (bounds.assumed & (np.nan_to_num(waves, nan=1.0) < 1.0))
     room = np.where(np.isnan(waves), 1.0, np.clip(ratio * waves, 1.0, ratio))
-    least = np.where(is_latency, np.minimum(least, room), least)
+    low = np.where(is_latency, np.minimum(low, room), low)
     likely = np.where(
-        is_latency, np.minimum(most, np.where(np.isnan(waves), (1 + ratio) / 2, (3 * room + ratio) / 4)), likely
+        is_latency, np.minimum(high, np.where(np.isnan(waves), (1 + ratio) / 2, (3 * room + ratio) / 4)), likely
     )
     is_copy = gpu.kind == MEMCPY
-    grown = [np.where(is_copy, ratio, each) for each in (least, likely, most)]
+    grown = [np.where(is_copy, ratio, each) for each in (low, likely, high)]
     grown = [np.where((gpu.kind == KERNEL) | is_copy, each, 1.0) for each in grown]
-    least, likely, most = (np.where(fixed, 1.0, np.maximum(each, 1.0)) for each in grown)
-    return least, likely, most
+    low, likely, high = (np.where(fixed, 1.0, np.maximum(each, 1.0)) for each in grown)
+    return low, likely, high
 
 
 def _is_fixed(rank: Rank) -> BoolArray:
@@ -240,13 +240,13 @@ def _scale_cpu_step(rank: Rank) -> tuple[StepRange, Intervals]:
     own_ns[~_in_passes(rank)] = 0
     by_name = _growth_by_name(rank)
     growth = np.array([by_name.get(name, (2.0, 2.0)) for name in trace.strings])[ops.name] - 1
-    least_ns, most_ns = (rank.per_step(round(float((own_ns * growth[:, side]).sum()))) for side in (0, 1))
-    least_ns, most_ns = min(least_ns, step_ns), min(most_ns, step_ns)
+    min_ns, max_ns = (rank.per_step(round(float((own_ns * growth[:, side]).sum()))) for side in (0, 1))
+    min_ns, max_ns = min(min_ns, step_ns), min(max_ns, step_ns)
     host_ns = step_ns + outside_ns
     # Ops that mostly compute themselves: the time of others is that of the ops inside.
     growing = (2 * own_ns > ops.dur_ns) & (growth[:, 0] >= _GROWS - 1)
     fixed = iv.subtract(rank.window, iv.union_of((outside, iv.union(ops.start_ns[growing], ops.end_ns[growing]))))
-    return StepRange(step_ns + least_ns, host_ns + (least_ns + most_ns) / 2, host_ns + most_ns), fixed
+    return StepRange(step_ns + min_ns, host_ns + (min_ns + max_ns) / 2, host_ns + max_ns), fixed
 
 
 def _in_passes(rank: Rank) -> BoolArray:
@@ -283,6 +283,6 @@ def _growth_by_name(rank: Rank) -> dict[str, tuple[float, float]]:
 
 
 def _growth_on_cpu(cost: OpCost) -> tuple[float, float]:
-    least = _growth_of_bytes(cost, 2.0)
+    low = _growth_of_bytes(cost, 2.0)
     waits = None not in (cost.m, cost.n, cost.k) and min(cost.m or 0, cost.n or 0, cost.k or 0) in _ROWS_THAT_WAIT
-    return least, min(_LOADING_SPREAD * least, 2.0) if waits else 2.0
+    return low, min(_LOADING_SPREAD * low, 2.0) if waits else 2.0

@@ -12,7 +12,7 @@ from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, Sourc
 from perfdoctor.rules import intervals as iv
 
 # An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
-_LEAST_NS = 5_000
+_MIN_NS = 5_000
 
 
 def own_time_of(trace: Trace) -> Int64Array:
@@ -27,7 +27,7 @@ def computing_ops(rank: Rank) -> BoolArray:
     """
     ops = rank.trace.ops
     inside = iv.contains(iv.subtract(rank.window, rank.loader_waits.intervals), ops.start_ns)
-    result: BoolArray = inside & (own_time_of(rank.trace) >= _LEAST_NS)
+    result: BoolArray = inside & (own_time_of(rank.trace) >= _MIN_NS)
     return result
 
 

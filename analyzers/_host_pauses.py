@@ -49,7 +49,7 @@ _ALL_RANGES = "|".join(_RANGES.values())
 # smaller cost of garbage would not even be a finding of low severity (contracts.md).
 MIN_SHARE, MIN_SHARE_OF_GARBAGE = 0.035, 0.01
 # What happened in one step alone may be the end of an epoch, or of the start-up; nobody knows whether it comes back.
-_LEAST_STEPS = 2
+_MIN_STEPS = 2
 # What is in so many of the steps is in each of them, to users.
 _NEARLY_ALL = 0.9
 
@@ -85,7 +85,7 @@ class HostPause(NamedTuple):
     @property
     def comes_back(self) -> bool:
         """Whether it was seen in several steps."""
-        return self.steps >= _LEAST_STEPS
+        return self.steps >= _MIN_STEPS
 
     @property
     def step_ns(self) -> int:
@@ -168,7 +168,8 @@ def time_of_reported_calls(rank: Rank) -> Intervals:
     pauses = [(pause, MIN_SHARE) for pause in found.values()]
     pauses += [(pause, MIN_SHARE_OF_GARBAGE) for pause in (find_collect_calls(rank), find_automatic_collections(rank))]
     return time_of_calls(
-        rank.trace, {pause.call for pause, least in pauses if pause and pause.comes_back and pause.share >= least}
+        rank.trace,
+        {pause.call for pause, min_share in pauses if pause and pause.comes_back and pause.share >= min_share},
     )
 
 
@@ -179,7 +180,7 @@ def claim_of(rank: Rank, calls: Iterable[str], cost_ns: int) -> Claim:
         time = iv.intersect(time, _idle_of(rank))
     in_window_ns = iv.total(time)
     of_window_ns = min(round(cost_ns * max(rank.steps.count, 1) / (rank.time_scale or 1)), rank.window_ns)
-    return Claim(time, exclusive_ns=max(of_window_ns - in_window_ns, 0))
+    return Claim(time, unshared_ns=max(of_window_ns - in_window_ns, 0))
 
 
 def cost_of(rank: Rank, pause: HostPause) -> int:

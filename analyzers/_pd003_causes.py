@@ -12,7 +12,7 @@ from perfdoctor.rules import BoolArray, Int64Array, Rank, captured_list
 from perfdoctor.rules.internal import RunSteps
 
 # Of the time by which slow steps exceed the others, what names its cause.
-_MOST_OF_EXCESS = 0.5
+_MIN_SHARE_OF_EXCESS = 0.5
 # Calls of an op or annotation in a slow step over those in another one, from which on the slow step does more.
 _MORE_CALLS = 1.2
 
@@ -69,20 +69,20 @@ _WORK_VARIES = "Give steps the same work: group batches by length, or cap it, if
 
 
 def find_steps_with_content(
-    steps: RunSteps, dur_ns: Int64Array, most_share: float
+    steps: RunSteps, dur_ns: Int64Array, max_share: float
 ) -> Iterator[tuple[SlowSteps, SlowCause]]:
     """The steps that contain something that others do not, where they are longer, and that as their cause.
 
     Args:
         steps: The steps of the run.
         dur_ns: Their durations without what other programs took, for equal work.
-        most_share: The share of the steps (0 to 1) that may contain it.
+        max_share: The share of the steps (0 to 1) that may contain it.
     """
     for content, cause in _BY_CONTENT.items():
         if content in _OF_OTHER_RULES and steps.host_call_ns is not None:
             continue
         has = np.array([content in each for each in steps.contains])
-        if not 0 < int(has.sum()) <= most_share * len(steps):
+        if not 0 < int(has.sum()) <= max_share * len(steps):
             continue
         median_ns = int(np.median(dur_ns[~has]))
         excess_ns = int((dur_ns[has] - median_ns).sum())
@@ -102,13 +102,13 @@ def cause_in_run(steps: RunSteps, slow: SlowSteps, skip: int | None, *, is_regul
     is_slow = np.zeros(len(steps), bool)
     is_slow[slow.rows] = True
     excess_ns = slow.excess_ns / len(slow)
-    if _excess_of(steps.loader_wait_ns, is_slow) > _MOST_OF_EXCESS * excess_ns:
+    if _excess_of(steps.loader_wait_ns, is_slow) > _MIN_SHARE_OF_EXCESS * excess_ns:
         return SlowCause("they wait for the loader", _even_out_loader(None))
     record = "Record what they do: perfdoctor run" + (f" --skip {skip}" if skip is not None else ", with --skip")
     if steps.cpu_ns is None:
         shared = "" if is_regular else " It may be that other programs share the machine: then nobody is to blame."
         return SlowCause("", f"What they do was not recorded. {record}.{shared}", is_seen=False)
-    if _excess_of(steps.cpu_ns, is_slow) < _MOST_OF_EXCESS * excess_ns:
+    if _excess_of(steps.cpu_ns, is_slow) < _MIN_SHARE_OF_EXCESS * excess_ns:
         waits = "they wait, without more CPU time"
         return SlowCause(
             waits, f"What they wait for (a file, a network, a lock, a GPU) was not recorded. {record}.", is_seen=False
@@ -159,7 +159,7 @@ def cause_in_trace(
     }
     if part in waits:
         return waits[part]
-    if activity is not None and activity.excess_ns >= _MOST_OF_EXCESS * excess_ns:
+    if activity is not None and activity.excess_ns >= _MIN_SHARE_OF_EXCESS * excess_ns:
         does_more = activity.calls > _MORE_CALLS * activity.usual_calls
         if activity.is_annotation:
             advice = f"See what {activity.name} does there, and how often it must."

@@ -44,8 +44,8 @@ class SlowSteps:
         return distances.pop() if len(self) > 2 and len(distances) == 1 and distances != {1} else None
 
 
-def find_slow_steps(dur_ns: Int64Array, factor: float, most_share: float) -> SlowSteps | None:
-    """The steps longer than `factor` times the median; None where there are none or more than `most_share` of them.
+def find_slow_steps(dur_ns: Int64Array, factor: float, max_share: float) -> SlowSteps | None:
+    """The steps longer than `factor` times the median; None where there are none or more than `max_share` of them.
 
     With so many slow ones no mean hides them, and the median says little.
     """
@@ -53,7 +53,7 @@ def find_slow_steps(dur_ns: Int64Array, factor: float, most_share: float) -> Slo
         return None
     median_ns = int(np.median(dur_ns))
     rows = np.flatnonzero(dur_ns > factor * median_ns)
-    if not len(rows) or len(rows) > most_share * len(dur_ns):
+    if not len(rows) or len(rows) > max_share * len(dur_ns):
         return None
     return SlowSteps(rows, median_ns, int((dur_ns[rows] - median_ns).sum()))
 

@@ -15,9 +15,9 @@ from perfdoctor.rules import intervals as iv
 _HEADROOM = 1.5
 # Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB. Nobody has
 # measured that more of them than so many for each core help.
-_MOST_WORKERS_PER_CORE = 2
+_MAX_WORKERS_PER_CORE = 2
 # Loading that computes for less than half of its time leaves its core to others.
-_MOSTLY_WAITING = 2
+_MIN_WAIT_RATIO = 2
 # What the loop itself does for a batch that a worker has ready: it maps the memory of the tensors. For two of them
 # 0.28 ms of CPU time were measured; where a thread pins, it does that, and 0.07 to 0.15 ms are left in real traces.
 _HANDOVER_NS = 300_000
@@ -36,7 +36,7 @@ class LoaderModel(NamedTuple):
             where nobody measured it.
         batches: Batches that a step takes.
         threads: Threads that compute in the training itself; None where they were not captured.
-        most_workers: The most workers that the program's framework starts; None for no limit.
+        max_workers: The most workers that the program's framework starts; None for no limit.
         fetch_ns: Time that a worker spends on the batches of a step, measured in the workers; None without that.
     """
 
@@ -48,7 +48,7 @@ class LoaderModel(NamedTuple):
     cpu_share: float | None = None
     batches: float = 1.0
     threads: int | None = None
-    most_workers: int | None = None
+    max_workers: int | None = None
     fetch_ns: int | None = None
 
     @property
@@ -77,7 +77,7 @@ class LoaderModel(NamedTuple):
     @property
     def is_memory_bound(self) -> bool:
         """Whether loading mostly waits, so that memory limits the number of workers rather than the cores."""
-        return self.batch_ns > _MOSTLY_WAITING * self.batch_cpu_ns
+        return self.batch_ns > _MIN_WAIT_RATIO * self.batch_cpu_ns
 
     @property
     def workers_to_keep_up(self) -> int:
@@ -93,25 +93,25 @@ class LoaderModel(NamedTuple):
         return self.fetch_ns <= self.workers * self.unstalled_step_ns
 
     @property
-    def most_useful_workers(self) -> int | None:
+    def max_useful_workers(self) -> int | None:
         """The most workers that help: those that keep all cores busy but one, which the training process needs.
 
         More of them only where somebody measured that loading mostly waits, and at most two a core. An only core is
         shared. None where the cores are not known.
         """
         if self.cores is None:
-            return self.most_workers
-        most = max(self.cores - 1, 1)
+            return self.max_workers
+        limit = max(self.cores - 1, 1)
         if self.is_memory_bound:
-            most = min(
-                math.floor(most * self.batch_ns / max(self.batch_cpu_ns, 1)), _MOST_WORKERS_PER_CORE * self.cores
+            limit = min(
+                math.floor(limit * self.batch_ns / max(self.batch_cpu_ns, 1)), _MAX_WORKERS_PER_CORE * self.cores
             )
-        return most if self.most_workers is None else min(most, self.most_workers)
+        return limit if self.max_workers is None else min(limit, self.max_workers)
 
     @property
     def lacks_cores(self) -> bool:
         """Whether the cores are too few for the workers that would keep up."""
-        return self.most_useful_workers is not None and self.workers_to_keep_up > self.most_useful_workers
+        return self.max_useful_workers is not None and self.workers_to_keep_up > self.max_useful_workers
 
     @property
     def takes_cores(self) -> bool:
@@ -121,8 +121,8 @@ class LoaderModel(NamedTuple):
     @property
     def recommended_workers(self) -> int:
         """Workers that keep up, as far as they help; not fewer than there are."""
-        most = self.most_useful_workers
-        wanted = self.workers_to_keep_up if most is None else min(self.workers_to_keep_up, most)
+        limit = self.max_useful_workers
+        wanted = self.workers_to_keep_up if limit is None else min(self.workers_to_keep_up, limit)
         return max(wanted, self.workers or 0)
 
     @property
@@ -150,9 +150,9 @@ class LoaderModel(NamedTuple):
                 GPU would hide, and training and loading share the cores.
         """
         remaining_ns = round(self.batches * _HANDOVER_NS) if on_cpu else 0
-        most_ns = max(self.idle_ns - remaining_ns, 0)
+        max_ns = max(self.idle_ns - remaining_ns, 0)
         if self.workers is None:
-            return Saving(0, None, most_ns, "bounded")
+            return Saving(0, None, max_ns, "bounded")
         step_ns = max(self.unstalled_step_ns, self.batch_interval_ns)
         if on_cpu:
             # Work is only spread over the cores, never removed: the rest of the step takes one for each thread.
@@ -161,8 +161,8 @@ class LoaderModel(NamedTuple):
             threads = min(self.threads or cores, cores)
             step_ns = max(step_ns, round((computed_ns + threads * self.unstalled_step_ns) / cores))
             if self.takes_cores:
-                most_ns = min(most_ns, max(self.step_ns - step_ns - remaining_ns, 0))
-        return Saving(0, min(max(self.step_ns - step_ns - remaining_ns, 0), most_ns), most_ns, "bounded")
+                max_ns = min(max_ns, max(self.step_ns - step_ns - remaining_ns, 0))
+        return Saving(0, min(max(self.step_ns - step_ns - remaining_ns, 0), max_ns), max_ns, "bounded")
 
 
 def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_ns: int) -> LoaderModel:
@@ -195,7 +195,7 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
         batches=batches,
         threads=threads if isinstance(threads, int) and threads > 0 else None,
         # Chunked pipelines set num_workers to 1, as their order of chunks needs it, and warn.
-        most_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
+        max_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
         fetch_ns=round(batches * fetch_ns) if isinstance(fetch_ns, int) else None,
     )
 

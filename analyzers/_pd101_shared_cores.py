@@ -27,7 +27,7 @@ _HANDOVER_NS_PER_BYTE = 0.8
 # A batch of images and labels: what is taken where a batch is of a type that shows no tensors.
 _TENSORS = 2
 # Workers that sleep or read need no core, but each is an interpreter with torch, 0.3 GB.
-_MOST_WORKERS_PER_CORE = 2
+_MAX_WORKERS_PER_CORE = 2
 # Batches are uneven: workers that deliver a quarter faster than the training asks keep the queue filled.
 _HEADROOM = 1.25
 # A setting that is this much slower than the best one is as good where it needs fewer workers.
@@ -168,8 +168,8 @@ class SharedCores(NamedTuple):
 
     def choose_workers(self, threads: int | None = None) -> Choice:
         """The fewest workers that give the shortest step, or nearly."""
-        most = max(math.floor(_MOST_WORKERS_PER_CORE * self.available_cores), 1)
-        choices = [Choice(each, threads, self.predict_step(each, threads)) for each in range(1, most + 1)]
+        max_workers = max(math.floor(_MAX_WORKERS_PER_CORE * self.available_cores), 1)
+        choices = [Choice(each, threads, self.predict_step(each, threads)) for each in range(1, max_workers + 1)]
         choices = [each for each in choices if each.workers > self.workers] or choices
         best_ns = min(each.step.expected_ns for each in choices)
         good = [each for each in choices if each.step.expected_ns <= _AS_GOOD * best_ns]

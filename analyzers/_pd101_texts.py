@@ -64,7 +64,7 @@ def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: Loadin
     """What to change: the number of workers, the work on a batch, and what the main process does."""
     if loader.workers is None:
         advice = "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
-    elif loader.most_workers is not None and loader.workers_to_keep_up > loader.most_workers:
+    elif loader.max_workers is not None and loader.workers_to_keep_up > loader.max_workers:
         advice = (
             "Hand the pipeline a data set or a generator instead of single inputs: its DataLoader then prepares the "
             "next input in one worker. Pipelines that cut an input into chunks allow no more than that one."
@@ -129,8 +129,8 @@ def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> s
     """The arguments of the DataLoader to set, as this program sets them; None where it has as many as help."""
     if loader.workers and loader.recommended_workers == loader.workers:
         return None
-    if loader.most_workers is not None:
-        return f"pipeline(dataset, num_workers={min(loader.recommended_workers, loader.most_workers)})"
+    if loader.max_workers is not None:
+        return f"pipeline(dataset, num_workers={min(loader.recommended_workers, loader.max_workers)})"
     workers = loader.recommended_workers if loader.workers is not None else "..."
     pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.get("pin_memory") else ""
     return advise("loader too slow", rank.context, workers=workers, pin=pin).code

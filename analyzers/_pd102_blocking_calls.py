@@ -179,7 +179,7 @@ def _refine_reads(trace: Trace, cause_op: Int32Array, causes: _Texts) -> None:
     position = np.full(len(ops), NONE)
     position[order] = np.arange(len(order))
     read_at = position[nesting.outermost(ops.parent, cause_op[reads])]
-    for cause, patterns, most_ops_back in _READERS:
+    for cause, patterns, max_ops_back in _READERS:
         matches = np.ones(len(reads), bool)
         for pattern in patterns:
             if not matches.any():
@@ -187,5 +187,5 @@ def _refine_reads(trace: Trace, cause_op: Int32Array, causes: _Texts) -> None:
             preceding = np.append(NONE, np.flatnonzero(trace.match_strings(ops, pattern)[ops.name[order]]))
             last = preceding[np.searchsorted(preceding, read_at, side="right") - 1]
             same_thread = ops.thread[order[last]] == ops.thread[order[read_at]]
-            matches &= (last >= 0) & (read_at - last <= most_ops_back) & same_thread
+            matches &= (last >= 0) & (read_at - last <= max_ops_back) & same_thread
         causes[reads[matches]] = cause

@@ -14,7 +14,7 @@ from perfdoctor.rules.internal import frozen_dataclass
 # So many activities of the hot path, the deepest of them, are evidence.
 _SHOWN = 4
 # What takes less of the pauses beside the hot path is not named.
-_LEAST_OTHER_SHARE = 0.1
+_MIN_OTHER_SHARE = 0.1
 
 _MODEL_CODE = re.compile(r"^nn\.Module: |^torch/nn/modules/")
 
@@ -158,7 +158,7 @@ def _evidence(group: PauseGroup) -> tuple[Evidence, ...]:
     names = " > ".join(kinds.short_name(activity.name) for activity in shown)
     evidence = (Evidence(HOT_PATH, names), Evidence("time in the last of these", path.activities[-1].time_ns, "ns"))
     other = group.others.deepest
-    if other is None or other.time_ns < _LEAST_OTHER_SHARE * path.time_ns or other in path.activities:
+    if other is None or other.time_ns < _MIN_OTHER_SHARE * path.time_ns or other in path.activities:
         return evidence
     return (
         *evidence,

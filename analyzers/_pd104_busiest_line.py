@@ -13,7 +13,7 @@ from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_steps
 
 # Looking a location up costs some us; of longer traces the first ops will do.
-_MOST_OPS = 5_000
+_MAX_OPS = 5_000
 
 
 class BusiestLine(NamedTuple):
@@ -62,7 +62,7 @@ def _find_in_trace(trace: Trace) -> BusiestLine | None:
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     outside = iv.overlap(ops.start_ns, ops.end_ns, optimizer_time) == 0
-    rows = np.flatnonzero((ops.parent < 0) & iv.contains(window, ops.start_ns) & outside)[:_MOST_OPS]
+    rows = np.flatnonzero((ops.parent < 0) & iv.contains(window, ops.start_ns) & outside)[:_MAX_OPS]
     begun_steps = np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right")
     step_count = len(set(begun_steps.tolist())) if steps.count else 1
     counts_by_line: dict[SourceLocation, Counter[int]] = defaultdict(Counter)

@@ -24,7 +24,7 @@ from perfdoctor.rules.internal import find_locations, find_steps, has_locations,
 # Shorter breaks between ops are the framework's.
 _MIN_BREAK_NS = 100_000
 # Where calls of other rules take so much of the time without ops, they are what is to be reported.
-_MOST_OF_CALLS = 0.3
+_MIN_SHARE_OF_CALLS = 0.3
 # Of more breaks the longest have nearly all of the time; each is looked up at so many instants.
 _MAX_BREAKS, _SAMPLES = 256, 4
 # Python functions that make a tensor of numbers one by one, as stacks name them.
@@ -69,7 +69,7 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     if trace is not rank.trace and not has_ranges_of_calls(rank.trace):
         # Recorded before such calls were: how much of the time they are is known of the evidence window alone.
         calls_ns = iv.total(iv.intersect(free, time_of_calls(trace)))
-        if calls_ns >= _MOST_OF_CALLS * (iv.total(breaks) + calls_ns):
+        if calls_ns >= _MIN_SHARE_OF_CALLS * (iv.total(breaks) + calls_ns):
             return None
     if not len(breaks):
         return None

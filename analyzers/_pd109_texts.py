@@ -15,7 +15,7 @@ _MIN_WEIGHTS = 8
 # Of copies within the device, shorter ones than this last as long as any kernel: what they move hardly matters.
 _SHORT_COPY_NS = 10_000
 # From this share of the copies on they are what a name says.
-_MOST = 0.5
+_MIN_SHARE = 0.5
 _OFFLOAD = re.compile(r"(?i)offload|swap_?(in|out)|hooks\.py\(\d+\): (pre|post)_forward|onload")
 _KV_CACHE = re.compile(r"(?i)(kv|key_?value|paged|prefix|block)_?cache|cache_?(utils|engine|blocks)|_cache\b.*update")
 _PACKS = re.compile(r"(?i)c10d|reducer|all_?gather|reduce_?scatter|all_?to_?all|flatten_dense|fsdp|AccumulateGrad")
@@ -46,7 +46,7 @@ def find_purpose(rank: Rank, group: CopyGroup, *, sent_back: bool) -> Purpose:
         sent_back: Whether about as much goes to the host as comes from it.
     """
     rows = group.rows
-    if _share_of_time(rank, rows, _match_launchers(rank, _KV_CACHE)) > _MOST:
+    if _share_of_time(rank, rows, _match_launchers(rank, _KV_CACHE)) > _MIN_SHARE:
         return Purpose.CACHE
     if group.direction == vocabulary.PTOP:
         return Purpose.PEER
@@ -58,7 +58,7 @@ def find_purpose(rank: Rank, group: CopyGroup, *, sent_back: bool) -> Purpose:
         return Purpose.RESULTS
     if group.direction != vocabulary.HTOD:
         return Purpose.UNKNOWN
-    if _share_of_time(rank, rows, _match_launchers(rank, _OFFLOAD)) > _MOST:
+    if _share_of_time(rank, rows, _match_launchers(rank, _OFFLOAD)) > _MIN_SHARE:
         return Purpose.WEIGHTS
     is_many = len(group) >= _MIN_WEIGHTS * max(rank.steps.count, 1)
     if is_many and _is_interleaved(rank, rows):
@@ -71,14 +71,14 @@ def _is_interleaved(rank: Rank, rows: Int64Array) -> bool:
     gpu = rank.trace.gpu
     kernels_ns = np.sort(gpu.start_ns[rank.kernels.mask])
     before = np.searchsorted(kernels_ns, np.sort(gpu.start_ns[rows]))
-    return bool((np.diff(before) > 0).mean() > _MOST)
+    return bool((np.diff(before) > 0).mean() > _MIN_SHARE)
 
 
 def _purpose_within(rank: Rank, group: CopyGroup) -> Purpose:
     rows = group.rows
-    if _share_of_time(rank, rows, rank.traffic.is_compiled) > _MOST:
+    if _share_of_time(rank, rows, rank.traffic.is_compiled) > _MIN_SHARE:
         return Purpose.COMPILED
-    if _share_of_time(rank, rows, _match_launchers(rank, _PACKS)) > _MOST:
+    if _share_of_time(rank, rows, _match_launchers(rank, _PACKS)) > _MIN_SHARE:
         return Purpose.PACKED
     if np.median(rank.trace.gpu.dur_ns[rows]) < _SHORT_COPY_NS and len(group) >= _MIN_WEIGHTS:
         return Purpose.MANY_SMALL
@@ -125,9 +125,9 @@ def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: flo
         situation = "copies by generated code"
     stream = "Issue the copies earlier: they have a stream of their own, but the kernels wait for them"
     limit = f" The kernels can hide only {hidden_share:.0%} of this time, so copy less."
-    if group.on_kernel_stream_share > _MOST:
+    if group.on_kernel_stream_share > _MIN_SHARE:
         stream = "Issue the copies on a stream of their own, ahead of the kernels that need them"
-    if hidden_share > _MOST:
+    if hidden_share > _MIN_SHARE:
         limit = ""
     if not len(rank.kernels):
         stream, limit = "Copy less: the GPU runs no kernel that could hide the copies", ""

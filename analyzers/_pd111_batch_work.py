@@ -20,7 +20,7 @@ class BatchWork(NamedTuple):
         cpu_ns: CPU time of it.
         items_ns, collate_ns: Its parts; None where they were not captured.
         in_workers: Whether workers load.
-        mostly_collate: Whether it goes into the collate function.
+        is_mainly_collate: Whether it goes into the collate function.
         collate_fn: Its name; None for PyTorch's own, or where it is not known.
         makes_many_tensors: Whether PyTorch's collate function builds a tensor for each position of lists.
         place: Where the function is written that takes most of it; None where that is torch's, or not known.
@@ -31,7 +31,7 @@ class BatchWork(NamedTuple):
     items_ns: int | None
     collate_ns: int | None
     in_workers: bool
-    mostly_collate: bool
+    is_mainly_collate: bool
     collate_fn: str | None
     makes_many_tensors: bool
     place: SourceLocation | None
@@ -57,7 +57,7 @@ def describe_batch_work(captured: Mapping[str, Any], min_collate: float) -> Batc
         return None
     items_ns, collate_ns = (each if isinstance(each := fetch.get(name), int) else None for name in _PARTS)
     known_ns = (items_ns or 0) + (collate_ns or 0)
-    mostly_collate = collate_ns is not None and known_ns > 0 and collate_ns >= min_collate * known_ns
+    is_mainly_collate = collate_ns is not None and known_ns > 0 and collate_ns >= min_collate * known_ns
     name, tensors = captured.get("collate_fn"), captured.get("batch_tensors")
     is_default = name == DEFAULT_COLLATE
     return BatchWork(
@@ -66,10 +66,12 @@ def describe_batch_work(captured: Mapping[str, Any], min_collate: float) -> Batc
         items_ns,
         collate_ns,
         fetch.get("where") == "worker",
-        mostly_collate,
+        is_mainly_collate,
         None if is_default or not isinstance(name, str) else name,
-        mostly_collate and is_default and isinstance(tensors, int) and tensors >= _MANY_TENSORS,
-        captured_location(captured.get("collate_location" if mostly_collate and not is_default else "items_location")),
+        is_mainly_collate and is_default and isinstance(tensors, int) and tensors >= _MANY_TENSORS,
+        captured_location(
+            captured.get("collate_location" if is_mainly_collate and not is_default else "items_location")
+        ),
     )
 
 

@@ -109,7 +109,7 @@ def _name_part(batch: BatchWork, work: LoadingWork | None, location: SourceLocat
         return f"{name}{place} has to get cheaper"
     if batch.makes_many_tensors:
         return f"samples are lists{place}, and default_collate takes {format_ms(batch.collate_ns or 0)} of {whole}"
-    if batch.mostly_collate:
+    if batch.is_mainly_collate:
         name = f"the collate function {batch.collate_fn}" if batch.collate_fn else "putting its items together"
         return f"{name}{place} takes {format_ms(batch.collate_ns or 0)} of {whole}"
     name = location.function if location is not None and location.function else "the data set"

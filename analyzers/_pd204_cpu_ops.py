@@ -56,9 +56,9 @@ _MATRIX_OP = r"^aten::(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|dot|\w*conv\w*)$"
 _SLOW_TO_GAIN_OP = r"norm|dropout|bernoulli|random|sort|topk|index|embedding|gather|scatter"
 # Solvers, spectra and second derivatives are where float64 is meant.
 _MEANT_OP = r"^aten::_?(linalg_|fft_|cholesky|lu_|triangular_solve|svd|eigh?$|inverse|det|logdet|lstsq|special_)"
-_MOST_MEANT = 0.1
+_MAX_SHARE_MEANT = 0.1
 # From this share of the weights on the model counts as one in float64.
-_MOSTLY = 0.9
+_MIN_SHARE_OF_WEIGHTS = 0.9
 
 
 class Float64Work(NamedTuple):
@@ -89,7 +89,7 @@ def find_float64_work(rank: Rank) -> Float64Work | None:
     if shaped is None or _is_meant(rank):
         return None
     marks = _match_float64(shaped)
-    has_float64_weights = _share_of_float64_weights(shaped) >= _MOSTLY
+    has_float64_weights = _share_of_float64_weights(shaped) >= _MIN_SHARE_OF_WEIGHTS
     if has_float64_weights:
         marks |= _match_optimizers(shaped)
     rows = project(rank, shaped, marks) & computing_ops(rank)
@@ -118,7 +118,7 @@ def _is_meant(rank: Rank) -> bool:
     if trace.match_rows(trace.ranges, f"{vocabulary.OPTIMIZER_STEP}LBFGS").any():
         return True
     meant = trace.match_rows(trace.ops, _MEANT_OP)
-    return iv.total(time_of_ops(rank, meant)) > _MOST_MEANT * rank.window_ns
+    return iv.total(time_of_ops(rank, meant)) > _MAX_SHARE_MEANT * rank.window_ns
 
 
 def _match_float64(shaped: Rank) -> BoolArray:

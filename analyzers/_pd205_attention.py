@@ -23,7 +23,7 @@ from perfdoctor.rules.internal import (
     TRIPLE_TF32,
     DurationRange,
     Remedy,
-    at_least_shortest,
+    clamp_to_shortest_kernel,
     efficiencies_on,
     frozen_dataclass,
     peak_rate,
@@ -185,7 +185,9 @@ def fused_durations(rank: Rank, attentions: Attentions, attention: Int64Array, p
     products_ns = np.bincount(attention[products], weights=dur_ns[products], minlength=len(attentions))
     op_costs, unknown = rank.kernel_costs.op_costs, (np.nan, np.nan)
     table = [(fused_roof_ns(rank, c, is_backward=False), fused_roof_ns(rank, c, is_backward=True)) for c in op_costs]
-    roof_ns = at_least_shortest(np.array([*table, unknown], np.float64)[cost, attentions.is_backward.astype(np.int8)])
+    roof_ns = clamp_to_shortest_kernel(
+        np.array([*table, unknown], np.float64)[cost, attentions.is_backward.astype(np.int8)]
+    )
     after_ns = np.full((len(attentions), 3), np.nan)
     units = np.array([*(fused_unit(rank, c.dtype) for c in op_costs), ""])[cost]
     for unit in sorted(set(units.tolist())):

@@ -33,8 +33,8 @@ _POINTWISE = r"^aten::(mul|add|sub|div|neg|pow|square|tanh|erf|rsub|addcmul|mul_
 _FREE = (
     r"^aten::(to|_to_copy|copy_|empty\w*|result_type|detach|view|alias|as_strided|lift_fresh|item|_local_scalar_dense)$"
 )
-_LEAST_OPS = {"tanh": 6, "erf": 4}
-_MOST_OPS = 12
+_MIN_OPS = {"tanh": 6, "erf": 4}
+_MAX_OPS = 12
 
 
 class Formulas(NamedTuple):
@@ -113,8 +113,8 @@ def _outermost_of_forward(rank: Rank) -> BoolArray:
 def _is_gelu(rank: Rank, run: Int64Array) -> bool:
     """Whether a run of pointwise ops is the formula of GELU, by its ops."""
     names = [rank.trace.strings[code].removeprefix("aten::") for code in rank.trace.ops.name[run].tolist()]
-    curved = [name for name in names if name in _LEAST_OPS]
-    if len(curved) != 1 or not _LEAST_OPS[curved[0]] <= len(names) <= _MOST_OPS:
+    curved = [name for name in names if name in _MIN_OPS]
+    if len(curved) != 1 or not _MIN_OPS[curved[0]] <= len(names) <= _MAX_OPS:
         return False
     at = names.index(curved[0])
     before, after = names[:at], names[at + 1 :]

@@ -16,12 +16,12 @@ from perfdoctor.rules import Rank, UnprofiledTime, captured_list
 from perfdoctor.rules.internal import CpuOptimizer, captured_median_ns, frozen_dataclass
 
 # Up to so many elements a tensor, calling ops takes longer than they do (2,000 elements: 4 us an op; 40,000: 10).
-_MOST_SMALL_ELEMENTS = 8_000
+_MAX_SMALL_ELEMENTS = 8_000
 # Where no sizes were captured: the median op of a loop over tensors of that size, with the profiler.
-_MOST_SMALL_OP_NS = 6_000
+_MAX_SMALL_OP_NS = 6_000
 FUSED_ALREADY = "optimizer that is fused"
 # With fewer ops there is nothing to join.
-_LEAST_OPS = 50
+_MIN_OPS = 50
 
 
 class Remaining(NamedTuple):
@@ -79,7 +79,7 @@ def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str
     is_small = _has_small_tensors(rank, steps, captured)
     name = "plain SGD" if steps.optimizer == "SGD" and steps.pass_count < 2 else steps.optimizer
     fused = (_FUSED_SMALL if is_small else _FUSED_LARGE).get(name)
-    has_many_ops = rank.count_per_step(steps.op_count) >= _LEAST_OPS
+    has_many_ops = rank.count_per_step(steps.op_count) >= _MIN_OPS
     if any(each.get("fused") for each in captured):
         return CpuFix(FUSED_ALREADY, None)
     if fused is not None and (has_many_ops or not is_small):
@@ -117,6 +117,6 @@ def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mappi
         for name in ("tensors", "parameters")
     )
     if tensors and elements:
-        return elements <= _MOST_SMALL_ELEMENTS * tensors
+        return elements <= _MAX_SMALL_ELEMENTS * tensors
     ops = rank.trace.ops
-    return not steps.uses_foreach and float(np.median(ops.dur_ns[steps.rows])) <= _MOST_SMALL_OP_NS
+    return not steps.uses_foreach and float(np.median(ops.dur_ns[steps.rows])) <= _MAX_SMALL_OP_NS

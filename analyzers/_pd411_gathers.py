@@ -23,7 +23,7 @@ from perfdoctor.rules.internal import phases
 
 _GATHER, _REDUCTION = (vocabulary.COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter"))
 # A step with fewer of them has one unit, or nearly: there is nothing to fetch ahead.
-LEAST_GATHERS = 4
+MIN_GATHERS = 4
 # As in PD402: a part of each pass, its first unit, is always exposed.
 MIN_SHARE = 0.03
 
@@ -63,7 +63,7 @@ def find_exposed_gathers(rank: RankSummary, waiting: Intervals) -> ExposedGather
         return None
     gathers = np.flatnonzero((table.kind == _GATHER) & table.in_window)
     per_step = len(gathers) / len(table.step_start_ns)
-    if per_step < LEAST_GATHERS:
+    if per_step < MIN_GATHERS:
         return None
     exposed = iv.subtract(table.exposed, waiting)
     first = gathers[np.unique(table.step[gathers], return_index=True)[1]]
@@ -80,7 +80,7 @@ def find_exposed_gathers(rank: RankSummary, waiting: Intervals) -> ExposedGather
     return ExposedGathers(by_pass[0], by_pass[1], per_step, max(work_ns - overlapped_ns, 0))
 
 
-def told_by_prefetch(rank: RankSummary, waiting: Intervals) -> Intervals:
+def explained_by_prefetch(rank: RankSummary, waiting: Intervals) -> Intervals:
     """The exposed time of which PD411 tells, with its usual threshold."""
     gathers = find_exposed_gathers(rank, waiting)
     if gathers is None:

@@ -12,7 +12,7 @@ from perfdoctor.rules import intervals as iv
 
 ANOMALY, GRADCHECK, DETERMINISTIC = "anomaly detection", "gradcheck", "deterministic algorithms"
 # Where a switch is on in fewer steps, it is no leftover: somebody looks at a step now and then.
-_MOST_STEPS = 0.9
+_MIN_SHARE_OF_STEPS = 0.9
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def find_switch(rank: Rank, name: str) -> Switch | None:
         steps, of_steps, step_ns = each.get("steps"), each.get("of_steps"), each.get("step_ns")
         if each.get("switch") != name or not isinstance(steps, int) or not isinstance(of_steps, int):
             continue
-        if steps and steps >= _MOST_STEPS * of_steps:
+        if steps and steps >= _MIN_SHARE_OF_STEPS * of_steps:
             return Switch(step_ns if isinstance(step_ns, int) else None, captured_location(each.get("location")))
     return None
 

@@ -249,7 +249,7 @@ class UnstableSteps(RankAnalyzer):
             subject="marks",
         )
 
-    def _check_run(self, rank: Rank, run: OwnSteps | None) -> _InRun | None:
+    def _check_run(self, rank: Rank, run: OwnSteps | None) -> _RunFinding | None:
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         steps, count = run.steps, len(run.even_ns)
@@ -292,7 +292,7 @@ class UnstableSteps(RankAnalyzer):
             subject="run",
             recurrence=recurrence_of(slow, run.even_ns),
         )
-        return _InRun(limit_severity(finding, cause), cause.is_seen)
+        return _RunFinding(limit_severity(finding, cause), cause.is_seen)
 
     def _check_growth(self, rank: Rank, run: OwnSteps | None) -> Finding | None:
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
@@ -325,13 +325,13 @@ class UnstableSteps(RankAnalyzer):
         work = count_work(run.steps)
         if slow is None or work is None:
             return
-        usual, most = round(float(np.median(work))), int(work[slow.rows].max())
-        if most <= usual:
+        usual, largest = round(float(np.median(work))), int(work[slow.rows].max())
+        if largest <= usual:
             return
         yield self.finding(
             rank,
             title=f"{describe_slow_steps(slow, len(run.own_ns), int(run.own_ns.max()), 'steps of the run')}: "
-            f"they hold up to {most:,} micro-batches instead of {usual:,}",
+            f"they hold up to {largest:,} micro-batches instead of {usual:,}",
             cost_ns=0,
             saving=Saving(),
             advice="Nothing is wrong: these steps do more. Compare the time of a micro-batch.",
@@ -366,7 +366,7 @@ class UnstableSteps(RankAnalyzer):
         )
 
 
-class _InRun(NamedTuple):
+class _RunFinding(NamedTuple):
     """A finding on the steps of the run, and whether its cause was seen."""
 
     finding: Finding

@@ -30,11 +30,11 @@ from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import frozen_dataclass
 
 # Lines are looked up for so many calls, for time's sake: these show which lines there are.
-_MOST_CALLS = 4096
+_MAX_CALLS = 4096
 # What happens in one of four steps or less is done "every N steps" already.
 _MIN_STEPS_BETWEEN = 4
 # So many kinds of waits are named in a title.
-_MOST_KINDS = 3
+_MAX_KINDS = 3
 
 
 @frozen_dataclass(eq=False)
@@ -149,7 +149,7 @@ class HostDeviceSync(RankAnalyzer):
         counts: Counter[str] = Counter()
         for waits in parts:
             counts[name_cause(waits.cause)] += waits.count
-        named = ", ".join(_in_a_list(name) for name, _ in counts.most_common(_MOST_KINDS))
+        named = ", ".join(_lowercase_first(name) for name, _ in counts.most_common(_MAX_KINDS))
         advice = advise_on_cause(rank, together.cause)
         sentence = (
             "Remove these waits together: while some remain, each of the others costs little. The most frequent first: "
@@ -183,7 +183,7 @@ class HostDeviceSync(RankAnalyzer):
         )
 
 
-def _in_a_list(kind: str) -> str:
+def _lowercase_first(kind: str) -> str:
     """The name of a cause as it stands inside a sentence."""
     first_word = kind.partition(" ")[0]
     return kind[0].lower() + kind[1:] if first_word.isalpha() and first_word.istitle() else kind
@@ -191,9 +191,9 @@ def _in_a_list(kind: str) -> str:
 
 def _join(parts: Sequence[WaitsAtLine]) -> WaitsAtLine:
     """The waits of several lines as one; cause, line and op are those of the most frequent."""
-    most = max(parts, key=lambda waits: (waits.count, waits.cause))
+    largest = max(parts, key=lambda waits: (waits.count, waits.cause))
     return replace(
-        most,
+        largest,
         calls=np.concatenate([waits.calls for waits in parts]),
         count=sum(waits.count for waits in parts),
         step_count=max(waits.step_count for waits in parts),
@@ -207,7 +207,7 @@ def _group_by_line(rank: Rank, blocking: BlockingCalls) -> Iterator[WaitsAtLine]
     if not len(blocking):
         return
     calls = rank.trace.calls
-    some = blocking.call[:_MOST_CALLS]
+    some = blocking.call[:_MAX_CALLS]
     lines = rank.locations.at(calls.thread[some], calls.start_ns[some])
     lines += [None] * (len(blocking) - len(lines))
     groups: dict[tuple[str, SourceLocation | None], list[int]] = {}

@@ -36,7 +36,7 @@ from perfdoctor.rules import (
     shorten_launches,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MOSTLY, StarvationRoot, cpu_zeroing_of, framework_time, ops_of_program
+from perfdoctor.rules.internal import MAIN_SHARE, StarvationRoot, cpu_zeroing_of, framework_time, ops_of_program
 
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
@@ -234,21 +234,21 @@ class LaunchBound(RankAnalyzer):
             return
         median_us = rank.to_unprofiled_ns(float(np.median(rank.trace.ops.dur_ns[ops]))) / 1e3
         saving = unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None)
-        most_ns = bound_ns(rank, time, unprofiled)
+        max_ns = bound_ns(rank, time, unprofiled)
         advice = _advise_on_cpu(rank, loop, cells)
         yield self.finding(
             rank,
             title=f"The CPU spends much of the {rank.unit_name} on calling ops, not on computing: "
             f"{ops_per_step:,} a {rank.unit_name}, {median_us:.1f} us each in the median{_describe_loop(loop, cells)}",
             cost_ns=rank.per_step(iv.total(time)),
-            saving=saving.cap(most_ns),
+            saving=saving.cap(max_ns),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(time),
             confidence=0.8 if unprofiled.timed else 0.6,
             location=line.location if line and (loop or line.share >= _MIN_LINE_SHARE) else None,
             evidence=(
-                *((evidence_of_compiling(most_ns),) if "torch.compile" in advice.sentence else ()),
+                *((evidence_of_compiling(max_ns),) if "torch.compile" in advice.sentence else ()),
                 Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "latency"), "ns"),
                 Evidence("between ops", _time_in_part_ns(rank, time, "idle_launch"), "ns"),
                 Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
@@ -341,17 +341,17 @@ def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts, pause_
     bound. Half of the dispatcher is a convention: part of it is the recording itself, and parts of a program (loops,
     optimizers) often stay outside of what is compiled.
     """
-    graphed = (rank.context.graph_share or 0) >= MOSTLY
+    graphed = (rank.context.graph_share or 0) >= MAIN_SHARE
     if launches.python_ns is None or graphed or not launches.cpu_ns:
         return shorten_launches(calls, rank.window, pause_ns=pause_ns)
     without_python = 1 - launches.python_ns / launches.cpu_ns
     runtime = launches.runtime_ns / launches.cpu_ns
     can_capture = launches.steady is not False and len(launches.syncs.index) < max(rank.steps.count, 1)
-    least, expected, most = (
+    low, expected, high = (
         shorten_launches(calls, rank.window, remaining, is_upper_bound=False, pause_ns=pause_ns)
         for remaining in (without_python, (without_python + runtime) / 2, 0.0 if can_capture else runtime)
     )
-    return replace(expected, at_least=least, at_most=most)
+    return replace(expected, at_least=low, at_most=high)
 
 
 def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> int:

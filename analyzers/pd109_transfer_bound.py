@@ -107,7 +107,7 @@ class TransferBound(RankAnalyzer):
     def _report(self, rank: Rank, group: CopyGroup, purpose: Purpose) -> Finding:
         cost_ns = rank.per_step(group.exposed_ns)
         hidden_ns = _hideable_ns(rank, group)
-        most_ns, edit = _best_edit(rank, group, purpose, hidden_ns)
+        max_ns, edit = _best_edit(rank, group, purpose, hidden_ns)
         advice = advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1))
         limit = copy_limit_bytes_per_s(group.direction, rank.facts, rank.device)
         count = len(group) / max(rank.steps.count, 1)
@@ -118,7 +118,7 @@ class TransferBound(RankAnalyzer):
             f"the {rank.unit_name}, and nothing computes meanwhile: {count:,.3g} a {rank.unit_name}{size} of "
             f"{purpose.value}",
             cost_ns=cost_ns,
-            saving=Saving(0, None, most_ns, "bounded"),
+            saving=Saving(0, None, max_ns, "bounded"),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(group.exposed),

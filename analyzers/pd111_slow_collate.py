@@ -113,7 +113,7 @@ class SlowCollate(RankAnalyzer):
         else:
             startup_ns = rank.per_step(iv.total(iv.union(*_spans(rank, startups))))
             loader = model_loader(rank, captured, cost_ns, startup_ns)
-            if loader.keeps_up or not loader.lacks_cores or not computes or loader.most_workers is not None:
+            if loader.keeps_up or not loader.lacks_cores or not computes or loader.max_workers is not None:
                 return None
         work = None if batch.in_workers else find_loading_work(rank, startups)
         return advise_cheaper_batch(rank, shared, batch, work, place, cost_ns, computes=computes)

@@ -21,7 +21,7 @@ from perfdoctor.analyzers._host_pauses import (
 from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise
 
 # Half as often is the least that anyone would change; ten times less often is what people choose.
-_LEAST_SAVED, _USUALLY_SAVED = 0.5, 0.9
+_MIN_SAVED, _USUALLY_SAVED = 0.5, 0.9
 
 
 class _Kind(NamedTuple):
@@ -92,15 +92,15 @@ class LoggingAndCheckpoints(RankAnalyzer):
             pause = find_calls(rank, call)
             if pause is None or not pause.comes_back or (call == SAVE and _leaves_saves_to_rank_0(rank)):
                 continue
-            least = 0.0 if pause.is_timed else self.settings["min_share_of_stacks"]
-            if self.exceeds_min_share(rank, cost_of(rank, pause), least):
+            min_share = 0.0 if pause.is_timed else self.settings["min_share_of_stacks"]
+            if self.exceeds_min_share(rank, cost_of(rank, pause), min_share):
                 yield self._report(rank, pause, kind)
 
     def _report(self, rank: Rank, pause: HostPause, kind: _Kind) -> Finding:
         cost_ns, advice = cost_of(rank, pause), advise(kind.situation, rank.context)
         saving = Saving(0, None, cost_ns, "bounded")
         if pause.is_timed:
-            low_ns, expected_ns = round(_LEAST_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)
+            low_ns, expected_ns = round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)
             saving = Saving(low_ns, expected_ns, cost_ns, "bounded")
         calls = f"{pause.calls / pause.steps:.3g}"
         finding = self.finding(

@@ -195,7 +195,7 @@ def _situation_of(rank: Rank, steps: GpuOptimizer) -> str:
 
 def _fuse(rank: Rank, steps: GpuOptimizer) -> Edit:
     """What a fused step changes: it launches little more than one kernel, which takes some longest passes."""
-    least, expected, most = (
+    low, expected, high = (
         fuse(
             rank.trace,
             steps.rows,
@@ -205,7 +205,7 @@ def _fuse(rank: Rank, steps: GpuOptimizer) -> Edit:
         )
         for passes in _FUSED_PASSES
     )
-    return replace(expected, at_least=least, at_most=most)
+    return replace(expected, at_least=low, at_most=high)
 
 
 def _saving_on_cpu(unprofiled: UnprofiledTime, remaining: Remaining | None) -> Saving:

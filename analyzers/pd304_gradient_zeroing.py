@@ -178,13 +178,13 @@ def _drop_gradients(rank: Rank, fills: BoolArray, removed: BoolArray) -> Edit:
 
     At least the ops and launches go; how long the loop between them takes without is known of one trace only.
     """
-    least = remove_items(rank.trace, GpuRows(rank.trace.gpu, removed), is_upper_bound=False)
+    low = remove_items(rank.trace, GpuRows(rank.trace.gpu, removed), is_upper_bound=False)
     ranges, calls = rank.trace.ranges, distinct(launching_ranges(rank.trace, vocabulary.ZERO_GRAD)[fills])
     spans = ranges.start_ns[calls], ranges.end_ns[calls]
-    expected, most = (
-        least | remove_cpu_time(ranges.thread[calls], spans, rank.window, share) for share in (_REMAINING_SHARE, 0.0)
+    expected, high = (
+        low | remove_cpu_time(ranges.thread[calls], spans, rank.window, share) for share in (_REMAINING_SHARE, 0.0)
     )
-    return replace(expected, at_least=least, at_most=most)
+    return replace(expected, at_least=low, at_most=high)
 
 
 def _match_additions(rank: Rank, fill_count: int) -> BoolArray:

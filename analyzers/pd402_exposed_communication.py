@@ -10,7 +10,7 @@ import numpy as np
 
 from perfdoctor.analyzers._captured_parallel import captured_ddp_of
 from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
-from perfdoctor.analyzers._pd411_gathers import told_by_prefetch
+from perfdoctor.analyzers._pd411_gathers import explained_by_prefetch
 from perfdoctor.rules import (
     Claim,
     CollectiveTable,
@@ -51,7 +51,7 @@ _OTHER_SITUATION = "exposed collectives"
 # A model that is split over ranks exchanges the same amounts in each layer. An all_gather so many times as long as the
 # median exchange is none of these: it puts together the output.
 _TIMES_AN_EXCHANGE = 10
-_LEAST_EXCHANGES = 4
+_MIN_EXCHANGES = 4
 # DistributedDataParallel's first bucket (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES), and what a parameter takes in
 # it.
 _FIRST_BUCKET_BYTES, _PARAMETER_BYTES = 1 << 20, 4
@@ -113,8 +113,8 @@ class ExposedCommunication(FleetAnalyzer):
         for summary in fleet.summaries:
             table = summary.collectives
             if table is not None and len(table):
-                least_wait_ns = 0 if late is None else late.least_wait_ns_of(table)
-                if not self.exceeds_min_share(summary, summary.per_step(iv.total(table.exposed) - least_wait_ns)):
+                min_wait_ns = 0 if late is None else late.min_wait_ns_of(table)
+                if not self.exceeds_min_share(summary, summary.per_step(iv.total(table.exposed) - min_wait_ns)):
                     continue
                 waiting = late.any_wait_time_of(table) if late is not None else iv.EMPTY
                 yield from self._check_rank(summary, table, waiting, is_alone=len(fleet.summaries) == 1)
@@ -123,7 +123,7 @@ class ExposedCommunication(FleetAnalyzer):
         self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, is_alone: bool
     ) -> Iterator[Finding]:
         """The finding on one rank; `waiting` is the time in which it only waited for other ranks to arrive."""
-        exposed = iv.subtract(table.exposed, iv.union_of((waiting, told_by_prefetch(rank, waiting))))
+        exposed = iv.subtract(table.exposed, iv.union_of((waiting, explained_by_prefetch(rank, waiting))))
         # What is reduced again before the update is left to PD406: to leave it out is better than to overlap it.
         needless_ns = sum(finding.cost_ns for finding in rank.findings if finding.rule == "PD406")
         cost = max(rank.per_step(iv.total(exposed)) - needless_ns, 0)
@@ -156,7 +156,7 @@ class ExposedCommunication(FleetAnalyzer):
             ),
             fix=advice.code,
             # Which of it PD406 claims is not known here, only how much.
-            claim=Claim(exclusive_ns=cost * max(rank.steps.count, 1)) if needless_ns else Claim(exposed),
+            claim=Claim(unshared_ns=cost * max(rank.steps.count, 1)) if needless_ns else Claim(exposed),
             confidence=0.5 if waits_unknown else 0.8,
             evidence=(
                 Evidence(
@@ -219,7 +219,7 @@ def _find_gathered_outputs(rank: RankSummary, table: CollectiveTable) -> Int64Ar
     """The rows of collectives of a forward pass that put together the output that its ranks have in parts."""
     kinds = [vocabulary.COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter", "all_reduce")]
     rows = np.flatnonzero(table.in_window & np.isin(table.kind, kinds))
-    if not rank.context.is_forward_only or len(rows) < _LEAST_EXCHANGES:
+    if not rank.context.is_forward_only or len(rows) < _MIN_EXCHANGES:
         return rows[:0]
     dur_ns = (table.end_ns - table.start_ns)[rows]
     is_long = dur_ns >= _TIMES_AN_EXCHANGE * np.median(dur_ns)

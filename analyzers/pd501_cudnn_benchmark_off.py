@@ -21,7 +21,7 @@ from perfdoctor.rules import (
 )
 
 # What the autotuner saved of the slowest example in the field's guides: 1,430 us became 840.
-_MOST_SAVED = 0.41
+_MAX_SAVED = 0.41
 
 
 class CudnnBenchmarkOff(RankAnalyzer):
@@ -78,7 +78,7 @@ class CudnnBenchmarkOff(RankAnalyzer):
         if not self.exceeds_min_share(rank, cost_ns) or not repeats_each_step(rank, kernels):
             return
         bound_ns = rank.per_step(round(excess_ns(rank, kernels)))
-        high_ns = min(round(_MOST_SAVED * cost_ns), bound_ns)
+        high_ns = min(round(_MAX_SAVED * cost_ns), bound_ns)
         yield self.finding(
             rank,
             title=f"cuDNN guesses the algorithms of convolutions that take {rank.share(cost_ns):.0%} of the step",

@@ -30,7 +30,7 @@ _NORM = r"^aten::(batch_norm|instance_norm)$"
 _NORM_BACKWARD = vocabulary.engine_node_of(r"\w*BatchNormBackward0$")
 # Of the ops of a backward pass: autograd handles the gradients of weights before it goes on.
 _PASS_ON = vocabulary.engine_node_of("(?!torch::autograd::AccumulateGrad)")
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
 class ConvBiasBeforeNorm(RankAnalyzer):
@@ -159,5 +159,5 @@ def _name(modules: list[Mapping[str, Any]]) -> str:
     names = [str(each.get("name")) for each in modules]
     if not names:
         return ""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f" ({', '.join(names[:_MOST_NAMES])}{more})"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f" ({', '.join(names[:_MAX_NAMES])}{more})"

@@ -31,7 +31,7 @@ from perfdoctor.rules import (
 from perfdoctor.rules import intervals as iv
 
 # What is timed in the steps themselves comes back, but for what else would fill the time: cold caches, other programs.
-_LEAST_SHARE = 0.8
+_MIN_SAVED_SHARE = 0.8
 
 
 class DebugApisOn(RankAnalyzer):
@@ -106,7 +106,7 @@ class DebugApisOn(RankAnalyzer):
         # Of stacks that nobody timed, as in other recordings, the saving is larger by an unknown amount.
         saving, more = Saving(checks_ns, None, cost_ns, "bounded"), " and more"
         if stacks_ns is not None:
-            more, saving = "", Saving(round(_LEAST_SHARE * cost_ns), cost_ns, cost_ns, "bounded")
+            more, saving = "", Saving(round(_MIN_SAVED_SHARE * cost_ns), cost_ns, cost_ns, "bounded")
         yield self.finding(
             rank,
             title=f"Anomaly detection is on: {rank.share(cost_ns):.0%} of the step{more}",
@@ -114,7 +114,7 @@ class DebugApisOn(RankAnalyzer):
             saving=saving,
             advice=advice.sentence,
             fix=advice.code,
-            claim=Claim(claimed, exclusive_ns=rest_ns),
+            claim=Claim(claimed, unshared_ns=rest_ns),
             edit=_edit_of_checks(rank, checks),
             location=switch.location,
             evidence=(
@@ -134,7 +134,7 @@ class DebugApisOn(RankAnalyzer):
             rank,
             title=f"torch.autograd.gradcheck runs in every step: {rank.share(cost_ns):.0%} of it",
             cost_ns=cost_ns,
-            saving=Saving(round(_LEAST_SHARE * cost_ns), cost_ns, cost_ns, "bounded"),
+            saving=Saving(round(_MIN_SAVED_SHARE * cost_ns), cost_ns, cost_ns, "bounded"),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(_beginnings_of_steps(rank, cost_ns)),

@@ -27,7 +27,7 @@ from perfdoctor.rules import (
 # Of the time that others save this much at least is waited for where they save in turns.
 _IN_TURNS = 0.5
 # The wait is the difference of steps with and without saves, whose other work varies.
-_LEAST_OF_WAIT = 0.5
+_MIN_SHARE_OF_WAIT = 0.5
 
 
 class EveryRankWrites(FleetAnalyzer):
@@ -92,7 +92,7 @@ class EveryRankWrites(FleetAnalyzer):
         in_turns = wait_ns is not None and lost_ns >= _IN_TURNS * others_ns
         saving = Saving(0, None, cost_ns, "bounded")
         if in_turns:
-            saving = Saving(round(_LEAST_OF_WAIT * cost_ns), cost_ns, cost_ns, "bounded")
+            saving = Saving(round(_MIN_SHARE_OF_WAIT * cost_ns), cost_ns, cost_ns, "bounded")
         how = ", one after the other" if in_turns else ""
         advice = advise("every rank saves the same", rank.context)
         other_step_ns = round(others_ns / max(first.steps, 1))

@@ -78,12 +78,12 @@ class DegradedLink(RankAnalyzer):
             cost_ns = rank.per_step(iv.total(freed))
             if saved_share <= 0 or not self.exceeds_min_share(rank, cost_ns):
                 continue
-            most = f"generation {gpu.number('max_pcie_generation'):.0f} x{gpu.number('max_pcie_width'):.0f}"
+            full_link = f"generation {gpu.number('max_pcie_generation'):.0f} x{gpu.number('max_pcie_width'):.0f}"
             yield self.finding(
                 rank,
                 title=(
                     f"The PCIe link of {gpu.name} runs as generation {gpu.pcie_generation} x{gpu.pcie_width} under "
-                    f"load, and could run as {most}"
+                    f"load, and could run as {full_link}"
                 ),
                 cost_ns=cost_ns,
                 saving=Saving(0, None, cost_ns, "bounded"),

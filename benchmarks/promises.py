@@ -8,7 +8,7 @@ from pathlib import PurePath
 from statistics import median
 from typing import Any
 
-LEAST_NOISE = 0.03
+MIN_NOISE = 0.03
 """What runs of one program differ by on a quiet machine, as a share of the step: 0.5 to 3 % in benchmarks/programs."""
 WORTH = ("high", "medium")
 """Severities that ask a user to do something: worth 3 % of the step and more."""
@@ -82,7 +82,7 @@ class TimedPairs:
         if not self.before:
             return 0.0
         ranges = [max(times) - min(times) for times in (self.before, self.after) if times]
-        return max(max(ranges) / 2, LEAST_NOISE * median(self.before))
+        return max(max(ranges) / 2, MIN_NOISE * median(self.before))
 
 
 def location_of(finding: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
-from perfdoctor.report.own_steps import find_own_steps
+from perfdoctor.report.own_steps import steps_without_waits
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
@@ -164,7 +164,7 @@ def report_on_summaries(
     of_ranks = [finding for group in part.shared.values() for finding in group.merge()]
     shared = merge_findings(of_fleet)
     ledgers = {summary.rank: ledger_of(summary) for summary in fleet.summaries}
-    own_steps_ns = find_own_steps(fleet, [*of_ranks, *shared])
+    own_steps_ns = steps_without_waits(fleet, [*of_ranks, *shared])
     findings = prioritize_fleet(of_ranks, shared, ledgers, own_steps_ns)
     return Report(
         version=version("perfdoctor"),

@@ -378,7 +378,7 @@ class Rank:
         """The median recorded step over the median step without the profiler; None where nobody timed such steps.
 
         All figures that users read are of the step without the profiler. `per_step` and `to_unprofiled_ns` convert
-        them, and what has no Rank by its `time_scale`.
+        them, and code without a Rank uses its `time_scale`.
         """
         unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts, self.run_steps), self._all_steps.median_ns
         return recorded_ns / unprofiled_ns if unprofiled_ns and recorded_ns else None

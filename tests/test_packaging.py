@@ -23,7 +23,7 @@ PLUGIN = ROOT / "examples" / "plugin"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ENTRY_POINTS: dict[str, str] = PROJECT["project"]["entry-points"]["perfdoctor.analyzers"]
 # A build without isolation, so without a network, needs the build system's own requirement installed.
-LEAST_SETUPTOOLS = 77
+MIN_SETUPTOOLS = 77
 
 
 def packages_in_the_tree() -> set[str]:
@@ -64,8 +64,8 @@ def skip_unless_buildable() -> None:
             found = metadata.version(needed)
         except metadata.PackageNotFoundError:
             pytest.skip(f"{needed} is not installed: packages cannot be built without a network")
-        if needed == "setuptools" and int(found.split(".")[0]) < LEAST_SETUPTOOLS:
-            pytest.skip(f"setuptools {found} is older than {LEAST_SETUPTOOLS}, which the build needs")
+        if needed == "setuptools" and int(found.split(".")[0]) < MIN_SETUPTOOLS:
+            pytest.skip(f"setuptools {found} is older than {MIN_SETUPTOOLS}, which the build needs")
 
 
 def pip(*arguments: str | Path) -> None:

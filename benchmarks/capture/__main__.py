@@ -54,8 +54,8 @@ def measure_startup(runs: int) -> Iterator[str]:
                 subprocess.run([sys.executable, "-c", "pass"], env=values, check=True)
                 times[name].append(1000 * (time.perf_counter() - start))
     plain, ours = median(times["plain"]), median(times["recorded"])
-    least = min(times["recorded"]) - min(times["plain"])
-    yield f"start-up without torch: {plain:.1f} ms, {ours:.1f} ms: +{ours - plain:.1f} ms (least: +{least:.1f} ms)"
+    added = min(times["recorded"]) - min(times["plain"])
+    yield f"start-up without torch: {plain:.1f} ms, {ours:.1f} ms: +{ours - plain:.1f} ms (least: +{added:.1f} ms)"
 
 
 def measure_steps(runs: int) -> Iterator[str]:

@@ -128,7 +128,7 @@ def _format_saved(row: Row) -> str:
     if row.saved_ms is None:
         return "n/a"
     return (
-        f"{_format_ms(row.saved_ms)} ({_format_ms(row.least_ms)} to {_format_ms(row.most_ms)}) of "
+        f"{_format_ms(row.saved_ms)} ({_format_ms(row.min_ms)} to {_format_ms(row.max_ms)}) of "
         f"{_format_ms(row.step_ms)}"
     )
 
@@ -141,9 +141,9 @@ def _mark(text: str, right: bool | None) -> str:
     return f"{text} (**wrong**)" if right is False else text
 
 
-def _clip(text: str, most: int = 60) -> str:
+def _clip(text: str, max_length: int = 60) -> str:
     text = " ".join(text.split()).replace("|", "\\|")
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 def _format_ms(ms: float | None) -> str:

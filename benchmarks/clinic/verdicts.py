@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from benchmarks.clinic.cases import Case
-from benchmarks.promises import LEAST_NOISE, Promise, TimedPairs, asking_findings, location_of, promise_together
+from benchmarks.promises import MIN_NOISE, Promise, TimedPairs, asking_findings, location_of, promise_together
 
 SPEAKS = ("high", "medium", "low")
 """Severities that a report shows as something to do."""
@@ -34,7 +34,7 @@ class Row:
         alarms: Other findings of medium or more; of a healthy program all of them.
         low_ms, expected_ms, high_ms, basis: What the report promises for the fix.
         step_ms, fixed_ms: Medians of the steps of the faulty and the fixed program, without perfdoctor, in turns.
-        saved_ms, least_ms, most_ms: What the fix saved: the median over pairs of runs, and their range.
+        saved_ms, min_ms, max_ms: What the fix saved: the median over pairs of runs, and their range.
         tried: The verdict of `perfdoctor try` on the change that does the same; tried_*_ms: what it measured.
         seconds: How long the row took.
     """
@@ -62,12 +62,12 @@ class Row:
     step_ms: float | None = None
     fixed_ms: float | None = None
     saved_ms: float | None = None
-    least_ms: float | None = None
-    most_ms: float | None = None
+    min_ms: float | None = None
+    max_ms: float | None = None
     tried: str = ""
     tried_ms: float | None = None
-    tried_least_ms: float | None = None
-    tried_most_ms: float | None = None
+    tried_min_ms: float | None = None
+    tried_max_ms: float | None = None
     seconds: float | None = None
 
     @property
@@ -93,7 +93,7 @@ class Row:
         promise = Promise(*map(_to_ns, (self.low_ms, self.expected_ms, self.high_ms)))
         if self.saved_ms is None or self.step_ms is None or promise.high_ns is None:
             return ""
-        saved_ns, noise_ns = self.saved_ms * 1e6, LEAST_NOISE * self.step_ms * 1e6
+        saved_ns, noise_ns = self.saved_ms * 1e6, MIN_NOISE * self.step_ms * 1e6
         if promise.includes(saved_ns):
             return INSIDE
         return WITHIN_NOISE if promise.includes(saved_ns, noise_ns) else OUTSIDE
@@ -146,7 +146,7 @@ def judge_pairs(row: Row, pairs: TimedPairs) -> Row:
     if not pairs.savings:
         return row
     figures = median(pairs.before), median(pairs.after), pairs.saved, min(pairs.savings), max(pairs.savings)
-    names = ("step_ms", "fixed_ms", "saved_ms", "least_ms", "most_ms")
+    names = ("step_ms", "fixed_ms", "saved_ms", "min_ms", "max_ms")
     return replace(row, **dict(zip(names, map(_to_ms, figures), strict=True)))
 
 
@@ -161,8 +161,8 @@ def judge_trials(row: Row, case: Case, trials: Sequence[Mapping[str, Any]]) -> R
         row,
         tried=best["verdict"],
         tried_ms=_to_ms(best["saved_ns"]),
-        tried_least_ms=_to_ms(best["low_ns"]),
-        tried_most_ms=_to_ms(best["high_ns"]),
+        tried_min_ms=_to_ms(best["low_ns"]),
+        tried_max_ms=_to_ms(best["high_ns"]),
     )
 
 

@@ -22,7 +22,7 @@ from perfdoctor.testing import SyntheticFleet
 _STEPS = 40  # of each trace that is repeated
 _ANALYSED_RANKS = 16  # the generated summaries are copies of theirs
 _VARIANTS = 32
-_MOST_EARLY_NS = 20_000  # by which ranks come earlier to a collective than the one that they are copies of
+_MAX_EARLY_NS = 20_000  # by which ranks come earlier to a collective than the one that they are copies of
 
 
 def write_fleet(folder: Path, ranks: int, megabytes: float) -> None:
@@ -72,7 +72,7 @@ def make_templates(steps: int) -> list[Template]:
         for summary in analysed:
             table = summary.collectives
             if table is not None:
-                early_ns = generator.integers(0, _MOST_EARLY_NS, len(table))
+                early_ns = generator.integers(0, _MAX_EARLY_NS, len(table))
                 table = replace(table, start_ns=table.start_ns - early_ns)
             variant = replace(summary, collectives=table, outcomes=())
             templates.append(Template(pickle.dumps(variant), summary.outcomes))

@@ -156,10 +156,10 @@ def choose_workers(setting: Setting) -> Outcome:
     outcome.seconds = take_turns({f"{n} workers": lambda n=n: epoch(n) for n in counts}, setting, warm_up=False)
     medians = {name: statistics.median(values) for name, values in outcome.seconds.items()}
     best = min(medians, key=medians.__getitem__)
-    most = f"{counts[-1]} workers"
-    slower = ratios(outcome.seconds, most, best)
-    outcome.found = f"least with {best} of {os.cpu_count()} cores; {most} take {in_words(slower)} times that"
-    outcome.holds = None if best != most and min(slower) < 1 < max(slower) else best != most
+    largest = f"{counts[-1]} workers"
+    slower = ratios(outcome.seconds, largest, best)
+    outcome.found = f"least with {best} of {os.cpu_count()} cores; {largest} take {in_words(slower)} times that"
+    outcome.holds = None if best != largest and min(slower) < 1 < max(slower) else best != largest
     return outcome
 
 

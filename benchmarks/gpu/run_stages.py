@@ -54,9 +54,9 @@ def run_stages(
     rows: list[dict[str, Any]] = []
     for number, stage in enumerate(stages):
         left_s = deadline - time.monotonic()
-        later_s = sum(each.least_s for each in stages[number + 1 :] if each.least_s <= left_s)
+        later_s = sum(each.min_s for each in stages[number + 1 :] if each.min_s <= left_s)
         # Later stages keep the least that they need, unless this one would then not start at all.
-        limit_s = min(stage.limit_s, max(left_s - later_s, min(stage.least_s, left_s)))
+        limit_s = min(stage.limit_s, max(left_s - later_s, min(stage.min_s, left_s)))
         why = why_left_out(stage, facts, limit_s)
         print(f"{stage.name}: {why or f'begins, at most {limit_s:.0f} s'}", flush=True)
         row = {"name": stage.name, "title": stage.title, "status": "left out", "why": why, "seconds": 0.0}
@@ -72,8 +72,8 @@ def why_left_out(stage: Stage, facts: Mapping[str, Any], limit_s: float) -> str:
     missing = [name for name in stage.needs if not facts.get("has", {}).get(name, False)]
     if missing:
         return f"needs {', '.join(missing)}, and this machine has none that works"
-    if limit_s < ENOUGH * stage.least_s:
-        return f"out of time: {max(limit_s, 0.0):.0f} s are left, and it needs {stage.least_s:.0f}"
+    if limit_s < ENOUGH * stage.min_s:
+        return f"out of time: {max(limit_s, 0.0):.0f} s are left, and it needs {stage.min_s:.0f}"
     return ""
 
 

@@ -21,7 +21,7 @@ class Stage:
             {begin_seconds}, after which nothing long should begin. The stage may write figures.json and a file of
             Markdown into {folder}: they go into summary.json and README.md.
         limit_s: It is ended after that many seconds.
-        least_s: It is not begun with less, and earlier stages leave it that much.
+        min_s: It is not begun with less, and earlier stages leave it that much.
         needs: Names of `has` in the figures of the stage `environment`, all of which must be true.
         good_codes: Exit codes that are no failure.
     """
@@ -30,7 +30,7 @@ class Stage:
     title: str
     command: tuple[str, ...]
     limit_s: float
-    least_s: float = 5.0
+    min_s: float = 5.0
     needs: tuple[str, ...] = ()
     good_codes: tuple[int, ...] = (0,)
 

@@ -209,9 +209,9 @@ def _mark(right: bool) -> str:
     return "(right)" if right else "(**wrong**)"
 
 
-def _clip(text: str, most: int = 90) -> str:
+def _clip(text: str, max_length: int = 90) -> str:
     text = " ".join(text.split()).replace("|", "\\|")
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 def _yes(value: bool | None) -> str:

@@ -130,10 +130,10 @@ def print_table(readings: dict[str, list[Reading]], size_bytes: int, loads: list
     print("|---|---|---|---|---|---|---|")
     medians = {name: statistics.median(row.seconds for row in rows) for name, rows in readings.items()}
     for name, rows in readings.items():
-        least, peak_bytes = min(row.seconds for row in rows), statistics.median(row.peak_bytes for row in rows)
+        fastest, peak_bytes = min(row.seconds for row in rows), statistics.median(row.peak_bytes for row in rows)
         ratios = [medians.get(other, 0) / medians[name] for other in ("HTA", "orjson to dicts")]
         memory = f"{peak_bytes / size_bytes:.2f}" if peak_bytes and "tenth" not in name else ""
-        cells = [name, f"{medians[name]:.3f}", f"{least:.3f}", memory, str(rows[0].events or "")]
+        cells = [name, f"{medians[name]:.3f}", f"{fastest:.3f}", memory, str(rows[0].events or "")]
         print(f"| {' | '.join(cells + [f'{ratio:.1f}' if ratio else '' for ratio in ratios])} |")
 
 

@@ -27,7 +27,7 @@ from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 # preempted.
 _LONGEST_TURN_NS = 20_000_000
 _MIN_EXTRA_TURNS = 0.5
-_MOST_OWN_SHARE = 0.9
+_MAX_OWN_SHARE = 0.9
 _MIN_THREADS_SHARE = 0.2
 # In a usual step of a quiet machine others have the core up to once or twice.
 _MIN_USUAL_TURNS = 3
@@ -86,11 +86,11 @@ def find_preemption(times: StepTimes) -> Preemption:
         waited_ns = np.minimum(np.maximum(busy_ns - usual_ns, 0), dur_ns - busy_ns)
         own_ns = busy_ns - np.minimum(waited_ns, np.maximum(extra_turns, 0) * _LONGEST_TURN_NS)
     own_ns = np.where(_has_other_work(times), by_thread_ns, own_ns)
-    most_taken_ns = np.maximum(extra_turns, 0) * _LONGEST_TURN_NS
-    own_ns = np.maximum.reduce([own_ns, np.minimum(usual_ns, dur_ns), dur_ns - most_taken_ns])
+    max_taken_ns = np.maximum(extra_turns, 0) * _LONGEST_TURN_NS
+    own_ns = np.maximum.reduce([own_ns, np.minimum(usual_ns, dur_ns), dur_ns - max_taken_ns])
     # Less than a tenth is within what clocks and ops vary by.
-    lost_core = (extra_turns >= _MIN_EXTRA_TURNS) & (2 * most_taken_ns > dur_ns - usual_ns)
-    is_preempted = lost_core & (own_ns < _MOST_OWN_SHARE * dur_ns)
+    lost_core = (extra_turns >= _MIN_EXTRA_TURNS) & (2 * max_taken_ns > dur_ns - usual_ns)
+    is_preempted = lost_core & (own_ns < _MAX_OWN_SHARE * dur_ns)
     return Preemption(np.where(is_preempted, own_ns, dur_ns).astype(np.int64), is_preempted, lost_core)
 
 

@@ -49,10 +49,12 @@ class CaptureOptions:
     trial: TrialOptions | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
+        for name, minimum in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(f"--{name} {value!r} is no number of steps: give a whole number of at least {least}.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+                raise UsageError(
+                    f"--{name} {value!r} is no number of steps: give a whole number of at least {minimum}."
+                )
         if self.trial is not None and not self.base:
             raise UsageError("A trial times the steps of its base window: give it at least one.")
         if self.ranks is not None and (not self.ranks or any(rank < 0 for rank in self.ranks)):

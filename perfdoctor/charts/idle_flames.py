@@ -29,8 +29,8 @@ CATEGORIES = ("python", "annotation", "op", "call", "thread")
 """The colours of nodes: the first four in the order of the tables of `find_runs`."""
 _THREAD = CATEGORIES.index("thread")
 # Nodes with less of the idle time are narrower than a pixel; more of them than this make a page slow.
-_LEAST_SHARE = 0.0005
-_MOST_NODES = 4_000
+_MIN_SHARE = 0.0005
+_MAX_NODES = 4_000
 # Files that round to microseconds have calls that end so much after the one around them.
 _ROUNDING_NS = 2_000
 # The same stack of another step is the same stack, and what a capture puts around a program's functions is none of it.
@@ -155,9 +155,9 @@ def _levels(parent: Int32Array) -> list[Int64Array]:
 
 def _shorten(nodes: _Nodes) -> _Nodes:
     """The widest nodes; a parent is as wide as its children, and stands before them, so none loses its parent."""
-    order = np.argsort(-nodes.time_ns, kind="stable")[:_MOST_NODES]
-    least_ns = max(_LEAST_SHARE * nodes.time_ns[nodes.parent == NONE].sum(), 1)
-    kept = np.sort(order[nodes.time_ns[order] >= least_ns])
+    order = np.argsort(-nodes.time_ns, kind="stable")[:_MAX_NODES]
+    min_ns = max(_MIN_SHARE * nodes.time_ns[nodes.parent == NONE].sum(), 1)
+    kept = np.sort(order[nodes.time_ns[order] >= min_ns])
     number = np.full(len(nodes.name) + 1, NONE)
     number[kept] = np.arange(len(kept))
     return _Nodes(nodes.name[kept], number[nodes.parent[kept]], nodes.time_ns[kept], nodes.category[kept])

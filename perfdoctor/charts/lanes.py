@@ -8,7 +8,7 @@ from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array
 
 MAX_DEPTH = 127
 """What is nested deeper is drawn at this depth."""
-_MOST_LANES = 16
+_MAX_LANES = 16
 
 
 def depth_of(parent: Int32Array) -> Int64Array:
@@ -38,7 +38,7 @@ def side_lanes(start_ns: Int64Array, end_ns: Int64Array) -> Int8Array:
     """
     lane = np.zeros(len(start_ns), np.int8)
     rest = np.arange(len(start_ns))
-    for number in range(_MOST_LANES):
+    for number in range(_MAX_LANES):
         lane[rest] = number
         start, end = start_ns[rest], end_ns[rest]
         if (start[1:] >= end[:-1]).all():

@@ -24,7 +24,7 @@ _Made = TypeVar("_Made")
 TABLE_ROWS = 200
 """How many rows of a table the page has."""
 _TIME = "step_ns"
-_MOST_SPANS = 200
+_MAX_SPANS = 200
 
 
 def rank_charts_of(
@@ -67,7 +67,7 @@ def _claims_in(timeline: StepTimeline, findings: Iterable[Finding]) -> dict[Clai
     claims: dict[ClaimKey, Intervals] = {}
     for finding in findings:
         inside = iv.clip(finding.claim.intervals, timeline.start_ns, timeline.start_ns + timeline.span_ns)
-        longest = np.argsort(inside[:, 0] - inside[:, 1], kind="stable")[:_MOST_SPANS]
+        longest = np.argsort(inside[:, 0] - inside[:, 1], kind="stable")[:_MAX_SPANS]
         if len(inside):
             claims[claim_key(finding)] = inside[np.sort(longest)] - timeline.start_ns
     return claims

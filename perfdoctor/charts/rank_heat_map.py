@@ -10,24 +10,24 @@ from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.report.chart_data import RankHeatMap
 from perfdoctor.trace.arrays import NONE, Int64Array
 
-_MOST_CELLS = 100_000
+_MAX_CELLS = 100_000
 
 
 def rank_heat_map_of(
-    accounts: Sequence[Account], late_ns: Mapping[int | None, int], most_cells: int = _MOST_CELLS
+    accounts: Sequence[Account], late_ns: Mapping[int | None, int], max_cells: int = _MAX_CELLS
 ) -> RankHeatMap | None:
     """The heat map of some ranks; None for a single one.
 
     Args:
         accounts: The account of each rank.
         late_ns: See `Report.late_ns`.
-        most_cells: How many figures it may have; where there are more, steps in a row are averaged.
+        max_cells: How many figures it may have; where there are more, steps in a row are averaged.
     """
     if len(accounts) < 2:
         return None
     lengths = [_step_lengths(account) for account in accounts]
     longest = max(map(len, lengths))
-    steps_per_cell = max(-(-longest * len(accounts) // most_cells), 1)
+    steps_per_cell = max(-(-longest * len(accounts) // max_cells), 1)
     cells = np.full((len(accounts), -(-longest // steps_per_cell)), NONE, np.int64)
     for row, steps_ns in zip(cells, lengths, strict=True):
         means_ns = _means(steps_ns, steps_per_cell)

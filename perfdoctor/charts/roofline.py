@@ -12,7 +12,7 @@ from perfdoctor.report.chart_data import Roof, Roofline
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables.model import KERNEL
 
-_MOST_POINTS = 2_000
+_MAX_POINTS = 2_000
 
 
 def roofline_of(rank: Rank) -> Roofline | None:
@@ -34,7 +34,7 @@ def roofline_of(rank: Rank) -> Roofline | None:
     flops, moved = (np.bincount(kind, amount[rows], count) for amount in (costs.flops, costs.bytes))
     verdict = np.zeros(count, np.int8)
     verdict[kind] = verdicts.tensor_core[rows]
-    shown = np.lexsort((np.arange(count), -time_ns))[:_MOST_POINTS]
+    shown = np.lexsort((np.arange(count), -time_ns))[:_MAX_POINTS]
     shown = shown[(time_ns[shown] > 0) & (moved[shown] > 0)]
     of_op = [costs.op_costs[index] for index in costs.kinds.op_cost[shown].tolist()]
     names = costs.kinds.name[shown].tolist()

@@ -10,7 +10,7 @@ from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.steps import profiler_step_numbers
 
 # A chart shows no more points than this; of a longer run the shortest and the longest of each of its parts.
-_MOST_POINTS = 4_000
+_MAX_POINTS = 4_000
 
 
 def step_series_of(rank: Rank) -> StepSeries | None:
@@ -26,11 +26,11 @@ def step_series_of(rank: Rank) -> StepSeries | None:
     return StepSeries(recorded_ns, first, rank.run_steps.dur_ns[shown], rank.run_steps.number[shown])
 
 
-def _extremes(values: Int64Array, most: int = _MOST_POINTS) -> Int64Array:
-    """All positions; of more than `most` values those of the smallest and the largest of each of `most` / 2 parts."""
-    if len(values) <= most:
+def _extremes(values: Int64Array, max_points: int = _MAX_POINTS) -> Int64Array:
+    """All; of more than `max_points` values the smallest and the largest of each of `max_points` / 2 parts."""
+    if len(values) <= max_points:
         return np.arange(len(values))
-    part = np.arange(len(values)) * (most // 2) // len(values)
+    part = np.arange(len(values)) * (max_points // 2) // len(values)
     order = np.lexsort((values, part))
     is_last = np.append(part[1:] != part[:-1], True)
     is_first = np.append(True, is_last[:-1])

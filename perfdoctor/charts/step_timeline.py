@@ -39,14 +39,14 @@ class _Head(NamedTuple):
     kind: str
 
 
-def step_timeline_of(rank: Rank, most: int = MAX_ITEMS) -> StepTimeline | None:
+def step_timeline_of(rank: Rank, max_items: int = MAX_ITEMS) -> StepTimeline | None:
     """The timeline of the step with the median length, without steps of the window; None where there is no time.
 
     Items that reach into it are cut at its ends.
 
     Args:
         rank: The rank.
-        most: How many items may be there; shorter ones are joined, see `join_short_items`.
+        max_items: How many items may be there; shorter ones are joined, see `join_short_items`.
     """
     step, span = _median_step(rank)
     if not len(span):
@@ -69,7 +69,7 @@ def step_timeline_of(rank: Rank, most: int = MAX_ITEMS) -> StepTimeline | None:
         part.end_ns[:] = np.clip(part.end_ns, start_ns, end_ns) - start_ns
         items.append(part)
     heads = [head for head, _ in parts]
-    joined = join_short_items(concatenate(items), end_ns - start_ns, most)
+    joined = join_short_items(concatenate(items), end_ns - start_ns, max_items)
     # By their texts, because codes depend on how the file was read.
     used_names = sorted(occurring(joined.name).tolist(), key=names.__getitem__)
     used_colours = occurring(joined.category).tolist()

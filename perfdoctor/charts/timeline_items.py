@@ -63,8 +63,8 @@ def concatenate(parts: Iterable[Items]) -> Items:
     return Items(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Items)))
 
 
-def join_short_items(items: Items, span_ns: int, most: int = MAX_ITEMS) -> Items:
-    """At most `most` items: runs of neighbours that are too short to be seen become one; sorted by track and start.
+def join_short_items(items: Items, span_ns: int, max_items: int = MAX_ITEMS) -> Items:
+    """At most `max_items` items, sorted by track and start: neighbours that are too short to be seen are joined.
 
     A run lies in one cell, which is as wide as a pixel of a timeline of 1,600 pixels that is zoomed in 256 times; where
     that leaves more, 64, 16 and 4 times. Items longer than a cell stay. The joined item reaches from the first start to
@@ -73,13 +73,13 @@ def join_short_items(items: Items, span_ns: int, most: int = MAX_ITEMS) -> Items
     Args:
         items: Items that do not overlap at one depth of a track.
         span_ns: The length of the timeline, which starts at 0.
-        most: How many may stay.
+        max_items: How many may stay.
     """
     items = items.take(np.lexsort((items.start_ns, items.depth, items.track)))
-    if len(items) > most:
+    if len(items) > max_items:
         for shortest_ns, cell_ns in _cells(span_ns):
             first = _starts_of_runs(items, shortest_ns, cell_ns)
-            if len(first) <= most:
+            if len(first) <= max_items:
                 break
         items = _join(items, first)
     return items.take(np.lexsort((items.depth, items.start_ns, items.track)))

@@ -92,7 +92,8 @@ def analyze(
     trace cannot be read, or whose worker dies, is missing from the report, and the other ranks are analysed.
 
     Traces of different jobs get a report each. With --json each is one line then, and report.md of -o becomes
-    report-TRACE.md. What is no rank of a larger job, by its number in the trace or in the name, is a job of its own.
+    report-TRACE.md. A trace that belongs to no larger job, by its number in the trace or in the name, gets its own
+    report.
 
     With --baseline FILE the findings in that file are accepted, and a new or dearer one exits with 1: --update-baseline
     writes the file, to be kept in git.
@@ -113,12 +114,12 @@ def analyze(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
-    from perfdoctor.cli.job_reports import put_out_jobs
+    from perfdoctor.cli.job_reports import emit_job_reports
     from perfdoctor.fleet.discover import find_traces
     from perfdoctor.fleet.split_jobs import split_jobs
 
     gate = open_gate(fail_on, baseline, updates=update_baseline)
-    put_out = ReportOutput(shown, output, rank, no_color, verbosity, gate, opens)
+    report_output = ReportOutput(shown, output, rank, no_color, verbosity, gate, opens)
     silent = quiet or (shown != "text" and not sys.stdout.isatty())
 
     options = AnalysisOptions(
@@ -131,7 +132,7 @@ def analyze(
         jobs=jobs,
         dask=dask,
         charts=has_page(output),
-        tables=put_out.tables,
+        tables=report_output.tables,
     )
 
     def analyze_job(job: Job) -> Report:
@@ -144,12 +145,12 @@ def analyze(
     if len(found) > 1:
         if baseline is not None:
             raise UsageError(f"--baseline is of one job, and these are traces of {len(found)}: analyze one at a time")
-        put_out_jobs(found, analyze_job, put_out, strict=strict)
+        emit_job_reports(found, analyze_job, report_output, strict=strict)
         return
     report = analyze_job(files)
     check_program(report, gate)
-    print_analysis(report, put_out)
-    save_outputs(report, put_out)
+    print_analysis(report, report_output)
+    save_outputs(report, report_output)
     if strict:
         check_ranks_complete(report, rank)
     if gate is None:

@@ -58,12 +58,12 @@ def demo(as_json: bool, output: tuple[str, ...], opens: bool, no_color: bool, qu
         raise UsageError("--open opens a page, and none is written: give -o demo.html")
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    put_out = ReportOutput("json" if as_json else "text", output, None, no_color, verbosity, None, opens)
+    report_output = ReportOutput("json" if as_json else "text", output, None, no_color, verbosity, None, opens)
     with as_file(files("perfdoctor.demo") / _TRACE) as path:
-        _put_out_report(str(path), put_out)
+        _emit_report(str(path), report_output)
 
 
-def _put_out_report(path: str, output: ReportOutput) -> None:
+def _emit_report(path: str, output: ReportOutput) -> None:
     """Analyse the example, and put the report out: what it is first, and last what to type next."""
     from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces

@@ -30,7 +30,9 @@ _LINES, _ONE_DOCUMENT = ("json", "sarif"), ("junit",)
 _RANK_FOLDER = re.compile(r"rank[_-]?[0-9]+", re.IGNORECASE)
 
 
-def put_out_jobs(jobs: Sequence[Job], analyze: Callable[[Job], Report], output: ReportOutput, *, strict: bool) -> None:
+def emit_job_reports(
+    jobs: Sequence[Job], analyze: Callable[[Job], Report], output: ReportOutput, *, strict: bool
+) -> None:
     """Analyse the jobs one by one, and put out the report of each when it is there.
 
     A job that cannot be analysed costs a line on stderr, and its report.

@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare_process() -> None:
     """Set up a process that runs nothing but this command line.
 
-    The garbage collector runs seldom and not at the end: a short process makes little garbage, and a collection over
+    The garbage collector runs rarely and not at the end: a short process makes little garbage, and a collection over
     600 modules takes 0.1 s. A standard stream that was closed before we started (``>&-``) writes to nowhere.
     """
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
@@ -186,7 +186,7 @@ def _where_to_report() -> str:
 def _print_error(message: str) -> None:
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     line = f"perfdoctor: {clean_line(message)}\n"
-    with suppress(OSError):  # nobody listens
+    with suppress(OSError):  # stderr is closed
         sys.stderr.write(line.encode(encoding, "replace").decode(encoding))
 
 

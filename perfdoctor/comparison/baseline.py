@@ -21,7 +21,7 @@ BaselineState: TypeAlias = Literal["new", "dearer", "accepted"]
 
 DEARER_BY = 0.2
 """A known finding that costs so much more, as a share of what it did, is no longer the one that was accepted."""
-_MOST_NOISE = 0.10
+_MAX_NOISE = 0.10
 _ENGINE_RULE = "PD901"
 
 
@@ -172,9 +172,9 @@ def _noise_ns(before: StepSample, after: StepSample) -> float:
     By as much as the median step: all that varies in it may be this cost. One slow step of many makes that large and
     moves no median, and of few steps it is not known; so it is never more than what makes a finding high.
     """
-    most_ns = _MOST_NOISE * (before.median_ns or 0.0)
+    max_ns = _MAX_NOISE * (before.median_ns or 0.0)
     visible_ns = compare_steps([before], [after]).visible_ns
-    return most_ns if visible_ns is None else min(visible_ns, most_ns)
+    return max_ns if visible_ns is None else min(visible_ns, max_ns)
 
 
 def update_baseline(baseline: Baseline | None, report: Report, path: str) -> Baseline:

@@ -193,7 +193,7 @@ def check_promises(
     together = Promised(
         sum(promised.low_ns or 0 for promised in promises),
         sum(map(_expected_ns, promises)),
-        sum(map(_most_ns, promises)),
+        sum(map(_max_saving_ns, promises)),
         "sum",
     )
     return (_check_promise(ALL_TOGETHER, f"{len(went)} findings", together, step), *each)
@@ -227,7 +227,7 @@ def _expected_ns(promised: Promised) -> int:
     return ((promised.low_ns or 0) + (promised.high_ns or 0)) // 2
 
 
-def _most_ns(promised: Promised) -> int:
+def _max_saving_ns(promised: Promised) -> int:
     return promised.high_ns if promised.high_ns is not None else _expected_ns(promised)
 
 
@@ -238,6 +238,6 @@ def _check_promise(rule: str, name: str, promised: Promised, step: StepDifferenc
     if step.low_ns is None or step.high_ns is None:
         return Promise(rule, name, promised, came_ns)
     low_ns, high_ns = -step.high_ns, -step.low_ns
-    least_ns = promised.low_ns if promised.low_ns is not None else 0
-    outcome: Outcome = "less" if high_ns < least_ns else "more" if low_ns > _most_ns(promised) else "kept"
+    min_ns = promised.low_ns if promised.low_ns is not None else 0
+    outcome: Outcome = "less" if high_ns < min_ns else "more" if low_ns > _max_saving_ns(promised) else "kept"
     return Promise(rule, name, promised, came_ns, low_ns, high_ns, outcome)

@@ -32,15 +32,15 @@ Verdict: TypeAlias = Literal["faster", "slower", "same", "unknown"]
 
 CONFIDENCE = 0.95
 # Fewer steps on a side cannot be judged: three a side give a confidence of 0.9.
-_LEAST_STEPS = 3
+_MIN_STEPS = 3
 BETWEEN_RECORDINGS = 0.02
 """By how much of a step two recordings of one program may differ: assumed where each side has only one recording."""
 # Of more steps an even sample is taken: the pairs of 400 and 400 are sorted in 10 ms.
-_MOST_STEPS = 400
+_MAX_STEPS = 400
 # Up to so many pairs the distribution of the ranks is exact.
-_MOST_EXACT_PAIRS = 400
-_LEAST_FOR_AUTOCORRELATION = 8
-_MOST_AUTOCORRELATION = 0.9
+_MAX_EXACT_PAIRS = 400
+_MIN_STEPS_FOR_AUTOCORRELATION = 8
+_MAX_AUTOCORRELATION = 0.9
 _NORMAL_975 = 1.959964
 # A median varies by so much more than a mean, of normal samples: sqrt(pi / 2).
 _MEDIAN_FACTOR = 1.2533
@@ -198,7 +198,7 @@ def _compare_recordings(
 
 def is_judgeable(before: Sequence[float], after: Sequence[float]) -> bool:
     """Whether both sides have enough values for an interval that says something."""
-    return min(len(before), len(after)) >= _LEAST_STEPS
+    return min(len(before), len(after)) >= _MIN_STEPS
 
 
 def rank_interval(before: Sequence[float], after: Sequence[float]) -> Interval | None:
@@ -218,19 +218,19 @@ def rank_interval(before: Sequence[float], after: Sequence[float]) -> Interval |
 
 
 def _thin_out(values: FloatArray) -> FloatArray:
-    if len(values) <= _MOST_STEPS:
+    if len(values) <= _MAX_STEPS:
         return values
-    thinned: FloatArray = values[np.linspace(0, len(values) - 1, _MOST_STEPS).astype(np.int64)]
+    thinned: FloatArray = values[np.linspace(0, len(values) - 1, _MAX_STEPS).astype(np.int64)]
     return thinned
 
 
 def _widening(values: FloatArray) -> float:
     """By how much steps that resemble their neighbours widen an interval: by the ranks' correlation at lag 1."""
-    if len(values) < _LEAST_FOR_AUTOCORRELATION:
+    if len(values) < _MIN_STEPS_FOR_AUTOCORRELATION:
         return 1.0
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable") - (len(values) - 1) / 2
     correlation = float((ranks[1:] * ranks[:-1]).sum() / max(float((ranks**2).sum()), 1e-9))
-    correlation = min(max(correlation, 0.0), _MOST_AUTOCORRELATION)
+    correlation = min(max(correlation, 0.0), _MAX_AUTOCORRELATION)
     return math.sqrt((1 + correlation) / (1 - correlation))
 
 
@@ -241,7 +241,7 @@ def _rank_of_interval(count: int, others: int) -> tuple[int, float]:
     By the distribution of the Mann-Whitney statistic: exact for few values, else its normal approximation.
     """
     pairs = count * others
-    if pairs > _MOST_EXACT_PAIRS:
+    if pairs > _MAX_EXACT_PAIRS:
         rank = pairs / 2 - _NORMAL_975 * math.sqrt(pairs * (count + others + 1) / 12)
         return max(round(rank), 1), CONFIDENCE
     below, rank = np.cumsum(_mann_whitney_counts(count, others)) / math.comb(count + others, count), 1

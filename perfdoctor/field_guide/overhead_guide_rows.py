@@ -12,7 +12,7 @@ from perfdoctor.rules.requirements import REQUIREMENTS
 
 # Below a few per cent of the step nobody would change a line.
 _LITTLE = 0.03
-_LEAST_FLOPS_KNOWN = 0.1
+_MIN_SHARE_OF_FLOPS_KNOWN = 0.1
 
 
 def _anything(traits: ProgramTraits) -> Subject:
@@ -35,7 +35,7 @@ def _what_binds(traits: ProgramTraits) -> str | None:
 
 
 def _flops_beside_time(traits: ProgramTraits) -> str | None:
-    if traits.flops_share is None or traits.flops_known < _LEAST_FLOPS_KNOWN:
+    if traits.flops_share is None or traits.flops_known < _MIN_SHARE_OF_FLOPS_KNOWN:
         return None
     time = sum(traits.time_share.get(name, 0.0) for name in MATRIX_CATEGORIES)
     known = "" if traits.flops_known > 0.9 else f" (of the {format_share(traits.flops_known)} of time with known FLOPs)"

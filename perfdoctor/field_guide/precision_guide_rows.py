@@ -24,7 +24,7 @@ from perfdoctor.report.finding import Finding
 from perfdoctor.reporters.format_values import format_duration, format_share
 from perfdoctor.rules.requirements import REQUIREMENTS
 
-_MOSTLY = 0.9
+_MAIN_SHARE = 0.9
 _HALF = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 _SHAPES = "input shapes (record_shapes=True, or `perfdoctor run`)"
 
@@ -107,7 +107,7 @@ def _on_the_fast_path(traits: ProgramTraits) -> str | None:
 def _layers_are_aligned(traits: ProgramTraits) -> str | None:
     models = [model for model in traits.parts("models") if isinstance(model.get("unaligned_layers"), list)]
     if models and not any(model["unaligned_layers"] for model in models):
-        return "no layer of the model has a size that is no multiple of 8"
+        return "every size of the model's layers is a multiple of 8"
     return _on_the_fast_path(traits)
 
 
@@ -145,7 +145,7 @@ def _of_product(traits: ProgramTraits, finding: Finding) -> bool:
 
 def _on_tensor_cores(traits: ProgramTraits) -> str | None:
     share = tensor_core_share(traits)
-    if share is None or share < _MOSTLY:
+    if share is None or share < _MAIN_SHARE:
         return None
     return f"Tensor Cores do {format_share(share)} of the time of products, convolutions and attention"
 

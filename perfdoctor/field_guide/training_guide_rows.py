@@ -22,7 +22,7 @@ from perfdoctor.report.finding import Finding
 from perfdoctor.reporters.format_values import format_count, format_share, format_size
 from perfdoctor.rules.requirements import REQUIREMENTS
 
-_MOSTLY = 0.5
+_MAIN_SHARE = 0.5
 # Below a few per cent of the step no number of workers is measurably better.
 _KEEPS_UP = 0.03
 # Up to here plain SGD and Adam scale with a warm-up alone (Goyal et al. 2017: 8,192 images; You et al.: beyond it).
@@ -38,7 +38,7 @@ def is_compiled(traits: ProgramTraits) -> str | None:
     """What shows that compiled code or graphs launch most kernels; None where nothing does."""
     context = traits.report.context
     for share, how in ((context.graph_share, "graphs"), (context.compiled_share, "compiled code")):
-        if share is not None and share >= _MOSTLY:
+        if share is not None and share >= _MAIN_SHARE:
             return f"{format_share(share)} of the kernels are launched by {how}"
     return None
 

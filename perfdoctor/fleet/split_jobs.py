@@ -42,7 +42,7 @@ class _Member:
 
 
 def split_jobs(files: Sequence[TraceFile], *, in_order: bool = False) -> list[Job]:
-    """The traces of each job, in the order of `files`; a trace that is no rank of a larger job is a job of its own.
+    """The traces of each job, in the order of `files`; a trace that belongs to no larger job is its own job.
 
     Ranks of one job have the same number of ranks and the same device, and different numbers. Where a job without
     a known size is concerned, its ranks lie in one folder. Ranks of the same number are of different jobs, or of

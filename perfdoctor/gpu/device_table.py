@@ -131,8 +131,8 @@ def _is_valid(title: str, value: str) -> bool:
         number = float(value)
     except ValueError:
         return False
-    most = 1.0 if title in _FRACTIONS else math.inf
-    return (number > 0 or (number == 0 and title in _MAY_BE_ZERO)) and number <= most and number != math.inf
+    maximum = 1.0 if title in _FRACTIONS else math.inf
+    return (number > 0 or (number == 0 and title in _MAY_BE_ZERO)) and number <= maximum and number != math.inf
 
 
 def _describe_values(title: str) -> str:

@@ -314,7 +314,7 @@ def _choose_part(
     return parts[0] if parts else None
 
 
-def similar_names(name: str, most: int = 3) -> list[str]:
+def similar_names(name: str, max_count: int = 3) -> list[str]:
     """Return the names in the table that are most like one that is not, the nearest first; empty where none is near."""
     import difflib  # takes 3 ms, and only a wrong name asks for it
 
@@ -322,8 +322,8 @@ def similar_names(name: str, most: int = 3) -> list[str]:
     text = re.sub(r"\b(?:nvidia|amd|geforce|instinct|tesla|radeon)\b", "", name.lower()).strip()
     names = {match: (row["match"] or row["name"]).split("|")[0] for match, row in read_table()}
     longer = sorted(match for match in names if text and match.startswith(text))
-    close = difflib.get_close_matches(text, names, n=3 * most, cutoff=0.6)
-    return list(dict.fromkeys(names[match] for match in (*longer, *close)))[:most]
+    close = difflib.get_close_matches(text, names, n=3 * max_count, cutoff=0.6)
+    return list(dict.fromkeys(names[match] for match in (*longer, *close)))[:max_count]
 
 
 def _parse_row(row: Row) -> Device:

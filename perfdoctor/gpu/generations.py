@@ -37,9 +37,9 @@ _AMD_GENERATIONS = {
 }
 # Of Volta there are Tegra chips with up to 8 multiprocessors, and GV100 with 80. Of Turing the largest chip, TU102, has
 # 72, and the largest without Tensor Cores, TU116, has 24 (techpowerup.com/gpu-specs).
-_MOST_OF_VOLTA_TEGRA = 8
-_MOST_OF_TURING = 72
-_MOST_OF_TURING_WITHOUT_TENSOR_CORES = 24
+_MAX_SMS_OF_VOLTA_TEGRA = 8
+_MAX_SMS_OF_TURING = 72
+_MAX_SMS_OF_TURING_WITHOUT_TENSOR_CORES = 24
 # Generations of which all devices that run PyTorch have one compute capability.
 _CAPABILITIES = {"Volta": (7, 0), "Turing": (7, 5), "Ada": (8, 9), "Hopper": (9, 0)}
 _WITHOUT_TENSOR_CORES = ("Pascal", "GCN 5", "RDNA 2")
@@ -58,8 +58,8 @@ def possible_generations(architectures: Iterable[str], sm_count: int | None = No
         The generations, oldest first; empty where the architectures prove none, or where they contradict each other.
     """
     generations = _generations_by_architecture(architectures)
-    if generations == ("Volta", "Turing") and sm_count is not None and sm_count > _MOST_OF_VOLTA_TEGRA:
-        return ("Volta",) if sm_count > _MOST_OF_TURING else ("Turing",)
+    if generations == ("Volta", "Turing") and sm_count is not None and sm_count > _MAX_SMS_OF_VOLTA_TEGRA:
+        return ("Volta",) if sm_count > _MAX_SMS_OF_TURING else ("Turing",)
     return generations
 
 
@@ -75,7 +75,7 @@ def generation_of(capability: tuple[int, int] | None, gfx_arch: str | None) -> s
     if capability is None:
         return None
     # Where kernels of an architecture run on two generations, the older one is theirs.
-    return next((names[0] for least, names in _NVIDIA_GENERATIONS if capability >= least), None)
+    return next((names[0] for min_capability, names in _NVIDIA_GENERATIONS if capability >= min_capability), None)
 
 
 def capability_of(generations: tuple[str, ...]) -> tuple[int, int] | None:
@@ -92,7 +92,7 @@ def generations_have_tensor_cores(generations: tuple[str, ...], sm_count: int | 
     """
     if not generations:
         return None
-    if "Turing" in generations and (sm_count is None or sm_count <= _MOST_OF_TURING_WITHOUT_TENSOR_CORES):
+    if "Turing" in generations and (sm_count is None or sm_count <= _MAX_SMS_OF_TURING_WITHOUT_TENSOR_CORES):
         return None
     without = [generation in _WITHOUT_TENSOR_CORES for generation in generations]
     return False if all(without) else None if any(without) else True
@@ -107,7 +107,7 @@ def _generations_by_architecture(architectures: Iterable[str]) -> tuple[str, ...
     newest = max((capability for capability in capabilities if capability), default=None)
     if newest is None:
         return ()
-    return next((names for least, names in _NVIDIA_GENERATIONS if newest >= least), ())
+    return next((names for min_capability, names in _NVIDIA_GENERATIONS if newest >= min_capability), ())
 
 
 def _parse_capability(arch: str) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ NEAR_ROOF_SHARE = 0.4
 FULL_RATE_SHARE = 0.8
 """Copies at this share of what large pinned copies reach do what the link does."""
 # So many groups of copies, and kinds of collectives, are named.
-_MOST_NAMED = 2
+_MAX_NAMED = 2
 _WORDS_OF_MEMORY = {
     vocabulary.PAGEABLE: "pageable memory",
     vocabulary.PINNED: "pinned memory",
@@ -158,8 +158,8 @@ def explain_communication(facts: SliceFacts, time: Intervals) -> str:
     totals = sorted((each for each in facts.collectives.totals if each.exposed_ns), key=lambda each: -each.exposed_ns)
     if not totals:
         return f"{format_count(len(time), 'stretch', 'stretches')} of collectives with nothing computed beside them."
-    named = "; ".join(_describe_collectives(facts, each) for each in totals[:_MOST_NAMED])
-    others = len(totals) - _MOST_NAMED
+    named = "; ".join(_describe_collectives(facts, each) for each in totals[:_MAX_NAMED])
+    others = len(totals) - _MAX_NAMED
     more = f"; and {format_count(others, 'other kind')}" if others > 0 else ""
     return f"{named}{more}. Nothing computes meanwhile."
 
@@ -185,7 +185,7 @@ def explain_copies(facts: SliceFacts, time: Intervals) -> str:
     claimed_ns = iv.overlap(gpu.start_ns, gpu.end_ns, iv.subtract(part, time))
     unclaimed = claimed_ns <= iv.overlap(gpu.start_ns, gpu.end_ns, time)
     groups = group_copies(facts.classes, facts.steps, unclaimed & iv.contains(facts.window, gpu.start_ns), time)
-    said = [describe_copies(facts, each) for each in groups[:_MOST_NAMED]]
+    said = [describe_copies(facts, each) for each in groups[:_MAX_NAMED]]
     sets = np.flatnonzero(gpu.kind == MEMSET)
     sets = sets[iv.overlap(gpu.start_ns[sets], gpu.end_ns[sets], time) > 0]
     set_ns = iv.total(iv.intersect(iv.union(gpu.start_ns[sets], gpu.end_ns[sets]), time))

@@ -100,13 +100,13 @@ def explain_launch(facts: SliceFacts, time: Intervals) -> str:
         return "Launching, by the CPU events of the file."
     unlinked, late = gaps.launch[rows] < 0, gaps.late_launch[rows]
     queued = ~unlinked & ~late
-    least_ns = max(_MIN_PART * int(inside.sum()), 1)
+    min_ns = max(_MIN_PART * int(inside.sum()), 1)
     said = []
-    if inside[late].sum() >= least_ns:
+    if inside[late].sum() >= min_ns:
         said.append(_describe_late(facts, rows[late], inside[late], time))
-    if inside[queued].sum() >= least_ns:
+    if inside[queued].sum() >= min_ns:
         said.append(_describe_queued(facts, rows[queued], inside[queued]))
-    if inside[unlinked].sum() >= least_ns:
+    if inside[unlinked].sum() >= min_ns:
         said.append(_describe_unlinked(facts, rows[unlinked], inside[unlinked]))
     longest = int(np.argmax(inside))
     if inside[longest] >= _LONGEST_SHARE * inside.sum() and len(rows) > 1:

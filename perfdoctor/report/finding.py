@@ -39,8 +39,8 @@ HOT_PATH = "what the CPU was in"
 
 def severity_of(share: float | None) -> Severity:
     """Severity of a fix that is worth `share` (0 to 1) of the step; unknown shares are info."""
-    for least, severity in _SEVERITY_FROM:
-        if share is not None and share >= least:
+    for min_share, severity in _SEVERITY_FROM:
+        if share is not None and share >= min_share:
             return severity
     return "info"
 
@@ -172,8 +172,8 @@ class Finding:
             _check_key(key)
         _require_type("cost_ns", self.cost_ns, int)
         _require_type("confidence", self.confidence, int, float)
-        _require_number("confidence", self.confidence, most=1)
-        _require_number("share_of_step", self.share_of_step, most=1)
+        _require_number("confidence", self.confidence, maximum=1)
+        _require_number("share_of_step", self.share_of_step, maximum=1)
         _require_number("order_key_ns", self.order_key_ns)
         _require_type("severity", self.severity, str)
         if self.severity not in SEVERITIES:
@@ -251,13 +251,13 @@ def _require_64_bits(name: str, value: object) -> None:
         raise ValueError(f"{name} of a finding has {value.bit_length()} bits, more than the 64 of an integer")
 
 
-def _require_number(name: str, value: Any, *, most: float = math.inf) -> None:
-    """Check that a value is None or a finite number of at most `most`; with a limit it must not be negative either."""
+def _require_number(name: str, value: Any, *, maximum: float = math.inf) -> None:
+    """Check that a value is None or a finite number of at most `maximum`; a limited one is not negative."""
     if value is None:
         return
     if not isinstance(value, np.integer | np.floating) and type(value) not in (int, float):
         raise TypeError(f"{name} of a finding must be a number, not {type(value).__name__}")
-    if not abs(value) < math.inf or (most < math.inf and not 0 <= value <= most):
+    if not abs(value) < math.inf or (maximum < math.inf and not 0 <= value <= maximum):
         raise ValueError(f"{name} of a finding cannot be {value}")
     _require_64_bits(name, value)
 
@@ -301,7 +301,7 @@ def _check_claim(claim: object) -> None:
         raise ValueError("the intervals of a claim must be sorted, disjoint and not empty")
     _require_type("kernels of the claim", claim.kernels, bool)
     _require_type("the rank of the claim", claim.rank, int, None)
-    _require_type("exclusive_ns of the claim", claim.exclusive_ns, int)
+    _require_type("unshared_ns of the claim", claim.unshared_ns, int)
 
 
 def _require_rows_of(what: str, table: int, rows: int, expected: int | None) -> None:

@@ -11,7 +11,7 @@ from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.trace.tables import intervals as iv
 
 
-def find_own_steps(fleet: Fleet, findings: Sequence[Finding]) -> dict[int | None, int]:
+def steps_without_waits(fleet: Fleet, findings: Sequence[Finding]) -> dict[int | None, int]:
     """By number of a rank its mean step without its waits for the late rank, in ns: of the ranks that can be longest.
 
     Those are one of each set of ranks with the same findings: fixes shorten the steps of all of a set by the same, so
@@ -19,8 +19,8 @@ def find_own_steps(fleet: Fleet, findings: Sequence[Finding]) -> dict[int | None
     """
     late = fleet.late_rank
 
-    def least_wait_ns(summary: RankSummary) -> int:
-        return 0 if late is None or summary.collectives is None else late.least_own_wait_ns_of(summary.collectives)
+    def min_wait_ns(summary: RankSummary) -> int:
+        return 0 if late is None or summary.collectives is None else late.min_own_wait_ns_of(summary.collectives)
 
     def wait_ns(summary: RankSummary) -> int:
         return 0 if late is None or summary.collectives is None else iv.total(late.wait_time_of(summary.collectives))
@@ -30,17 +30,17 @@ def find_own_steps(fleet: Fleet, findings: Sequence[Finding]) -> dict[int | None
     for summary in fleet.summaries:
         rank = summary.rank
         sets[tuple(ranks is None or rank is None or rank in ranks for ranks in having)].append(summary)
-    return dict(_find_longest(some, least_wait_ns, wait_ns) for some in sets.values())
+    return dict(_find_longest(some, min_wait_ns, wait_ns) for some in sets.values())
 
 
 def _find_longest(
-    summaries: Sequence[RankSummary], least_wait_ns: Callable[[RankSummary], int], wait_ns: Callable[[RankSummary], int]
+    summaries: Sequence[RankSummary], min_wait_ns: Callable[[RankSummary], int], wait_ns: Callable[[RankSummary], int]
 ) -> tuple[int | None, int]:
     """The rank with the longest own step, and that step: exact waits, which are slow, only where it can be longest."""
     longest: tuple[int | None, int] = None, -1
-    at_most = [(each.per_step(each.window_ns - least_wait_ns(each)), each) for each in summaries]
-    for most_ns, summary in sorted(at_most, key=lambda each: -each[0]):
-        if most_ns <= longest[1]:
+    upper_bounds = [(each.per_step(each.window_ns - min_wait_ns(each)), each) for each in summaries]
+    for max_ns, summary in sorted(upper_bounds, key=lambda each: -each[0]):
+        if max_ns <= longest[1]:
             break
         own_ns = summary.per_step(summary.window_ns - wait_ns(summary))
         if own_ns > longest[1]:

@@ -131,7 +131,7 @@ class Priced:
         finding, claim = self.finding, self.finding.claim
         if shareable is not None and claim.rank == rank:
             shared = iv.intersect(claim.intervals, shareable)
-            claim = replace(claim, intervals=shared, exclusive_ns=claim.total_ns - iv.total(shared))
+            claim = replace(claim, intervals=shared, unshared_ns=claim.total_ns - iv.total(shared))
         share = finding.share_of_step
         if self.cost_ns != finding.cost_ns:
             share = min(self.cost_ns / self.step_ns, 1.0) if self.step_ns else None
@@ -195,7 +195,7 @@ class LedgerPricer:
             promised_ns = each.cap(limit_ns)
             step_ns -= promised_ns
             if ledger is not None:
-                ledger.charge(claim, promised_ns)
+                ledger.claim_time(claim, promised_ns)
             charged.append(each)
         return sorted(fixes, key=lambda each: each.sort_key)
 
@@ -242,7 +242,7 @@ class ReplayPricer:
 
 
 def _saving_of_range(each: Priced, saved: SavingRange) -> Saving:
-    """A range of a replay as a saving. Of a fix of which only a bound is known nothing in between is expected."""
+    """A range of a replay as a saving. With only an upper bound, no middle value is expected."""
     finding, edit = each.finding, each.finding.edit
     if edit is not None and edit.is_upper_bound and edit.at_least is None:
         return Saving(saved.low_ns, None, saved.high_ns, "replayed")

@@ -83,7 +83,7 @@ def prioritize_fleet(
     for each in of_ranks:
         claim = each.finding.claim
         if claim.rank in ledgers:
-            ledgers[claim.rank].spend(claim, each.saving.high_ns or 0)
+            ledgers[claim.rank].reduce_kernel_budget(claim, each.saving.high_ns or 0)
     of_fleet = LedgerPricer(ledgers, step_ns).price(of_fleet)
     for each in of_ranks:
         claim, ledger, limit_ns = each.finding.claim, ledgers.get(each.finding.claim.rank), each.cost_ns
@@ -92,10 +92,10 @@ def prioritize_fleet(
             each.cap(limit_ns)
             each.note_coverage(of_fleet)
         each.cap(limit_ns)
-        told_in = next((other for other in of_fleet if _tells(other.finding, each.finding)), None)
-        if told_in is not None:
+        reported_in = next((other for other in of_fleet if _already_reports(other.finding, each.finding)), None)
+        if reported_in is not None:
             each.cap(0)
-            each.covered_by = told_in
+            each.covered_by = reported_in
     everything = sorted([*of_fleet, *of_ranks], key=lambda each: each.sort_key)
     overlaps = [each.find_overlap(everything[:position]) for position, each in enumerate(everything)]
     left_ns = step_ns
@@ -107,7 +107,7 @@ def prioritize_fleet(
     return _finish([each.build() for each in ordered], step_ns, own_steps_ns)
 
 
-def _tells(of_fleet: Finding, of_rank: Finding) -> bool:
+def _already_reports(of_fleet: Finding, of_rank: Finding) -> bool:
     """Whether a finding about several ranks tells one on the rank that it is about."""
     return of_rank.rank is not None and of_fleet.rank == of_rank.rank and of_rank.key in of_fleet.covers
 

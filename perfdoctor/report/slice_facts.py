@@ -106,7 +106,7 @@ class SliceFacts:
         figure = f"{each:,.0f}" if each >= 10 or each == round(each) else f"{each:.2g}"
         return f"{figure} {noun if figure == '1' else plural or noun + 's'} a step"
 
-    def launched_by(self, rows: Rows, most: int = 2) -> str:
+    def launched_by(self, rows: Rows, max_names: int = 2) -> str:
         """The ops that launched some GPU items, those with most time first: "mm in linear (62 %), copy_ (30 %)".
 
         Items without an op are named by their kernel. An empty text where there are no items.
@@ -119,29 +119,29 @@ class SliceFacts:
         # Compiled code has one op for all that it launches: there the kernel's name says more.
         in_compiled = np.append(self.trace.match_strings(ops, vocabulary.COMPILED_OP), False)[inner]
         kernel = np.where(known & ~in_compiled, -1, gpu.name[rows])
-        return self._top_names((inner, outer, kernel), gpu.dur_ns[rows], most)
+        return self._top_names((inner, outer, kernel), gpu.dur_ns[rows], max_names)
 
-    def kernels_named(self, rows: Rows, most: int = 2) -> str:
+    def kernels_named(self, rows: Rows, max_names: int = 2) -> str:
         """The names of some GPU items, those with most time first."""
         gpu, none = self.trace.gpu, np.full(len(rows), -1)
-        return self._top_names((none, none, gpu.name[rows]), gpu.dur_ns[rows], most)
+        return self._top_names((none, none, gpu.name[rows]), gpu.dur_ns[rows], max_names)
 
-    def ops_named(self, rows: Rows, weight_ns: Int64Array, most: int = 1) -> str:
+    def ops_named(self, rows: Rows, weight_ns: Int64Array, max_names: int = 1) -> str:
         """The names of some ops (rows of `Trace.ops`, -1 for none), those with most weight first."""
         known = rows >= 0
         rows, weight_ns = rows[known], weight_ns[known]
         ops = self.trace.ops
         outer = _at(ops.name, nesting.outermost(ops.parent, rows.astype(np.int32))) if len(rows) else rows
-        return self._top_names((_at(ops.name, rows), outer, np.full(len(rows), -1)), weight_ns, most)
+        return self._top_names((_at(ops.name, rows), outer, np.full(len(rows), -1)), weight_ns, max_names)
 
-    def calls_named(self, rows: Rows, weight_ns: Int64Array, most: int = 1) -> str:
+    def calls_named(self, rows: Rows, weight_ns: Int64Array, max_names: int = 1) -> str:
         """The names of some runtime calls (rows of `Trace.calls`, -1 for none), those with most weight first."""
         known = rows >= 0
         rows, weight_ns = rows[known], weight_ns[known]
         none = np.full(len(rows), -1)
-        return self._top_names((none, none, _at(self.trace.calls.name, rows)), weight_ns, most)
+        return self._top_names((none, none, _at(self.trace.calls.name, rows)), weight_ns, max_names)
 
-    def _top_names(self, columns: tuple[IntArray, ...], weight_ns: Int64Array, most: int) -> str:
+    def _top_names(self, columns: tuple[IntArray, ...], weight_ns: Int64Array, max_names: int) -> str:
         if not len(weight_ns):
             return ""
         number, first = distinct_rows(tuple(each.astype(np.int64) for each in columns), len(self.trace.strings))
@@ -151,7 +151,7 @@ class SliceFacts:
         if len(totals) == 1:
             return next(iter(totals))
         whole = max(totals.total(), 1)
-        largest = sorted(totals, key=lambda name: (-totals[name], name))[:most]
+        largest = sorted(totals, key=lambda name: (-totals[name], name))[:max_names]
         largest = [name for name in largest if totals[name] >= _MIN_NAMED_SHARE * whole] or largest[:1]
         return ", ".join(f"{name} ({totals[name] / whole:.0%})" for name in largest)
 

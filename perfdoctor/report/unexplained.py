@@ -1,4 +1,4 @@
-"""Nothing large stays unsaid: the slices of a rank's account that no finding claims, each with what is known of it."""
+"""Accounts for every large slice: those of a rank's account that no finding claims, each with what is known of it."""
 
 from __future__ import annotations
 

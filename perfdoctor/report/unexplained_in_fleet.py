@@ -26,8 +26,8 @@ class _Bounded(NamedTuple):
     """
 
     summary: RankSummary
-    most: tuple[UnexplainedSlice, ...]
-    least: tuple[UnexplainedSlice, ...]
+    upper: tuple[UnexplainedSlice, ...]
+    lower: tuple[UnexplainedSlice, ...]
 
 
 def find_unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[UnexplainedSlice, ...]:
@@ -49,8 +49,8 @@ def find_unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tupl
         between = _bound(summary, late)
         if between is None:
             slices += _reduce(summary, claimed, late)
-        elif between.most == between.least:
-            slices += between.most
+        elif between.upper == between.lower:
+            slices += between.upper
         else:
             bounded.append(between)
     return merge_slices([*slices, *_resolve_largest(bounded, claimed, late)])
@@ -81,9 +81,9 @@ def _bound(summary: RankSummary, late: LateRank) -> _Bounded | None:
     table = summary.collectives
     if table is None:
         return _Bounded(summary, summary.unexplained, summary.unexplained)
-    most = reduce_slice(summary.unexplained, _DETAIL, late.least_wait_ns_of(table))
-    least = reduce_slice(summary.unexplained, _DETAIL, iv.total(table.exposed))
-    return _Bounded(summary, most, least) if len(most) == len(least) else None
+    upper = reduce_slice(summary.unexplained, _DETAIL, late.min_wait_ns_of(table))
+    lower = reduce_slice(summary.unexplained, _DETAIL, iv.total(table.exposed))
+    return _Bounded(summary, upper, lower) if len(upper) == len(lower) else None
 
 
 def _resolve_largest(
@@ -95,8 +95,8 @@ def _resolve_largest(
     """
     largest = 0.0
     slices: list[UnexplainedSlice] = []
-    for each in sorted(bounded, key=lambda each: -_share(each.most)):
-        exact = _reduce(each.summary, claimed, late) if _share(each.most) >= largest else each.least
+    for each in sorted(bounded, key=lambda each: -_share(each.upper)):
+        exact = _reduce(each.summary, claimed, late) if _share(each.upper) >= largest else each.lower
         largest = max(largest, _share(exact))
         slices += exact
     return slices

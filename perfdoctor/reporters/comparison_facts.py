@@ -108,7 +108,7 @@ def account_table(comparison: Comparison) -> ShownTable | None:
     if not comparison.account:
         return None
     labels = CPU_DETAIL_LABELS if comparison.runs_on_gpu is False else DETAIL_LABELS
-    least_ns = _MIN_SHARE * max(comparison.before.mean_ns, comparison.after.mean_ns)
+    min_ns = _MIN_SHARE * max(comparison.before.mean_ns, comparison.after.mean_ns)
     rows = [
         ShownRow(
             format_signed(row.difference_ns),
@@ -117,7 +117,7 @@ def account_table(comparison: Comparison) -> ShownTable | None:
             labels.get(row.detail, row.detail),
         )
         for row in comparison.account
-        if max(row.before_ns, row.after_ns) >= least_ns
+        if max(row.before_ns, row.after_ns) >= min_ns
     ]
     rows.append(_sum_row(comparison))
     unit = "the mean step" if comparison.has_steps else "the recording"
@@ -155,8 +155,8 @@ def _change_table(name: str, comparison: Comparison, *, verbose: bool) -> ShownT
 
 
 def _rows_to_show(table: ChangeTable, comparison: Comparison, *, verbose: bool) -> list[RowChange]:
-    least_ns = _MIN_SHARE * max(comparison.before.mean_ns, 1)
-    large = [row for row in table.rows if abs(row.difference_ns) >= least_ns]
+    min_ns = _MIN_SHARE * max(comparison.before.mean_ns, 1)
+    large = [row for row in table.rows if abs(row.difference_ns) >= min_ns]
     return large[: _MAX_ROWS_LONG if verbose else _MAX_ROWS]
 
 
@@ -236,9 +236,9 @@ def promise_lines(comparison: Comparison) -> list[str]:
 def _describe_promise(promise: Promise) -> str:
     name = clean_line(promise.name if promise.rule == ALL_TOGETHER else f"{promise.rule} {promise.name}")
     said = promise.promised
-    least_ns, most_ns = said.low_ns or 0, said.high_ns if said.high_ns is not None else said.expected_ns or 0
+    min_ns, max_ns = said.low_ns or 0, said.high_ns if said.high_ns is not None else said.expected_ns or 0
     expected = f"{format_duration(said.expected_ns)} " if said.expected_ns is not None else ""
-    promised = f"promised {expected}({format_range(least_ns, most_ns)})"
+    promised = f"promised {expected}({format_range(min_ns, max_ns)})"
     if promise.came_ns is None:
         return f"{name}: {promised}"
     came = f"came {format_signed(promise.came_ns)}".replace("+", "")

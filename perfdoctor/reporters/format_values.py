@@ -121,8 +121,8 @@ def format_finding_saving(finding: Finding) -> str:
     saving, share = finding.saving, finding.share_of_step
     if finding.makes_results_wrong and not saving.high_ns and not saving.expected_ns:
         return WRONG_RESULTS
-    most = saving.high_ns or 0
-    if saving.expected_ns is None and share and finding.cost_ns and share * most >= _MEANINGLESS * finding.cost_ns:
+    upper_ns = saving.high_ns or 0
+    if saving.expected_ns is None and share and finding.cost_ns and share * upper_ns >= _MEANINGLESS * finding.cost_ns:
         return "how much a fix saves is not known"
     return format_saving(saving)
 
@@ -135,16 +135,16 @@ def format_saving(saving: Saving) -> str:
     if saving.promised is not None:
         return _format_measured(saving, saving.promised)
     low, expected, high = saving.low_ns, saving.expected_ns, saving.high_ns
-    most = high if high is not None else expected if expected is not None else low
-    if most is None:
+    upper_ns = high if high is not None else expected if expected is not None else low
+    if upper_ns is None:
         return f"saving: {UNKNOWN}"
-    if most == 0:
+    if upper_ns == 0:
         alone = saving.alone.expected_ns or saving.alone.high_ns
         return f"saves nothing {'more after the fixes above' if alone else 'alone: other work sets the pace'}"
     if expected is None or (saving.basis == "bounded" and not low):
-        likely = f"expected {format_duration(expected)}, " if expected and expected < most else ""
-        return f"saves up to {format_duration(most)} ({likely}{saving.basis})"
-    between = f"{format_range(low, most)}, " if low is not None and low < most else ""
+        likely = f"expected {format_duration(expected)}, " if expected and expected < upper_ns else ""
+        return f"saves up to {format_duration(upper_ns)} ({likely}{saving.basis})"
+    between = f"{format_range(low, upper_ns)}, " if low is not None and low < upper_ns else ""
     about = "" if saving.basis == "measured" else "about "
     return f"saves {about}{format_duration(expected)} ({between}{saving.basis})"
 
@@ -168,9 +168,9 @@ def _format_measured(saving: Saving, promised: SavingPromise) -> str:
 def format_promise(promised: SavingPromise) -> str:
     """What was promised: "12.1 ms (7.06 to 13.0 ms)", "up to 5.23 ms", "nothing in figures"."""
     low, expected, high = promised.low_ns, promised.expected_ns, promised.high_ns
-    most = high if high is not None else low
+    upper_ns = high if high is not None else low
     if expected is None:
-        return "nothing in figures" if most is None else f"up to {format_duration(most)}"
+        return "nothing in figures" if upper_ns is None else f"up to {format_duration(upper_ns)}"
     between = f" ({format_range(low, high)})" if low is not None and high is not None and low < high else ""
     return f"{format_duration(expected)}{between}"
 

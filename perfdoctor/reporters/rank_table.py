@@ -44,9 +44,9 @@ class RankRow(NamedTuple):
         return tuple(part / self.step_ns if self.step_ns else 0.0 for part in self.parts_ns)
 
 
-def rank_table(report: Report, most: int) -> Table:
+def rank_table(report: Report, max_rows: int) -> Table:
     """All ranks, or the first so many, as a table."""
-    rows = [_rank_row(account, report) for account in report.account[:most]]
+    rows = [_rank_row(account, report) for account in report.account[:max_rows]]
     shares = zip(*(row.shares for row in rows), strict=True)
     return Table(
         "ranks",

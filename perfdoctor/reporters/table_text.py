@@ -27,7 +27,7 @@ _BAR_CELLS = 5
 _GAP = 2
 # So much of a name tells kernels apart; what is left of the width goes to further columns.
 _NAME_WIDTH = 24
-_TEXT_WIDTH, _LEAST_TEXT_WIDTH = 26, 16
+_TEXT_WIDTH, _MIN_TEXT_WIDTH = 26, 16
 _MARKDOWN_WIDTH = 80
 # Markdown and HTML drop other spaces at the beginning of a cell.
 _FIXED_SPACES = "\u00a0\u00a0"
@@ -110,17 +110,17 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
     name = _show(first, [space + text for space, text in zip(_indents(table, " "), format_column(first), strict=True)])
     if width is None:
         return [*leading, name, *map(_show, by_name.values())], 0
-    least = min(name.width, _NAME_WIDTH)
-    room = width - sum(column.width + _GAP for column in leading) - least
+    min_width = min(name.width, _NAME_WIDTH)
+    room = width - sum(column.width + _GAP for column in leading) - min_width
     chosen = []
     for column in by_name.values():
         shown = _show(column)
-        if not shown.at_right and shown.width > _LEAST_TEXT_WIDTH:
-            shown = shown._replace(width=min(shown.width, _TEXT_WIDTH, max(room - _GAP, _LEAST_TEXT_WIDTH)))
+        if not shown.at_right and shown.width > _MIN_TEXT_WIDTH:
+            shown = shown._replace(width=min(shown.width, _TEXT_WIDTH, max(room - _GAP, _MIN_TEXT_WIDTH)))
         if column.is_main and shown.width + _GAP <= room:
             room -= shown.width + _GAP
             chosen.append(shown)
-    return [*leading, name._replace(width=min(name.width, least + room)), *chosen], len(by_name) - len(chosen)
+    return [*leading, name._replace(width=min(name.width, min_width + room)), *chosen], len(by_name) - len(chosen)
 
 
 def _indents(table: Table, space: str) -> list[str]:

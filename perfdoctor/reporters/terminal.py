@@ -242,10 +242,10 @@ class Terminal(Reporter):
             yield from self._evidence(finding)
         else:
             label, fix = (f"fix (1 of {len(fix)} lines): " if len(fix) > 1 else label), fix[:1]
-            most, advice_width = max(room - len(fix), 1), width - len("do: ")
-            advice = _first_sentences(advice, most, advice_width)
-            if finding.saving.promised is not None and _count_lines(_text(advice), advice_width) > most:
-                advice = shorten_end(advice, most * advice_width)  # what was measured takes a line more
+            max_lines, advice_width = max(room - len(fix), 1), width - len("do: ")
+            advice = _first_sentences(advice, max_lines, advice_width)
+            if finding.saving.promised is not None and _count_lines(_text(advice), advice_width) > max_lines:
+                advice = shorten_end(advice, max_lines * advice_width)  # what was measured takes a line more
             room -= _count_lines(_text(advice), width - len("do: ")) + len(fix)
             if room > 0 and finding.evidence:
                 yield _text(shorten_end(f"seen: {_join_evidence(finding)}", width), "dim")

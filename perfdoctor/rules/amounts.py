@@ -12,7 +12,7 @@ __all__ = ["format_frequency", "format_per_step", "format_time"]
 # A count so near to a whole number is that number: in real traces the first step, or the last, lacks a few events.
 _NEARLY_WHOLE = 0.1
 # From this number on a whole number is near enough.
-_LEAST_ROUNDED = 3
+_MIN_ROUNDED = 3
 
 
 def format_frequency(rank: Rank, count: int) -> str:
@@ -40,7 +40,7 @@ def _format_mean(mean: float) -> str:
     whole = round(mean)
     if abs(mean - whole) <= _NEARLY_WHOLE:
         return f"{whole:,}"
-    return f"about {whole:,}" if whole >= _LEAST_ROUNDED else f"{math.floor(mean)} to {math.ceil(mean)}"
+    return f"about {whole:,}" if whole >= _MIN_ROUNDED else f"{math.floor(mean)} to {math.ceil(mean)}"
 
 
 def _name_times(count: str) -> str:

@@ -23,7 +23,7 @@ from perfdoctor.savings.saving import Claim, Saving
 RULE_ID = re.compile(r"[A-Z]{2,10}\d{3}")
 RULE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # A one-off that takes less of a trace without steps leaves enough of what repeats to judge that first.
-_MOST_OF_THE_TRACE = 0.5
+_MIN_SHARE_OF_TRACE = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ class Analyzer(ABC):
     def analyze(self, run: Run) -> Iterable[Finding]:
         """Yield the findings of this rule in any order; the pipeline orders them."""
 
-    def exceeds_min_share(self, rank: Rank | RankSummary, cost_ns: int, least: float = 0.0) -> bool:
-        """Whether a cost per step is at least `min_share` of the step, and at least `least` (0 to 1) of it.
+    def exceeds_min_share(self, rank: Rank | RankSummary, cost_ns: int, min_share: float = 0.0) -> bool:
+        """Whether a cost per step is at least `min_share` of the step, and at least `min_share` (0 to 1) of it.
 
         For rules with a threshold `min_share`. In an empty window the share is unknown and counts as 0.
         """
-        return (rank.share(cost_ns) or 0) >= max(self.settings["min_share"], least)
+        return (rank.share(cost_ns) or 0) >= max(self.settings["min_share"], min_share)
 
     def finding(
         self,
@@ -137,7 +137,7 @@ class Analyzer(ABC):
             TypeError, ValueError: See `Finding`.
         """
         share = rank.share(cost_ns)
-        is_main = makes_results_wrong or (cost_ns and (not happens_once or (share or 0) >= _MOST_OF_THE_TRACE))
+        is_main = makes_results_wrong or (cost_ns and (not happens_once or (share or 0) >= _MIN_SHARE_OF_TRACE))
         if not rank.steps.count:
             evidence = tuple(replace(each, label=each.label.replace("per step", "per trace")) for each in evidence)
         number = rank.trace.rank

@@ -94,7 +94,7 @@ from perfdoctor.rules.kernel_ranges import (
     TRIPLE_TF32,
     DurationRange,
     apply_remedy,
-    at_least_shortest,
+    clamp_to_shortest_kernel,
     catch_up,
     efficiencies_on,
     peak_rate,
@@ -103,4 +103,4 @@ from perfdoctor.rules.kernel_ranges import (
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy, exclude_small_products
 
 # The threshold of conditions in the table of advice, for a rule that asks the same itself.
-from perfdoctor.rules.advice.programs import MOSTLY
+from perfdoctor.rules.advice.programs import MAIN_SHARE

@@ -21,9 +21,9 @@ def time_by_kernel_name(rank: Rank, rows: BoolArray | Int64Array) -> list[tuple[
     return sorted(pairs, key=lambda pair: (-pair[1], strings[pair[0]]))
 
 
-def top_kernels(rank: Rank, rows: BoolArray | Int64Array, most: int = 3) -> Iterable[Evidence]:
+def top_kernels(rank: Rank, rows: BoolArray | Int64Array, max_count: int = 3) -> Iterable[Evidence]:
     """Evidence of the costliest kernel names, each with its time per step in ns."""
-    for name, time_ns in time_by_kernel_name(rank, rows)[:most]:
+    for name, time_ns in time_by_kernel_name(rank, rows)[:max_count]:
         yield Evidence(rank.trace.strings[name], rank.per_step(time_ns), "ns")
 
 

@@ -88,13 +88,13 @@ class DurationRange:
         """The shares (0 to 1) of the kernels' time that the fix saves at least, as expected and at most."""
         now_ns = max(float(self.now_ns.sum()), 1.0)
         after = (self.slowest_ns, self.expected_ns, self.fastest_ns)
-        least, expected, most = (float(np.maximum(self.now_ns - ns, 0).sum()) / now_ns for ns in after)
-        return least, expected, most
+        low, expected, high = (float(np.maximum(self.now_ns - ns, 0).sum()) / now_ns for ns in after)
+        return low, expected, high
 
     def saving(self, cost_ns: int) -> Saving:
         """What the fix saves of `cost_ns`, which is the time of the kernels of a step."""
-        least, expected, most = (round(cost_ns * share) for share in self.saved_shares)
-        return Saving(least, expected, most, "bounded") if self.has_middle else Saving(0, None, most, "bounded")
+        low, expected, high = (round(cost_ns * share) for share in self.saved_shares)
+        return Saving(low, expected, high, "bounded") if self.has_middle else Saving(0, None, high, "bounded")
 
     def edit(self, rows: GpuRows) -> Edit:
         """The fix as an edit of these rows; an upper bound where too little is known of them."""
@@ -213,10 +213,10 @@ def roof_times_ns(rank: Rank, kernels: GpuQuery, rates: FloatArray, bytes_ratio:
     device, costs, rows = rank.device, rank.kernel_costs, kernels.mask
     bandwidth = (device.memory_bandwidth_bytes_per_s if device else None) or np.nan
     maths_s, memory_s = costs.flops[rows] / rates, costs.bytes[rows] * bytes_ratio / bandwidth
-    return at_least_shortest(np.maximum(maths_s, memory_s) * 1e9)
+    return clamp_to_shortest_kernel(np.maximum(maths_s, memory_s) * 1e9)
 
 
-def at_least_shortest(roof_ns: FloatArray) -> FloatArray:
+def clamp_to_shortest_kernel(roof_ns: FloatArray) -> FloatArray:
     """These times, but none under the shortest time of any kernel; NaN stays."""
     result: FloatArray = np.maximum(roof_ns, SHORTEST_KERNEL_NS)
     return result

@@ -380,5 +380,5 @@ def shorten_launches(
 
 def remove_cause(edit: Edit) -> Edit:
     """The edit that removes the whole cause, for what it costs: at its most, with nothing left of removed CPU time."""
-    most = edit.at_most or replace(edit, at_least=None)
-    return replace(most, removed_cpu_time=tuple(replace(each, remaining_share=0.0) for each in most.removed_cpu_time))
+    high = edit.at_most or replace(edit, at_least=None)
+    return replace(high, removed_cpu_time=tuple(replace(each, remaining_share=0.0) for each in high.removed_cpu_time))

@@ -176,8 +176,8 @@ def add_gpu_edges(trace: Trace, edges: Edges) -> None:
     for slot, predecessor in enumerate((launch, stream, event)):
         edges.add(start, slot, predecessor)
         not_binding = start[binding != slot]
-        least_ns = latency_ns if slot == ACTIVITY else 0
-        edges.lag_ns[not_binding, slot] = np.minimum(edges.lag_ns[not_binding, slot], least_ns)
+        min_ns = latency_ns if slot == ACTIVITY else 0
+        edges.lag_ns[not_binding, slot] = np.minimum(edges.lag_ns[not_binding, slot], min_ns)
 
 
 def _infer_awaited_items(edges: Edges, start: Int32Array, event: Int32Array, late_ns: Int64Array) -> Int32Array:
@@ -239,8 +239,8 @@ def _find_awaited_items(trace: Trace, edges: Edges) -> Int32Array:
     stream = trace.gpu.stream[nodes.item[linked]]
     order = np.lexsort((launch_ns, stream))
     sorted_stream = stream[order]
-    last = nesting.count_up_to(syncs.wait_stream[waits], wait_ns, stream, launch_ns) - 1
-    following = nesting.count_up_to(syncs.stream[waits], wait_ns, stream, launch_ns)
+    last = nesting.count_preceding(syncs.wait_stream[waits], wait_ns, stream, launch_ns) - 1
+    following = nesting.count_preceding(syncs.stream[waits], wait_ns, stream, launch_ns)
     fits = (last >= 0) & (following < len(order))
     fits[fits] = (sorted_stream[last[fits]] == syncs.wait_stream[waits[fits]]) & (
         sorted_stream[following[fits]] == syncs.stream[waits[fits]]
@@ -261,7 +261,7 @@ def _find_graph_predecessors(edges: Edges) -> Int32Array:
         return found
     launch, end = nodes.launch[rows], nodes.item_end[rows].astype(np.int64)
     order = np.lexsort((end, launch))
-    last = nesting.count_up_to(launch, nodes.item_start[rows].astype(np.int64), launch, end) - 1
+    last = nesting.count_preceding(launch, nodes.item_start[rows].astype(np.int64), launch, end) - 1
     fits = last >= 0
     fits[fits] = launch[order[last[fits]]] == launch[fits]
     found[rows[fits]] = end[order[last[fits]]]

@@ -68,7 +68,7 @@ def _find_awaited_ends(trace: Trace, edges: Edges, calls: Int32Array) -> Int32Ar
     if len(known):
         item_stream, item_end = trace.gpu.stream[nodes.item], nodes.item_end.astype(np.int64)
         order = np.lexsort((item_end, item_stream))
-        last = nesting.count_up_to(stream[known], end[known].astype(np.int64), item_stream, item_end) - 1
+        last = nesting.count_preceding(stream[known], end[known].astype(np.int64), item_stream, item_end) - 1
         fits = (last >= 0) & (item_stream[order[np.maximum(last, 0)]] == stream[known])
         found[known] = np.where(fits, nodes.item_end[order[np.maximum(last, 0)]], NONE)
     item = _last_item_of_calls(edges)[calls]

@@ -40,19 +40,19 @@ class Ledger:
             claim: The claim.
             kernels: Whether `kernel_budget_ns` limits a claim of kernel time.
         """
-        free_ns = iv.total(iv.subtract(claim.intervals, self.claimed)) + claim.exclusive_ns
+        free_ns = iv.total(iv.subtract(claim.intervals, self.claimed)) + claim.unshared_ns
         if not claim.total_ns:
             free_ns = self.window_ns
         if claim.kernels and kernels and self.kernel_budget_ns is not None:
             free_ns = min(free_ns, int(self.kernel_budget_ns))
         return int(round(self.time_scale * free_ns, 3) / self.steps)
 
-    def charge(self, claim: Claim, saved_ns: int) -> None:
+    def claim_time(self, claim: Claim, saved_ns: int) -> None:
         """Record a promised saving of `saved_ns` a step, so that its time cannot be claimed again."""
         self.claimed = iv.union_of((self.claimed, claim.intervals))
-        self.spend(claim, saved_ns)
+        self.reduce_kernel_budget(claim, saved_ns)
 
-    def spend(self, claim: Claim, saved_ns: int) -> None:
+    def reduce_kernel_budget(self, claim: Claim, saved_ns: int) -> None:
         """Lower the budget for kernels by a promised saving of `saved_ns` a step."""
         if claim.kernels and self.kernel_budget_ns is not None:
             self.kernel_budget_ns -= saved_ns * self.steps / self.time_scale

@@ -134,15 +134,15 @@ class Claim:
         kernels: Whether it is kernel time: less of it shortens the step only as far as the CPU waits for the GPU. Less
             idle time always does.
         rank: The rank whose time it is; None for the rank of the finding.
-        exclusive_ns: Length of more claimed time, which no other finding can claim: only its length is known.
+        unshared_ns: Length of more claimed time, which no other finding can claim: only its length is known.
     """
 
     intervals: Intervals = field(default_factory=lambda: EMPTY)
     kernels: bool = False
     rank: int | None = None
-    exclusive_ns: int = 0
+    unshared_ns: int = 0
 
     @property
     def total_ns(self) -> int:
         """Length of the claimed time."""
-        return total(self.intervals) + self.exclusive_ns
+        return total(self.intervals) + self.unshared_ns

@@ -45,7 +45,7 @@ _DIRECTIONS = {
 _MEMORY = {vocabulary.PAGEABLE: "pageable", vocabulary.PINNED: "pinned", vocabulary.HOST: "host"}
 # Below 64 KB the start of a copy (some 10 us) takes longer than its bytes over PCIe; from 16 MB on it hardly counts.
 _SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
-_WHOLE_NS, _LEAST_WHOLE = 1000, 5
+_WHOLE_NS, _MIN_WHOLE_COUNT = 1000, 5
 _SIZE_NAMES = ("under 4 KiB", "4 to 64 KiB", "64 KiB to 1 MiB", "1 to 16 MiB", "16 to 256 MiB", "256 MiB and more")
 
 
@@ -159,7 +159,7 @@ def _rate_columns(source: Source, groups: Groups, direction: Int64Array) -> tupl
     rate = groups.rate(amounts)
     # Old profilers write whole microseconds: the rate of what takes a few of them would be off by half and more.
     if not (rank.trace.gpu.dur_ns % _WHOLE_NS).any():
-        rate[groups.time_ns < _LEAST_WHOLE * _WHOLE_NS * groups.counts] = np.nan
+        rate[groups.time_ns < _MIN_WHOLE_COUNT * _WHOLE_NS * groups.counts] = np.nan
     limits = [copy_limit_bytes_per_s(each, rank.facts, rank.device) for each in groups.of_first(direction)]
     limit = np.array([np.nan if each is None else each for each in limits])
     return (

@@ -51,7 +51,7 @@ _ENGINE = "run_backward of torch"
 _NOTHING_IDLE = "the GPU is never idle in the analysed time"
 _NO_LINE_KNOWN = "no idle time of the GPU comes from a line of the user's code that was recorded"
 # So many of the longest gaps are asked one by one for what the CPU did: 1 ms each.
-_MOST_PATHS = 30
+_MAX_PATHS = 30
 
 
 def gaps_table(rank: Rank, by: str) -> Table:
@@ -89,7 +89,7 @@ def gaps_table(rank: Rank, by: str) -> Table:
         *step_columns(source, groups.time_ns),
         replace(count_column(source, counts), title="gaps", description="How many in a step."),
         *(column for name, column in describing.items() if name != by),
-        *(line_columns(idle.lines, groups.most_time(idle.lines.code).tolist()) if "line" in describing else ()),
+        *(line_columns(idle.lines, groups.dominant_code(idle.lines.code).tolist()) if "line" in describing else ()),
         *window_columns(groups.time_ns, counts, longest),
     )
     return Table("gaps", by, columns, rank=rank.rank, notes=source.notes).sort("step_ns")
@@ -124,14 +124,14 @@ class _Idle:
 
 def _describe(idle: _Idle, groups: Groups) -> dict[str, Column]:
     """The cause, the root and the line of most of each group; no line where none was recorded."""
-    causes = [IDLE_CAUSES[each] for each in groups.most_time(idle.cause).tolist()]
-    roots = [idle.roots[each] for each in groups.most_time(idle.root).tolist()]
+    causes = [IDLE_CAUSES[each] for each in groups.dominant_code(idle.cause).tolist()]
+    roots = [idle.roots[each] for each in groups.dominant_code(idle.root).tolist()]
     columns = {
         "cause": text_column("cause", "cause", causes, "Why the GPU was idle, most of it."),
         "root": text_column("root", "root", roots, _ROOT),
     }
     if len(idle.lines.locations):
-        names = idle.lines.names(groups.most_time(idle.lines.code).tolist())
+        names = idle.lines.names(groups.dominant_code(idle.lines.code).tolist())
         columns["line"] = text_column("at", "at", names, "The user's line that most of it comes from.")
     return columns
 
@@ -229,9 +229,9 @@ def _each_gap(source: Source, idle: _Idle) -> Table:
     start_ns, end_ns = np.full(len(groups), np.iinfo(np.int64).max), np.zeros(len(groups), np.int64)
     np.minimum.at(start_ns, groups.group, pieces.start_ns[groups.items])
     np.maximum.at(end_ns, groups.group, pieces.end_ns[groups.items])
-    describing, causes = _describe(idle, groups), groups.most_time(idle.cause)
+    describing, causes = _describe(idle, groups), groups.dominant_code(idle.cause)
     roots = [str(each) for each in describing["root"].values]
-    for row in order[:_MOST_PATHS].tolist():
+    for row in order[:_MAX_PATHS].tolist():
         piece = int(groups.items[groups.first[row]])
         if causes[row] == LAUNCH and end_ns[row] - start_ns[row] >= rank.pause_threshold_ns:
             roots[row] = _name_gap(rank, pieces, piece, iv.window(int(start_ns[row]), int(end_ns[row]))) or roots[row]
@@ -253,7 +253,7 @@ def _each_gap(source: Source, idle: _Idle) -> Table:
                 "start_ns", "start", "ns", start_ns - rank.clock_shift.shift_ns, "In the file's time.", is_main=False
             ),
             number_column("step", "step", "count", step, "From 0 on.", known=step >= 0, is_main=False),
-            *(line_columns(idle.lines, groups.most_time(idle.lines.code).tolist()) if "line" in describing else ()),
+            *(line_columns(idle.lines, groups.dominant_code(idle.lines.code).tolist()) if "line" in describing else ()),
         ),
         sorted_by="length_ns",
         rank=rank.rank,

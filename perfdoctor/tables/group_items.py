@@ -25,7 +25,7 @@ COPIES = "copy"
 """The category of copies and sets."""
 NO_LINE = "line not known"
 # A list of tensors longer than this is given by its length.
-_MOST_TENSORS = 4
+_MAX_TENSORS = 4
 
 
 class NamedGroups(NamedTuple):
@@ -201,7 +201,7 @@ def _format_tensor(sizes: object) -> str:
     if not isinstance(sizes, list) or not sizes:
         return ""
     if isinstance(sizes[0], list):
-        if len(sizes) > _MOST_TENSORS:
+        if len(sizes) > _MAX_TENSORS:
             return f"list of {len(sizes)}"
         return "(" + ", ".join(filter(None, map(_format_tensor, sizes))) + ")"
     return "x".join(map(str, sizes))

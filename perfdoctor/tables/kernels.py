@@ -81,12 +81,12 @@ def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:
     columns = []
     if by != "category":
         names, code = category_of_items(rank, groups.items)
-        texts = [names[each] for each in groups.most_time(code).tolist()]
+        texts = [names[each] for each in groups.dominant_code(code).tolist()]
         columns.append(text_column("category", "category", texts))
     if by != "op":
         labels = rank.gpu_labels
         op = np.where(labels.known[groups.items], labels.label[groups.items], -1)
-        texts = [labels.names[each] if each >= 0 else None for each in groups.most_time(op).tolist()]
+        texts = [labels.names[each] if each >= 0 else None for each in groups.dominant_code(op).tolist()]
         count = groups.count_distinct(op)
         columns += [
             text_column("op", "op", texts, "The op that launched most of it."),
@@ -94,7 +94,7 @@ def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:
         ]
     if by not in ("name", "shape"):
         kernel = rank.trace.gpu.name[groups.items]
-        texts = [rank.trace.strings[each] for each in groups.most_time(kernel).tolist()]
+        texts = [rank.trace.strings[each] for each in groups.dominant_code(kernel).tolist()]
         count = groups.count_distinct(kernel)
         columns += [
             text_column("kernel", "kernel", texts, "The kernel with most of its time.", is_main=False),
@@ -129,7 +129,7 @@ def work_of_groups(rank: Rank, groups: Groups) -> GroupWork:
     moved = costs.bytes[items] * usable
     peak_share = share_of_peak(rank, groups)
     cached = peak_share > PEAK_TOLERANCE
-    verdict = groups.most_time(rank.verdicts.tensor_core[items].astype(np.int64))
+    verdict = groups.dominant_code(rank.verdicts.tensor_core[items].astype(np.int64))
     columns = (
         number_column("peak_share", "of peak", "share", peak_share, _PEAK_SHARE, known=~cached),
         bound_column(rank, groups),
@@ -156,7 +156,7 @@ def bound_column(rank: Rank, groups: Groups) -> Column:
     """`bound`, what sets the pace of most of the time of each group."""
     roof = rank.roof_classes[groups.items].astype(np.int64)
     roof[(roof == LATENCY) & (rank.bounds.kind[groups.items] != LATENCY)] = _NEITHER
-    texts = [_BOUNDS[each] if each >= 0 else None for each in groups.most_time(roof).tolist()]
+    texts = [_BOUNDS[each] if each >= 0 else None for each in groups.dominant_code(roof).tolist()]
     return text_column("bound", "bound by", texts, _BOUND)
 
 

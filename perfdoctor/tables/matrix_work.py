@@ -205,8 +205,8 @@ def _known_share(rank: Rank, groups: Groups) -> FloatArray:
 def _verdict_columns(work: _Work) -> list[Column]:
     """Whether Tensor Cores were used, and how that is known: as the account has it, by most of the time."""
     rank, groups = work.rank, work.groups
-    verdicts = [VERDICTS[each] for each in groups.most_time(rank.verdicts.tensor_core[groups.items]).tolist()]
-    bases = [BASES[each] for each in groups.most_time(rank.verdicts.basis[groups.items]).tolist()]
+    verdicts = [VERDICTS[each] for each in groups.dominant_code(rank.verdicts.tensor_core[groups.items]).tolist()]
+    bases = [BASES[each] for each in groups.dominant_code(rank.verdicts.basis[groups.items]).tolist()]
     by_name = rank.kernel_classes.by_name
     names = rank.trace.gpu.name[groups.items[groups.first]].tolist()
     texts = {"yes": "used", "no": "not used"}

@@ -82,17 +82,17 @@ def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:
     label, kernel = labels.label[groups.items], rank.trace.gpu.name[groups.items]
     if by != "category":
         names, code = _categories(rank)
-        texts = [names[each] for each in groups.most_time(code[label]).tolist()]
+        texts = [names[each] for each in groups.dominant_code(code[label]).tolist()]
         columns.append(text_column("category", "category", texts))
     if by not in ("name", "shape"):
-        texts = [labels.names[each] for each in groups.most_time(label).tolist()]
+        texts = [labels.names[each] for each in groups.dominant_code(label).tolist()]
         columns += [
             text_column("op", "op", texts, "The op with most of its time."),
             number_column(
                 "ops", "ops", "count", groups.count_distinct(label), "How many ops these are.", is_main=False
             ),
         ]
-    texts = [strings[each] for each in groups.most_time(kernel).tolist()]
+    texts = [strings[each] for each in groups.dominant_code(kernel).tolist()]
     count = groups.count_distinct(kernel)
     return [
         *columns,
@@ -116,7 +116,7 @@ def _categories(rank: Rank) -> tuple[list[str], Int64Array]:
     labels, items = rank.gpu_labels, np.arange(len(rank.trace.gpu))
     names, code = category_of_items(rank, items)
     groups = Groups.of_gpu(rank.trace, items, labels.label)
-    by_kernels = [names[each] for each in groups.most_time(code).tolist()]
+    by_kernels = [names[each] for each in groups.dominant_code(code).tolist()]
     category_of = dict(zip(groups.of_first(labels.label), by_kernels, strict=True))
     return number_texts(
         [category_by_name(name) or category_of.get(number, "other") for number, name in enumerate(labels.names)]

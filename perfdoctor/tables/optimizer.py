@@ -66,12 +66,12 @@ def optimizer_table(rank: Rank, by: str) -> BaseTable:
     name = trace.gpu.name[items]
     groups = Groups.of_gpu(trace, items, part[items], *((name,) if by == "kernel" else ()))
     of_group = [parts[each] for each in groups.of_first(part[items])]
-    kernels = [trace.strings[each] for each in groups.most_time(name).tolist()]
+    kernels = [trace.strings[each] for each in groups.dominant_code(name).tolist()]
     time_ns, work = groups.time_ns, work_of_groups(rank, groups)
     columns = (
         text_column("name", by, kernels if by == "kernel" else [each.name for each in of_group]),
         *step_columns(source, time_ns),
-        *_what_it_is(source, groups, of_group, kernels, by),
+        *_identity_columns(source, groups, of_group, kernels, by),
         *work.columns,
         *window_columns(time_ns, groups.counts, groups.max_ns),
     )
@@ -79,7 +79,9 @@ def optimizer_table(rank: Rank, by: str) -> BaseTable:
     return BaseTable("optimizer", by, columns, rank=rank.rank, notes=notes).sort("step_ns")
 
 
-def _what_it_is(source: Source, groups: Groups, parts: list[_Part], kernels: list[str], by: str) -> tuple[Column, ...]:
+def _identity_columns(
+    source: Source, groups: Groups, parts: list[_Part], kernels: list[str], by: str
+) -> tuple[Column, ...]:
     if by == "kernel":
         return count_column(source, groups.counts), text_column("part", "part", [part.name for part in parts])
     per_step = np.round(groups.counts / source.steps, 2)

@@ -46,7 +46,7 @@ def recompute_table(rank: Rank, by: str) -> Table:
     names, code = _key_of(inner, items, by)
     groups = Groups.of_gpu(trace, items, code)
     time_ns, work = groups.time_ns, work_of_groups(inner, groups)
-    kernels = [trace.strings[each] for each in groups.most_time(trace.gpu.name[items]).tolist()]
+    kernels = [trace.strings[each] for each in groups.dominant_code(trace.gpu.name[items]).tolist()]
     columns = (
         text_column("name", by, [names[each] for each in groups.of_first(code)]),
         *step_columns(source, time_ns),

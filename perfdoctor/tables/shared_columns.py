@@ -213,7 +213,7 @@ class Groups:
         first = first[codes[first] >= 0]
         return np.bincount(self.group[first], minlength=len(self)).astype(np.int64)
 
-    def most_time(self, codes: IntArray) -> Int64Array:
+    def dominant_code(self, codes: IntArray) -> Int64Array:
         """For each group the code (-1 or more) with most time among its items."""
         size = 1 + max(int(codes.max(initial=0)), len(self))
         pair, first = distinct_rows((self.group, codes), size)

@@ -67,7 +67,7 @@ def triton_table(rank: Rank, by: str) -> Table:
                 known=np.array([bool(each) for each in fused], bool), is_main=False,
             ),
             text_column("op", "called in", _ops_around(rank, groups), "The op around its launch.", is_main=False),
-            *shape_columns(trace, groups.most_time(dims).tolist(), groups.most_time(types).tolist()),
+            *shape_columns(trace, groups.dominant_code(dims).tolist(), groups.dominant_code(types).tolist()),
         ]  # fmt: skip
     else:
         count = groups.count_distinct(name)
@@ -84,4 +84,4 @@ def _ops_around(rank: Rank, groups: Groups) -> list[str | None]:
     parent = np.append(trace.ops.parent, NONE)[op]
     is_itself = np.append(trace.ops.name, NONE)[op] == trace.gpu.name[groups.items]
     around = np.append(trace.ops.name, NONE)[np.where(is_itself, parent, op)]
-    return [trace.text(each) for each in groups.most_time(around).tolist()]
+    return [trace.text(each) for each in groups.dominant_code(around).tolist()]

@@ -16,8 +16,8 @@ MIN_TIMED_STEPS = 10
 TIMED_NS = 2_000_000_000
 MAX_TIMED_STEPS = 1000
 # Of fewer steps too many are the first ones, in which memory and kernels are set up.
-LEAST_STEPS = 6
-LEAST_TIMED_STEPS = 4
+MIN_STEPS = 6
+MIN_TIMED_STEPS = 4
 
 
 @frozen_dataclass
@@ -40,9 +40,9 @@ def count_steps(step_ns: float | None, steps_made: int | None, skip: int | None,
     Raises:
         InputError: The program makes too few.
     """
-    if steps_made is not None and steps_made < LEAST_STEPS:
+    if steps_made is not None and steps_made < MIN_STEPS:
         raise InputError(
-            f"the program makes {steps_made} step{'s' * (steps_made != 1)}, and a trial needs {LEAST_STEPS}: "
+            f"the program makes {steps_made} step{'s' * (steps_made != 1)}, and a trial needs {MIN_STEPS}: "
             "let it run longer (more data, more epochs)."
         )
     counts = StepCounts()
@@ -53,7 +53,7 @@ def count_steps(step_ns: float | None, steps_made: int | None, skip: int | None,
         if skip is None:
             skip_steps = min(skip_steps, steps_made // 4)
         base_steps = steps_made - skip_steps
-    if base_steps < min(LEAST_TIMED_STEPS, base or LEAST_TIMED_STEPS):
+    if base_steps < min(MIN_TIMED_STEPS, base or MIN_TIMED_STEPS):
         raise InputError(
             f"the program makes {steps_made} steps, so that none is left to be timed after the first {skip_steps}: "
             "give a smaller --skip, or let it run longer."

@@ -25,7 +25,7 @@ from perfdoctor.trials.make_trials import OTHER_SEEDS, compare_plain_losses, mak
 from perfdoctor.trials.program_run import ProgramRun
 from perfdoctor.trials.run_log import RunLog, label_of
 from perfdoctor.trials.run_trials import TrialProcess
-from perfdoctor.trials.step_counts import LEAST_TIMED_STEPS, StepCounts, count_steps, read_step_counts
+from perfdoctor.trials.step_counts import MIN_TIMED_STEPS, StepCounts, count_steps, read_step_counts
 from perfdoctor.trials.trial_rounds import MAX_BLOCK, Candidate, run_rounds
 from perfdoctor.trials.trial_statistics import judge_ratios
 
@@ -240,7 +240,7 @@ def check_plain(command: Sequence[str], run: ProgramRun) -> ProgramRun:
             "no training step was seen in the program (no backward, no optimizer step), so that nothing can be timed: "
             "perfdoctor run says why."
         )
-    if len(run.step_ns) < LEAST_TIMED_STEPS:
+    if len(run.step_ns) < MIN_TIMED_STEPS:
         raise InputError(
             f"the program ended after {run.steps_made} steps, before enough were timed: let it run longer, or give "
             "a smaller --skip."

@@ -305,11 +305,11 @@ def test_inclusive_time_is_that_of_counting_instants(
     instants = {us for start, end in (time_asked // US).tolist() for us in range(start, end)}
     expected = {name: US * len(inside & instants) for name, inside in covered.items()}
     found = find_hot_path(trace.trace(), time_asked, 0)
-    least_ns = DOMINATING_SHARE * US * len(instants)
+    min_ns = DOMINATING_SHARE * US * len(instants)
     assert found.time_ns == US * len(instants)
-    assert all(activity.time_ns == expected[activity.name] >= least_ns for activity in found.activities)
+    assert all(activity.time_ns == expected[activity.name] >= min_ns for activity in found.activities)
     # Something is named exactly where something takes most of the time.
-    assert bool(found.activities) == any(time_ns >= least_ns for time_ns in expected.values())
+    assert bool(found.activities) == any(time_ns >= min_ns for time_ns in expected.values())
 
 
 def test_a_query_takes_milliseconds_in_a_large_trace() -> None:

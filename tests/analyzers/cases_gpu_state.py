@@ -181,11 +181,11 @@ PD602 = [
 ]
 
 
-def shared(count: int = 1, least: int | None = None, memory: float = 0.0, use: int | None = None) -> dict[str, Any]:
+def shared(count: int = 1, min_count: int | None = None, memory: float = 0.0, use: int | None = None) -> dict[str, Any]:
     size = memory * 80_000_000_000
     return sampled(
         load(),
-        other_processes={"min": count if least is None else least, "max": count},
+        other_processes={"min": count if min_count is None else min_count, "max": count},
         other_memory_bytes={"min": 0, "max": round(size)},
         other_sm_percent=None if use is None else {"min": 0, "max": use},
     )
@@ -233,10 +233,10 @@ PD603 = [
         "one-that-stays-and-one-that-goes",
         computing,
         (ExpectedFinding("info", 0, title="1 process of other jobs"),),
-        shared(2, least=1, memory=0.2, use=30),
+        shared(2, min_count=1, memory=0.2, use=30),
     ),
     RuleCase("PD603", "alone", computing, facts=shared(0)),
-    RuleCase("PD603", "one-that-came-and-went", computing, facts=shared(1, least=0, memory=0.3, use=90)),
+    RuleCase("PD603", "one-that-came-and-went", computing, facts=shared(1, min_count=0, memory=0.3, use=90)),
     RuleCase("PD603", "an-idle-notebook", computing, facts=shared(1, memory=0.01, use=0)),
     RuleCase(
         "PD603", "another-namespace", computing, facts=sampled(load(), other_processes=None, processes={"max": 3})

@@ -174,10 +174,10 @@ def pause_case(
     location: str | None = None,
     cost_ns: int = 2_000_000,
     once: bool = False,
-    most_ns: int | None = None,
+    max_ns: int | None = None,
 ) -> RuleCase:
-    """One pause, of which its cause takes `most_ns`; what happens once costs a step nothing and promises nothing."""
-    saving = (None, None, None) if once else (0, None, most_ns or cost_ns)
+    """One pause, of which its cause takes `max_ns`; what happens once costs a step nothing and promises nothing."""
+    saving = (None, None, None) if once else (0, None, max_ns or cost_ns)
     severity, cost_ns = ("info", 0) if once else ("high", cost_ns)
     expected = ExpectedFinding(severity, cost_ns, saving, location, title, advice, fix)
     return RuleCase("PD103", name, build, (expected,))
@@ -266,28 +266,28 @@ PD103 = [
         lambda: pause_of_calls(op="aten::split_with_sizes").op("aten::narrow", 1010, 1700),
         "is in aten::split_with_sizes: one pause",
         "fewer and larger tensors",
-        most_ns=1_980_000,
+        max_ns=1_980_000,
     ),
     pause_case(
         "an-op-that-takes-two-thirds",
         lambda: pauses(2000).op("aten::split_with_sizes", 1100, 1300),
         "is in aten::split_with_sizes: one pause, 2 ms a step, 1.3 ms of it in this",
         "fewer and larger tensors",
-        most_ns=1_300_000,
+        max_ns=1_300_000,
     ),
     pause_case(
         "graph-launch",
         lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900)),
         "launches a CUDA graph",
         "Launch the next graph before this one is done",
-        most_ns=1_900_000,
+        max_ns=1_900_000,
     ),
     pause_case(
         "graph-launch-of-an-engine",
         lambda: pause_in_engine("cudaGraphLaunch"),
         "launches a CUDA graph",
         "Let the engine schedule the next batch while the GPU works",
-        most_ns=1_900_000,
+        max_ns=1_900_000,
     ),
     pause_case(
         "scheduler-of-an-engine",

@@ -61,8 +61,8 @@ def test_kernels_that_leave_the_gpu_empty_grow_less_than_those_that_fill_it() ->
         trace.op("aten::mm", 100 * number, 20)
         trace.kernel(GEMM, 100 * number + 30, 60, launch_us=100 * number + 5, grid=(blocks, 1, 1))
     trace.memcpy("HtoD", 300, 50, launch_us=290)
-    least, likely, most = grow_kernels(Rank(trace.trace()), 2.0)
-    assert least[0] == 1 < likely[0] < likely[1] <= most[1]
-    assert (least <= likely + 1e-9).all()
-    assert (likely <= most + 1e-9).all()
-    assert np.array_equal([least[2], likely[2], most[2]], [2, 2, 2])  # a copy of samples
+    low, likely, high = grow_kernels(Rank(trace.trace()), 2.0)
+    assert low[0] == 1 < likely[0] < likely[1] <= high[1]
+    assert (low <= likely + 1e-9).all()
+    assert (likely <= high + 1e-9).all()
+    assert np.array_equal([low[2], likely[2], high[2]], [2, 2, 2])  # a copy of samples

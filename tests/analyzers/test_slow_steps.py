@@ -28,12 +28,12 @@ durations = st.lists(st.integers(1, 10**12), min_size=1, max_size=60)
 
 @given(durations, st.floats(1.1, 5), st.floats(0.05, 1))
 def test_slow_steps_exceed_the_factor_and_their_excess_is_over_the_median(
-    lengths: list[int], factor: float, most_share: float
+    lengths: list[int], factor: float, max_share: float
 ) -> None:
-    found = find_slow_steps(np.array(lengths, np.int64), factor, most_share)
+    found = find_slow_steps(np.array(lengths, np.int64), factor, max_share)
     over = [length for length in lengths if length > factor * int(np.median(lengths))]
     if found is None:
-        assert not over or len(over) > most_share * len(lengths)
+        assert not over or len(over) > max_share * len(lengths)
     else:
         assert [lengths[row] for row in found.rows] == over
         assert found.excess_ns == sum(over) - len(over) * found.median_ns

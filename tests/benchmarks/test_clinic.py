@@ -183,7 +183,7 @@ def row_with(low: float | None, expected: float | None, high: float | None, *sav
 
 def test_the_saving_is_the_median_of_the_pairs() -> None:
     row = row_with(0, 4, 9, 3, 1, 8)
-    assert (row.saved_ms, row.least_ms, row.most_ms, row.step_ms) == (3.0, 1.0, 8.0, 10.1)
+    assert (row.saved_ms, row.min_ms, row.max_ms, row.step_ms) == (3.0, 1.0, 8.0, 10.1)
     assert row.ratio == pytest.approx(4 / 3)
     assert row_with(0, 4, 9).saved_ms is None
 

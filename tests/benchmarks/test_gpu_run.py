@@ -24,7 +24,7 @@ FACTS = {"facts": {"has": {"torch": True, "gpu": False}, "torch": "torch 9.9", "
 def stage(name: str, code: str, **settings: Any) -> dict[str, Any]:
     """A stage that runs a line of Python, with its folder as first argument and its seconds as second."""
     command = ["{python}", "-c", code, "{folder}", "{seconds}"]
-    return {"name": name, "title": name.title(), "command": command, "limit_s": 30, "least_s": 0.1, **settings}
+    return {"name": name, "title": name.title(), "command": command, "limit_s": 30, "min_s": 0.1, **settings}
 
 
 def run_script(
@@ -60,11 +60,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, float
         stage("environment", write),
         stage("breaks", "import sys; print('it broke'); sys.exit(3)"),
         stage("hangs", hang, limit_s=1),
-        {"name": "absent", "title": "Absent", "command": ["/no/such/program"], "limit_s": 5, "least_s": 0.1},
+        {"name": "absent", "title": "Absent", "command": ["/no/such/program"], "limit_s": 5, "min_s": 0.1},
         stage("needs_gpu", "raise SystemExit('was run')", needs=["torch", "gpu"]),
         stage("good", report, needs=["torch"]),
         stage("none_collected", "raise SystemExit(5)", good_codes=[0, 5]),
-        stage("too_long", "raise SystemExit('was run')", least_s=1000),
+        stage("too_long", "raise SystemExit('was run')", min_s=1000),
     ]
     began = time.monotonic()
     done, summary = run_script(folder, stages, "--device", "cpu", "--deadline", "25")
@@ -135,8 +135,8 @@ def test_the_readme_says_what_ran_what_did_not_and_why(finished: tuple[Path, Any
 
 
 def test_the_deadline_is_kept_and_later_stages_get_their_least(tmp_path: Path) -> None:
-    greedy = stage("greedy", "import time; time.sleep(50)", limit_s=50, least_s=0.5)
-    last = stage("last", "pass", limit_s=5, least_s=2.0)
+    greedy = stage("greedy", "import time; time.sleep(50)", limit_s=50, min_s=0.5)
+    last = stage("last", "pass", limit_s=5, min_s=2.0)
     began = time.monotonic()
     _, summary = run_script(tmp_path, [greedy, last], "--deadline", "3.5")
     assert time.monotonic() - began < 8
@@ -177,7 +177,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_stages_fit_the_time_and_their_programs_exist(modules: Any) -> None:
     stages = modules("stages")["list_stages"]("cuda", dry=False, wheels=None, install=True)
-    assert sum(each.least_s for each in stages) < modules("run_stages")["DEADLINE_S"] < 540
+    assert sum(each.min_s for each in stages) < modules("run_stages")["DEADLINE_S"] < 540
     for each in stages:
         values = dict.fromkeys(("python", "base_python", "folder", "work", "seconds", "begin_seconds"), "x")
         command = [part.format(root=ROOT, **values) for part in each.command]

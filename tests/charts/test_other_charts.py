@@ -132,7 +132,7 @@ def test_the_heat_map_has_the_steps_of_each_rank() -> None:
 
 
 def test_very_many_steps_are_averaged() -> None:
-    heat_map = rank_heat_map_of([account(0, 10, 20, 30, 40, 50), account(1, 1, 3)], {}, most_cells=6)
+    heat_map = rank_heat_map_of([account(0, 10, 20, 30, 40, 50), account(1, 1, 3)], {}, max_cells=6)
     assert heat_map is not None
     assert heat_map.steps_per_cell == 2
     assert heat_map.step_ns.tolist() == [[15 * US, 35 * US, 50 * US], [2 * US, -1, -1]]

@@ -173,7 +173,7 @@ def test_joined_items_say_how_many_they_are_and_have_no_arrows() -> None:
     for at in range(0, 40, 4):
         trace.kernel(POINTWISE, at, 2, correlation=trace.call("cudaLaunchKernel", at, 1))
     trace.kernel(TENSOR_GEMM, 40, 900_000, launch_us=39)
-    whole, joined = timeline_of(trace), timeline_of(trace, most=16)
+    whole, joined = timeline_of(trace), timeline_of(trace, max_items=16)
     assert sum(len(each.start_ns) for each in joined.tracks) <= 16
     for before, after in zip(whole.tracks, joined.tracks, strict=True):
         assert after.merged.sum() == len(before.merged)

@@ -43,7 +43,7 @@ def test_few_items_stay_as_they_are_in_the_order_of_tracks_and_starts() -> None:
 
 def test_neighbours_within_a_pixel_become_one_with_the_name_of_the_longest() -> None:
     made = items([0, 100, 300, 500_000], [50, 150, 100, 100])
-    joined = join_short_items(made, SPAN_NS, most=2)
+    joined = join_short_items(made, SPAN_NS, max_items=2)
     assert joined.start_ns.tolist() == [0, 500_000]
     assert joined.end_ns.tolist() == [400, 500_100]
     assert joined.name.tolist() == [1, 3]
@@ -53,28 +53,28 @@ def test_neighbours_within_a_pixel_become_one_with_the_name_of_the_longest() -> 
 
 def test_an_item_longer_than_a_pixel_is_never_joined() -> None:
     made = items([0, 10, 2_000, 2_010], [5, 1_900, 5, 5])
-    joined = join_short_items(made, SPAN_NS, most=3)
+    joined = join_short_items(made, SPAN_NS, max_items=3)
     assert joined.start_ns.tolist() == [0, 10, 2_000]
     assert joined.merged.tolist() == [1, 1, 2]
 
 
 def test_items_of_different_tracks_or_depths_are_not_joined() -> None:
     made = concatenate([items([0, 2], [1, 1]), items([1, 3], [1, 1], depth=1), items([0, 2], [1, 1], track=1)])
-    joined = join_short_items(made, SPAN_NS, most=3)
+    joined = join_short_items(made, SPAN_NS, max_items=3)
     assert joined.merged.tolist() == [2, 2, 2]
     assert set(zip(joined.track.tolist(), joined.depth.tolist(), strict=True)) == {(0, 0), (0, 1), (1, 0)}
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(2, 400))
-def test_whatever_the_items_as_few_as_asked_remain_and_their_counts_add_up(seed: int, most: int) -> None:
+def test_whatever_the_items_as_few_as_asked_remain_and_their_counts_add_up(seed: int, max_items: int) -> None:
     random = np.random.default_rng(seed)
     gaps, lengths = random.exponential(3_000, (2, 500)).astype(np.int64)
     start = np.cumsum(gaps + lengths) - lengths
     made = items(start.tolist(), lengths.tolist())
     span_ns = int(made.end_ns[-1])
-    joined = join_short_items(made, span_ns, most)
-    assert len(joined) <= most
+    joined = join_short_items(made, span_ns, max_items)
+    assert len(joined) <= max_items
     assert joined.merged.sum() == len(made)
     assert (joined.start_ns[1:] >= joined.end_ns[:-1]).all()
     assert (joined.start_ns[0], joined.end_ns[-1]) == (made.start_ns[0], made.end_ns[-1])

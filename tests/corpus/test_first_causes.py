@@ -35,12 +35,12 @@ DDP = r"DistributedDataParallel|\bDDP\b|bucket_cap|gradient_as_bucket_view|find_
 LOADER = r"num_workers|DataLoader|persistent_workers|prefetch_factor"
 # How a report calls what happens once.
 ONE_OFF = r"\bonce\b|one-off|warm-?up|start-?up|first (launch|use|call|step)"
-LEAST_HIGH_SHARE = 0.03
+MIN_HIGH_SHARE = 0.03
 LARGE_SLICE = 0.05
 # Kernels at their roof need no words. Some of such a slice may be known to be there, so only large slices count, and
 # only where most roofs are unknown.
 LARGE_SLICE_AT_A_ROOF = 0.1
-LEAST_PROMISES_ABOVE_0 = 0.6
+MIN_PROMISES_ABOVE_0 = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def test_high_is_worth_its_name(case: Case, report_on: Callable[[str], Report]) 
         if finding.severity == "high" and finding.rule not in CORRECTNESS:
             expected_ns = finding.saving.alone.expected_ns
             worth_ns = finding.cost_ns if expected_ns is None else expected_ns
-            assert worth_ns >= LEAST_HIGH_SHARE * step_ns_of(report, finding), finding.title
+            assert worth_ns >= MIN_HIGH_SHARE * step_ns_of(report, finding), finding.title
 
 
 @each_case
@@ -243,7 +243,7 @@ def test_most_replayed_promises_begin_above_zero(report_on: Callable[[str], Repo
     findings = [finding for case in load_cases() for finding in report_on(case.path).findings]
     replayed = [finding.saving for finding in findings if finding.saving.basis == "replayed" and finding.saving.high_ns]
     above = [saving for saving in replayed if saving.low_ns]
-    assert len(above) >= LEAST_PROMISES_ABOVE_0 * len(replayed), f"{len(above)} of {len(replayed)}"
+    assert len(above) >= MIN_PROMISES_ABOVE_0 * len(replayed), f"{len(above)} of {len(replayed)}"
 
 
 def test_the_page_shows_the_table(request: pytest.FixtureRequest) -> None:

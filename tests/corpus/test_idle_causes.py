@@ -82,9 +82,9 @@ def test_idle_time_has_causes_and_what_has_none_was_not_recorded(name: str, corp
     detail = rank.account.detail
     idle_ns = sum(ns for cause, ns in detail.items() if cause.startswith("idle_"))
     unexplained_ns, missing_ns = detail["idle_unexplained"], iv.total(rank.missing_kernels)
-    most_unexplained, most_missing = BOUNDS[name]
-    assert unexplained_ns <= most_unexplained / 100 * idle_ns
-    assert (most_missing - 2) / 100 * idle_ns <= missing_ns <= most_missing / 100 * idle_ns
+    max_unexplained, max_missing = BOUNDS[name]
+    assert unexplained_ns <= max_unexplained / 100 * idle_ns
+    assert (max_missing - 2) / 100 * idle_ns <= missing_ns <= max_missing / 100 * idle_ns
     assert rank.is_subsampled == name.startswith("sampled")
     # The requirement: under 10 % of the idle time that was recorded.
     assert unexplained_ns - missing_ns < 0.1 * (idle_ns - missing_ns)

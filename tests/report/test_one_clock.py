@@ -128,6 +128,6 @@ def test_a_ledger_promises_unprofiled_time_for_recorded_claims() -> None:
     ledger = Ledger(10_000, 2, 4_000, time_scale=0.5)
     claim = Claim(iv.window(0, 4_000), kernels=True)
     assert (ledger.step_ns, ledger.limit_ns(claim)) == (2_500, 1_000)
-    ledger.charge(claim, 500)
+    ledger.claim_time(claim, 500)
     assert ledger.kernel_budget_ns == 2_000
     assert ledger.limit_ns(Claim(iv.window(2_000, 8_000))) == 1_000

@@ -125,7 +125,7 @@ def test_a_claim_loses_intervals_but_not_length() -> None:
     (priced,) = summarize_rank(rank, known_findings=[finding]).findings
     assert priced.claim.intervals.tolist() == wait[:2].tolist()
     assert priced.claim.total_ns == claim.total_ns
-    assert priced.claim.exclusive_ns == iv.total(work[:3])
+    assert priced.claim.unshared_ns == iv.total(work[:3])
 
 
 def make_finding(**named: Any) -> Finding:

@@ -59,8 +59,8 @@ class PackedColumns:
     def content_of(self, name: str) -> Hashable:
         """What a column is stored as: equal for two columns only if these are."""
         return tuple(
-            (kind, width, are_steps, count, first, least, self.data[at : at + width * count])
-            for kind, width, are_steps, count, at, first, least in self._headers(name)
+            (kind, width, are_steps, count, first, minimum, self.data[at : at + width * count])
+            for kind, width, are_steps, count, at, first, minimum in self._headers(name)
         )
 
     def unpack(self, name: str) -> AnyArray:
@@ -94,8 +94,8 @@ def pack_columns(columns: Mapping[str, AnyArray]) -> PackedColumns:
         lists += parts
     at, headers, chunks = len(lists) * _HEADER.size, [], []
     for numbers in lists:
-        width, are_steps, first, least, chunk = _pack(numbers)
-        headers.append(_HEADER.pack(numbers.dtype.str.encode(), width, are_steps, len(numbers), at, first, least))
+        width, are_steps, first, minimum, chunk = _pack(numbers)
+        headers.append(_HEADER.pack(numbers.dtype.str.encode(), width, are_steps, len(numbers), at, first, minimum))
         chunks.append(chunk)
         at += len(chunk)
     return _restore(tuple(layout), b"".join((*headers, *chunks)))
@@ -124,15 +124,15 @@ def _pack(column: AnyArray) -> tuple[int, bool, int, int, bytes]:
         raise ValueError("only floats that are whole numbers can be packed")
     if not len(whole):
         return 0, False, 0, 0, b""
-    first, least = int(whole[0]), int(whole.min())
-    width = _width(int(whole.max()) - least)
+    first, minimum = int(whole[0]), int(whole.min())
+    width = _width(int(whole.max()) - minimum)
     steps = np.diff(whole)
     if width and len(steps):
-        least_step = int(steps.min())
-        step_width = _width(int(steps.max()) - least_step)
+        min_step = int(steps.min())
+        step_width = _width(int(steps.max()) - min_step)
         if step_width < width:
-            return step_width, True, first, least_step, _store(steps - least_step, step_width)
-    return width, False, first, least, _store(whole - least, width)
+            return step_width, True, first, min_step, _store(steps - min_step, step_width)
+    return width, False, first, minimum, _store(whole - minimum, width)
 
 
 def _width(largest: int) -> int:
@@ -157,16 +157,16 @@ def _load(data: bytes, width: int, count: int, at: int) -> AnyArray:
 
 
 def _unpack(header: _Header, data: bytes) -> AnyArray:
-    kind, width, are_steps, count, at, first, least = header
+    kind, width, are_steps, count, at, first, minimum = header
     if not width and not are_steps:
-        return np.full(count, least, kind.decode())
+        return np.full(count, minimum, kind.decode())
     numbers = np.empty(count, np.int64)
     if not are_steps:
         numbers[:] = _load(data, width, count, at)  # first, as of unsigned and signed numbers numpy makes floats
-        numbers += least
+        numbers += minimum
     else:
         numbers[0] = first
         numbers[1:] = _load(data, width, count - 1, at) if width else 0
-        numbers[1:] += least
+        numbers[1:] += minimum
         np.cumsum(numbers, out=numbers)
     return numbers if kind == b"<i8" else numbers.astype(kind.decode())

@@ -32,10 +32,10 @@ _PERSISTENT_SHARE = 0.5
 # Of the lateness at a collective so much has to come from what happens once, or it is no one-off.
 _ONE_OFF_SHARE = 0.5
 # Where ranks wait for less of the window by what comes back, what happens once is all that there is to say.
-_LEAST_WAITING = 0.01
+_MIN_WAITING_SHARE = 0.01
 # A trace without steps tells what comes back from so many collectives on, by when the waiting is.
-_LEAST_TO_COME_BACK = 10
-_ALL_THE_WAITING = 0.9
+_MIN_REPEATS = 10
+_NEARLY_ALL_WAITS = 0.9
 # Ranks are late as well if they arrive ahead of the late one by at most this share of what the earliest rank does.
 _CO_LATE_SHARE = 0.1
 
@@ -157,11 +157,11 @@ class LateRank:
         for_late_rank = self.wait_time(index) if self.stands_out else iv.EMPTY
         return iv.union_of((for_late_rank, exposed_wait_of(self.matched, index, self.synchronizing)))
 
-    def least_wait_ns_of(self, table: CollectiveTable) -> int:
+    def min_wait_ns_of(self, table: CollectiveTable) -> int:
         """A lower bound of the length of `any_wait_time_of`, which is slow where it is asked of thousands of ranks."""
         return self._bound_waits(table)[1]
 
-    def least_own_wait_ns_of(self, table: CollectiveTable) -> int:
+    def min_own_wait_ns_of(self, table: CollectiveTable) -> int:
         """A lower bound of the length of `wait_time_of`."""
         return self._bound_waits(table)[0]
 
@@ -284,7 +284,7 @@ def _is_worth_a_look(matched: MatchedCollectives, counts: BoolArray) -> bool:
     """Whether a rank waits so long at some collectives, in the mean, that a report would say it."""
     window_ns = max(table.window_ns for table in matched.tables)
     waiting_ranks = max(len(matched.tables) - 1, 1)
-    return bool(matched.total_wait_ns[counts].sum() > _LEAST_WAITING * window_ns * waiting_ranks)
+    return bool(matched.total_wait_ns[counts].sum() > _MIN_WAITING_SHARE * window_ns * waiting_ranks)
 
 
 def _is_early_or_single(matched: MatchedCollectives, caused: BoolArray) -> bool:
@@ -293,10 +293,10 @@ def _is_early_or_single(matched: MatchedCollectives, caused: BoolArray) -> bool:
     `split_one_offs` asks the same of steps. Few collectives do not tell.
     """
     rows = np.flatnonzero(_match_synchronizing(matched))
-    if len(rows) < _LEAST_TO_COME_BACK or (matched.step[rows] >= 0).any():
+    if len(rows) < _MIN_REPEATS or (matched.step[rows] >= 0).any():
         return False
     wait_ns = np.where(caused, matched.total_wait_ns, 0)[rows]
-    return bool(max(wait_ns.max(), wait_ns[: len(rows) // 2].sum()) >= _ALL_THE_WAITING * max(wait_ns.sum(), 1))
+    return bool(max(wait_ns.max(), wait_ns[: len(rows) // 2].sum()) >= _NEARLY_ALL_WAITS * max(wait_ns.sum(), 1))
 
 
 def _find_co_late(matched: MatchedCollectives, caused: BoolArray, worst: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ FORWARD_ONLY: tuple[Phase, ...] = ("inference", "evaluation")
 """The phases in which no backward pass follows, and no weights are updated."""
 
 # With fewer ops a recording shows a few calls, not a pass through a model.
-_LEAST_OPS = 10
+_MIN_OPS = 10
 
 
 class PhaseVerdict(NamedTuple):
@@ -110,7 +110,7 @@ def _judge_forward(trace: Trace, names: NamesInTrace, engines: tuple[str, ...], 
         return PhaseVerdict("evaluation", f"forward passes in {evaluation}, no backward pass and no optimizer.")
     if engines:
         return PhaseVerdict("inference", f"{engines[0]} only runs models forward.")
-    if len(trace.ops) >= _LEAST_OPS:
+    if len(trace.ops) >= _MIN_OPS:
         prepares = find_name(names.ops, vocabulary.GRADIENT_PREPARATION)
         though = f", though gradients are prepared ({prepares})" if prepares else ""
         return PhaseVerdict(

@@ -18,14 +18,14 @@ from perfdoctor.trace.tables.steps import Steps
 # A launch takes some 5 us. Only code that is loaded (or compiled from PTX) takes so long while the GPU has nothing to
 # do; while the GPU is busy a launch may wait for room in the queue, which is no start-up.
 _LONG_LAUNCH_NS = 50_000_000
-_MOSTLY = 0.5
+_MAIN_SHARE = 0.5
 # So many calls are named that a start takes longest in.
 _NAMED_CALLS = 3
 # What takes less of the window changes no figure that a reader would act on.
-_LEAST_SHARE = 0.02
+_MIN_SHARE = 0.02
 # The first step of a recording also starts the profiler; in steady recordings it is up to 1.3 times as long.
 _LONG_FIRST_STEP = 1.5
-_LEAST_STEPS = 3
+_MIN_STEPS = 3
 # Steps of recordings without a start lie within 0.2 of their median.
 _STEADY_SPREAD = 0.3
 
@@ -59,12 +59,12 @@ def steadiness_of(trace: Trace, steps: Steps, window: Intervals, drift_ns: int =
         drift_ns: By how much the clocks of CPU and GPU drift apart within the trace.
     """
     unit_ns = steps.median_ns or iv.total(window)
-    if drift_ns > _LEAST_SHARE * unit_ns:
+    if drift_ns > _MIN_SHARE * unit_ns:
         return Steadiness(None, (f"the clocks of CPU and GPU drift apart by {drift_ns / 1e6:,.1f} ms.",))
     one_offs = tuple(_find_one_offs(trace, steps, window))
     if one_offs:
         return Steadiness(False, one_offs)
-    if steps.count < _LEAST_STEPS:
+    if steps.count < _MIN_STEPS:
         return Steadiness(None, (f"{steps.count} steps are too few to tell steady from warm-up.",))
     durations = steps.durations_ns
     median_ns = float(np.median(durations))
@@ -91,7 +91,7 @@ def find_start_up(trace: Trace, steps: Steps) -> StartUp | None:
     rows = np.flatnonzero(calls.dur_ns > _LONG_LAUNCH_NS)
     spent_ns = iv.overlap(calls.start_ns[rows], calls.end_ns[rows], idle)
     rows, spent_ns = rows[spent_ns > _LONG_LAUNCH_NS], spent_ns[spent_ns > _LONG_LAUNCH_NS]
-    if iv.total(iv.intersect(iv.union(calls.start_ns[rows], calls.end_ns[rows]), idle)) < _MOSTLY * idle_ns:
+    if iv.total(iv.intersect(iv.union(calls.start_ns[rows], calls.end_ns[rows]), idle)) < _MAIN_SHARE * idle_ns:
         return None
     names, which = np.unique(calls.name[rows], return_inverse=True)
     by_name_ns = np.bincount(which, spent_ns)
@@ -121,13 +121,13 @@ def _find_one_offs(trace: Trace, steps: Steps, window: Intervals) -> Iterator[st
         name, ms = trace.text(int(calls.name[longest])), calls.dur_ns[longest] / 1e6
         yield f"code is loaded: {name} takes {ms:,.0f} ms while the GPU has nothing to do."
     compiling_ns = iv.total(iv.intersect(compile_time(trace), window))
-    if compiling_ns > _LEAST_SHARE * window_ns:
+    if compiling_ns > _MIN_SHARE * window_ns:
         yield f"torch.compile compiles for {compiling_ns / 1e6:,.1f} ms."
     searching = inside & trace.match_rows(calls, vocabulary.EVENT_TIME_CALL) & _in_convolutions(trace, calls)
     if searching.any():
         yield f"the fastest convolutions are searched ({_count(searching)} measurements)."
     yield from _find_first_allocations(trace, steps, window, inside)
-    if steps.count >= _LEAST_STEPS:
+    if steps.count >= _MIN_STEPS:
         first_ns, others_ns = int(steps.durations_ns[0]), float(np.median(steps.durations_ns[1:]))
         if first_ns > _LONG_FIRST_STEP * others_ns and first_ns >= steps.durations_ns.max():
             yield f"the first step takes {first_ns / 1e6:,.1f} ms, the others {others_ns / 1e6:,.1f} ms."
@@ -143,7 +143,7 @@ def _find_slow_loads(trace: Trace, inside: BoolArray) -> Int64Array:
     if not len(rows):
         return rows
     busy_ns = iv.overlap(calls.start_ns[rows], calls.end_ns[rows], iv.union(gpu.start_ns, gpu.end_ns))
-    return rows[busy_ns < _MOSTLY * calls.dur_ns[rows]]
+    return rows[busy_ns < _MAIN_SHARE * calls.dur_ns[rows]]
 
 
 def _in_convolutions(trace: Trace, calls: Calls) -> BoolArray:
@@ -158,9 +158,9 @@ def _find_first_allocations(trace: Trace, steps: Steps, window: Intervals, insid
     calls = trace.calls
     rows = np.flatnonzero(inside & trace.match_rows(calls, vocabulary.ALLOCATOR_CALL))
     time_ns = int(calls.dur_ns[rows].sum())
-    if time_ns <= _LEAST_SHARE * iv.total(window):
+    if time_ns <= _MIN_SHARE * iv.total(window):
         return
-    if steps.count >= _LEAST_STEPS:
+    if steps.count >= _MIN_STEPS:
         in_first = int(calls.dur_ns[rows[steps.at(calls.start_ns[rows]) == 0]].sum())
     else:
         start_ns, end_ns = int(window[0, 0]), int(window[-1, 1])

@@ -39,14 +39,14 @@ _MIN_LOADING_NS = 1_000_000
 _MIN_KIND_SHARE = 0.01
 # So many of the longest pauses are asked one by one for their kind of work, and so many of the longest runs of the
 # dominating activity for the user's line.
-_MOST_LOOKUPS = 16
+_MAX_LOOKUPS = 16
 # What is around that much of the time without pauses does not explain the pauses.
-_MOST_OF_THE_REST = 0.8
+_MAX_SHARE_OUTSIDE = 0.8
 # Pauses of one kind that are less of all say little of what to change first.
-_LEAST_PART = 0.2
-_LEAST_KIND = 0.33
+_MIN_SHARE_OF_PART = 0.2
+_MIN_SHARE_OF_KIND = 0.33
 # A pause of which less is what they are named by has a cause of its own.
-_LEAST_OF_A_PAUSE = 0.3
+_MIN_PAUSE_SHARE = 0.3
 # What is so short beside all of them needs no cause; waits for a loader cut such pieces off.
 _NEGLIGIBLE_SHARE = 0.005
 # Steps say nothing about what is done in them, lines of code are locations, and wrappers are around everything.
@@ -150,17 +150,17 @@ def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> Ho
     if not total_ns:
         return HotPath()
     runs = find_runs(trace, by_thread)
-    least_ns = DOMINATING_SHARE * total_ns
+    min_ns = DOMINATING_SHARE * total_ns
     # Where an activity calls itself the sum is too large: it only decides which names are looked at.
     sums_ns = _sum_by_name(runs.name, runs.inside_ns, len(runs.names))
     measured = {
         name: _inclusive_ns(runs, np.flatnonzero(runs.name == name), by_thread)
-        for name in np.flatnonzero(sums_ns >= least_ns).tolist()
+        for name in np.flatnonzero(sums_ns >= min_ns).tolist()
         if not _is_unnamed(runs.names[name])
     }
-    measured = {name: time_ns for name, time_ns in measured.items() if time_ns >= least_ns}
+    measured = {name: time_ns for name, time_ns in measured.items() if time_ns >= min_ns}
     activities, deepest = _order_by_depth(runs, measured)
-    kind, kind_time = _find_kind(trace, runs, sums_ns, by_thread, least_ns)
+    kind, kind_time = _find_kind(trace, runs, sums_ns, by_thread, min_ns)
     return HotPath(
         total_ns,
         activities,
@@ -190,7 +190,7 @@ def find_pause_path(
     if path.kind is None:
         path = _find_part_with_a_name(trace, pauses, thread, window, path)
     length_ns = pauses[:, 1] - pauses[:, 0]
-    chosen: BoolArray = iv.overlap(pauses[:, 0], pauses[:, 1], path.named_time) >= _LEAST_OF_A_PAUSE * length_ns
+    chosen: BoolArray = iv.overlap(pauses[:, 0], pauses[:, 1], path.named_time) >= _MIN_PAUSE_SHARE * length_ns
     chosen |= length_ns <= _NEGLIGIBLE_SHARE * length_ns.sum()
     if chosen.all() or not iv.total(path.named_time):
         return path, np.ones(len(pauses), bool)
@@ -202,7 +202,7 @@ def _find_part_with_a_name(
 ) -> HotPath:
     """The path of those pauses that have something to be named by in common; that of all where they have it."""
     of_kind = _find_largest_kind(trace, pauses, thread)
-    if iv.total(pauses[of_kind]) >= _LEAST_KIND * path.time_ns:
+    if iv.total(pauses[of_kind]) >= _MIN_SHARE_OF_KIND * path.time_ns:
         return find_hot_path(trace, pauses[of_kind], thread[of_kind])
     if path.deepest is not None and not _runs_anyway(trace, path.deepest, pauses, window):
         return path
@@ -210,14 +210,14 @@ def _find_part_with_a_name(
     part = find_hot_path(trace, pauses[chosen], thread[chosen])
     known = {activity.name for activity in path.activities}
     says_more = part.kind is not None or (part.deepest is not None and part.deepest.name not in known)
-    return part if says_more and part.time_ns >= _LEAST_PART * path.time_ns else path
+    return part if says_more and part.time_ns >= _MIN_SHARE_OF_PART * path.time_ns else path
 
 
 def _find_largest_kind(trace: Trace, pauses: Intervals, thread: Int32Array) -> BoolArray:
     """Which pauses have the kind of work in common that takes most of the longest ones; none where no kind does."""
     length_ns = pauses[:, 1] - pauses[:, 0]
     rows_of: dict[str, list[int]] = {}
-    for row in np.argsort(-length_ns, kind="stable")[:_MOST_LOOKUPS].tolist():
+    for row in np.argsort(-length_ns, kind="stable")[:_MAX_LOOKUPS].tolist():
         kind = find_hot_path(trace, pauses[[row]], int(thread[row])).kind
         if kind is not None:
             rows_of.setdefault(kind, []).append(row)
@@ -264,7 +264,7 @@ def _runs_anyway(trace: Trace, activity: Activity, pauses: Intervals, window: In
     rest = iv.subtract(window, pauses)
     table, rows = _tables(trace)[_TABLES.index(activity.table)], _rows_named(trace, activity)
     around = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), rest)
-    return iv.total(around) > _MOST_OF_THE_REST * iv.total(rest)
+    return iv.total(around) > _MAX_SHARE_OUTSIDE * iv.total(rest)
 
 
 def _find_longest_part(trace: Trace, time: Intervals, thread: Int32Array, path: HotPath) -> BoolArray:
@@ -292,9 +292,9 @@ def _find_longest_part(trace: Trace, time: Intervals, thread: Int32Array, path: 
     pair = np.repeat(rows, count)
     which = np.arange(len(pair)) + np.repeat(low - (np.cumsum(count) - count), count)
     inside = np.minimum(runs.end_ns[pair], time[which, 1]) - np.maximum(runs.start_ns[pair], time[which, 0])
-    takes_most = (inside >= DOMINATING_SHARE * length[which]) & (runs.lane[pair] == thread[which])
-    first, at = np.unique(which[takes_most], return_index=True)
-    label[first] = runs.name[pair[takes_most][at]]
+    dominates = (inside >= DOMINATING_SHARE * length[which]) & (runs.lane[pair] == thread[which])
+    first, at = np.unique(which[dominates], return_index=True)
+    label[first] = runs.name[pair[dominates][at]]
     sums_ns = np.bincount(label + 1, weights=length)
     longest: BoolArray = label + 1 == sums_ns.argmax()
     return longest
@@ -435,7 +435,7 @@ def _sum_above(
 
 
 def _find_kind(
-    trace: Trace, runs: Runs, sums_ns: FloatArray, by_thread: dict[int, Intervals], least_ns: float
+    trace: Trace, runs: Runs, sums_ns: FloatArray, by_thread: dict[int, Intervals], min_ns: float
 ) -> tuple[str | None, Intervals]:
     """The first kind of work that takes most of the time, and when it is done; None where no kind does."""
     kinds: dict[str, list[int]] = {}
@@ -457,7 +457,7 @@ def _find_kind(
                 working = iv.union_of((working, _find_captures(trace, lane)))
             times.append(iv.intersect(working, time))
         kind_time = iv.union_of(times)
-        if iv.total(kind_time) >= least_ns:
+        if iv.total(kind_time) >= min_ns:
             return kind, kind_time
     return None, iv.EMPTY
 
@@ -497,7 +497,7 @@ def _find_location(
             rows = marks[runs.name[marks] == number]
             spent_ns[SourceLocation(*line)] += _inclusive_ns(runs, rows, by_thread)
     if not spent_ns:
-        longest = deepest[np.argsort(-runs.inside_ns[deepest], kind="stable")[:_MOST_LOOKUPS]]
+        longest = deepest[np.argsort(-runs.inside_ns[deepest], kind="stable")[:_MAX_LOOKUPS]]
         for row in longest.tolist():
             location = _user_location(trace, runs, row)
             if location is not None:

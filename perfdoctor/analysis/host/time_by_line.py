@@ -20,7 +20,7 @@ _MIN_BREAK_NS = 100_000
 _MAX_BREAKS = 256
 # The location of a break is looked up at so many instants, as several lines may share it.
 _SAMPLES = 4
-_MOST_LINES = 8
+_MAX_LINES = 8
 
 
 class TimeAtLine(NamedTuple):
@@ -51,7 +51,7 @@ def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
     for location, sample_ns in zip(locations, np.repeat(length // _SAMPLES, _SAMPLES).tolist(), strict=True):
         if location is not None:
             spent_ns[location] += sample_ns
-    top = sorted(spent_ns.items(), key=lambda item: (-item[1], str(item[0])))[:_MOST_LINES]
+    top = sorted(spent_ns.items(), key=lambda item: (-item[1], str(item[0])))[:_MAX_LINES]
     return tuple(TimeAtLine(location, round(time_ns / max(steps.count, 1))) for location, time_ns in top)
 
 

@@ -169,17 +169,17 @@ def _lowest_of(candidates: tuple[Device, ...], name: str) -> Device | None:
         candidates[0],
         name=name,
         peaks_flops=MappingProxyType({dtype: min(of_type) for dtype, of_type in peaks.items()}),
-        memory_bandwidth_bytes_per_s=_least(device.memory_bandwidth_bytes_per_s for device in candidates),
+        memory_bandwidth_bytes_per_s=_min_known(device.memory_bandwidth_bytes_per_s for device in candidates),
         memory_bytes=memories.pop() if len(memories) == 1 else None,
-        link_bytes_per_s=_least(device.link_bytes_per_s for device in candidates),
-        pcie_bytes_per_s=_least(device.pcie_bytes_per_s for device in candidates),
-        achievable_gemm_fraction=_least(device.achievable_gemm_fraction for device in candidates),
-        achievable_bandwidth_fraction=_least(device.achievable_bandwidth_fraction for device in candidates),
+        link_bytes_per_s=_min_known(device.link_bytes_per_s for device in candidates),
+        pcie_bytes_per_s=_min_known(device.pcie_bytes_per_s for device in candidates),
+        achievable_gemm_fraction=_min_known(device.achievable_gemm_fraction for device in candidates),
+        achievable_bandwidth_fraction=_min_known(device.achievable_bandwidth_fraction for device in candidates),
         checked="by its kernels",
         source=f"the lowest figures of {', '.join(device.name for device in candidates)}",
     )
 
 
-def _least(values: Iterable[float | None]) -> float | None:
+def _min_known(values: Iterable[float | None]) -> float | None:
     """The least value that is known; None where none is."""
     return min((value for value in values if value is not None), default=None)

@@ -62,7 +62,7 @@ def launch_bounds_of(
         compute_ns=kinds.flops / attainable * 1e9,
         memory_ns=kinds.bytes / bandwidth * 1e9,
         peak_ns=np.fmax(kinds.flops / peak, kinds.bytes / peak_bandwidth) * 1e9,
-        compute_by_category=classes.match_names(_is_mostly_maths)[kinds.name],
+        compute_by_category=classes.match_names(_is_dominated_by_maths)[kinds.name],
         reason=_slow_reasons(classes, costs, hardware),
         excluded=~kernel[kinds.name],
     )
@@ -78,7 +78,7 @@ def launch_bounds_of(
     return find_kernel_bounds(ceilings, launches)
 
 
-def _is_mostly_maths(kernel: KernelClass) -> bool:
+def _is_dominated_by_maths(kernel: KernelClass) -> bool:
     """Whether compute is taken to bound a kernel whose FLOPs are unknown."""
     return kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na" and not kernel.gemv_like
 

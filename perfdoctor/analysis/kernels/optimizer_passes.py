@@ -10,7 +10,7 @@ import numpy.typing as npt
 from perfdoctor.trace.arrays import Int64Array
 
 # Ops that take less than this share of the optimizer's time are counters and checks, not passes.
-_LEAST_PASS_SHARE = 0.05
+_MIN_PASS_SHARE = 0.05
 
 
 def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, int]:
@@ -20,6 +20,6 @@ def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, i
         time_ns: For each kind of op its time in all steps.
         count: How often it was called. The rarest kind that is no counter or check is called once a pass and parameter.
     """
-    is_pass = time_ns >= _LEAST_PASS_SHARE * time_ns.sum()
+    is_pass = time_ns >= _MIN_PASS_SHARE * time_ns.sum()
     each = np.maximum(np.round(count[is_pass] / count[is_pass].min()), 1)
     return float((time_ns[is_pass] / each).max()), int(each.sum())

@@ -74,10 +74,10 @@ class IdleGaps:
         result: Int64Array = np.minimum(self.end_ns, self.start_ns + self.sync_wait_ns)
         return result
 
-    def late_launch_time(self, at_least_ns: float = 0, below_ns: float = np.inf) -> Intervals:
-        """When the GPU starved before a late launch, in gaps of a length from `at_least_ns` to below `below_ns`."""
+    def late_launch_time(self, min_ns: float = 0, below_ns: float = np.inf) -> Intervals:
+        """When the GPU starved before a late launch, in gaps of a length from `min_ns` to below `below_ns`."""
         length = self.end_ns - self.start_ns
-        rows = self.late_launch & (length >= at_least_ns) & (length < below_ns)
+        rows = self.late_launch & (length >= min_ns) & (length < below_ns)
         return iv.union(self.start_ns[rows], self.end_ns[rows])
 
 

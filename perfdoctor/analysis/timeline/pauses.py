@@ -24,11 +24,11 @@ _ALWAYS_A_PAUSE_NS = 1_000_000
 _PAUSE_SHARE = 0.02
 _PAUSE_LAUNCHES = 10
 # So many groups at most are separated: what is left is one group.
-_MOST_GROUPS = 4
+_MAX_GROUPS = 4
 # An op that takes so many times as long as the others of its name does what they do not need: a first use.
 _UNUSUALLY_LONG = 10
-_LEAST_USUAL_RUNS = 3
-_LEAST_STEPS = 3
+_MIN_USUAL_RUNS = 3
+_MIN_STEPS = 3
 
 
 @frozen_dataclass(eq=False)
@@ -83,7 +83,7 @@ def find_pauses(
         window: The analysed time.
         threshold_ns: See `pause_threshold_ns`.
     """
-    late = gaps.late_launch_time(at_least_ns=threshold_ns)
+    late = gaps.late_launch_time(min_ns=threshold_ns)
     found: list[PauseGroup] = []
     for time, once in zip(split_one_offs(iv.intersect(late, idle), steps), (False, True), strict=True):
         groups = _group_pauses(trace, gaps, time, window)
@@ -106,7 +106,7 @@ def _group_pauses(
     while len(pauses):
         thread = pausing_threads(trace, gaps, pauses)
         path, part = find_pause_path(trace, pauses, thread, window)
-        if len(found) + 1 == _MOST_GROUPS:
+        if len(found) + 1 == _MAX_GROUPS:
             part[:] = True
         found.append((pauses[part], path))
         pauses = pauses[~part]
@@ -116,7 +116,7 @@ def _group_pauses(
 def _describe_group(
     trace: Trace, gaps: IdleGaps, late: Intervals, time: Intervals, path: HotPath, steps: Steps, once: bool
 ) -> PauseGroup:
-    has_few_steps = steps.count < _LEAST_STEPS
+    has_few_steps = steps.count < _MIN_STEPS
     once |= has_few_steps and path.kind in activity_kinds.HAPPENING_ONCE
     if path.kind == activity_kinds.MODULE_LOAD and not once:
         path = replace(path, kind=None, kind_time=iv.EMPTY)  # what takes long in every step loads nothing
@@ -142,5 +142,5 @@ def _usual_ns(trace: Trace, path: HotPath) -> int | None:
     if deepest is None or deepest.table not in ("op", "call"):
         return None
     count, median_ns = usual_run_of(trace, deepest, path.deepest_time)
-    is_usual = count >= _LEAST_USUAL_RUNS * deepest.runs
+    is_usual = count >= _MIN_USUAL_RUNS * deepest.runs
     return median_ns if is_usual and deepest.time_ns >= _UNUSUALLY_LONG * median_ns * deepest.runs else None

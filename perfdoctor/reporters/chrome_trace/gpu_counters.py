@@ -17,10 +17,10 @@ from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import KERNEL
 
 _POINT_SHARE = 0.02
-_LEAST_POINTS, _MOST_POINTS = 100, 4000
+_MIN_POINTS, _MAX_POINTS = 100, 4000
 # A rate of fewer kernels says nothing of the GPU; above the other nothing worth a word is missing.
-_LEAST_KNOWN_SHARE, _ALL = 0.05, 0.995
-_MOST_STREAMS = 16  # the busiest; a program with more has dozens of short-lived ones
+_MIN_KNOWN_SHARE, _ALL = 0.05, 0.995
+_MAX_STREAMS = 16  # the busiest; a program with more has dozens of short-lived ones
 
 
 @frozen_dataclass(eq=False)
@@ -39,22 +39,22 @@ def points_for(slices: int) -> int:
     A fiftieth of the slices, between 100 and 4000: a point takes a third of the text of a slice, so ten counters take
     less than a tenth of a trace of more than 5000 slices, and a viewer has a point for each pixel.
     """
-    return min(max(round(_POINT_SHARE * slices), _LEAST_POINTS), _MOST_POINTS)
+    return min(max(round(_POINT_SHARE * slices), _MIN_POINTS), _MAX_POINTS)
 
 
-def gpu_counters(rank: Rank, most_points: int) -> Iterator[Counter]:
+def gpu_counters(rank: Rank, max_points: int) -> Iterator[Counter]:
     """The counters of a rank, as far as they are known; times are those of its file.
 
     Args:
         rank: The rank.
-        most_points: The most points of each.
+        max_points: The most points of each.
     """
     gpu = rank.raw_trace.gpu
     if not len(gpu):
         return
-    yield from _queue_depths(rank, most_points)
+    yield from _queue_depths(rank, max_points)
     kernels = gpu.kind == KERNEL
-    edges = np.linspace(gpu.start_ns.min(), gpu.end_ns.max(), most_points).astype(np.int64)
+    edges = np.linspace(gpu.start_ns.min(), gpu.end_ns.max(), max_points).astype(np.int64)
     edges = edges[np.concatenate(([True], np.diff(edges) > 0))]
     copies = copy_kinds_of(rank.raw_trace).with_host
     amounts = (
@@ -65,7 +65,7 @@ def gpu_counters(rank: Rank, most_points: int) -> Iterator[Counter]:
     for name, unit, rows, amount, scale in amounts:
         known = rows & (amount > 0)
         share = int(gpu.dur_ns[known].sum()) / max(int(gpu.dur_ns[rows].sum()), 1)
-        if share >= _LEAST_KNOWN_SHARE and len(edges) > 1:
+        if share >= _MIN_KNOWN_SHARE and len(edges) > 1:
             value = scale * _rates(gpu.start_ns[known], gpu.end_ns[known], amount[known], edges)
             series = unit if share > _ALL else f"{unit}, known for {100 * share:.0f}% of their time"
             yield Counter(name, series, edges, np.append(value, 0.0))
@@ -84,7 +84,7 @@ def _rates(start: Int64Array, end: Int64Array, amount: FloatArray, edges: Int64A
     return np.where(result > 1e-9 * result.max(), result, 0.0)  # what rounding leaves of zero
 
 
-def _queue_depths(rank: Rank, most_points: int) -> Iterator[Counter]:
+def _queue_depths(rank: Rank, max_points: int) -> Iterator[Counter]:
     """For each stream how many of its items are launched and not finished: 0 means that the GPU waits for the CPU."""
     trace = rank.raw_trace
     rows = np.flatnonzero(trace.gpu.call >= 0)
@@ -93,14 +93,14 @@ def _queue_depths(rank: Rank, most_points: int) -> Iterator[Counter]:
     streams = np.stack((trace.gpu.device[rows], trace.gpu.stream[rows]))
     keys, of_row, counts = np.unique(streams, axis=1, return_inverse=True, return_counts=True)
     several = len(np.unique(keys[0])) > 1
-    busiest = np.sort(np.argsort(-counts, kind="stable")[:_MOST_STREAMS])
+    busiest = np.sort(np.argsort(-counts, kind="stable")[:_MAX_STREAMS])
     for key in busiest.tolist():
         device, stream = keys[:, key].tolist()
         items = rows[of_row.ravel() == key]
         launched = trace.calls.start_ns[trace.gpu.call[items]]
         time, depth = _depth(launched, np.maximum(trace.gpu.end_ns[items], launched))
         name = f"queue of stream {stream}" + (f", GPU {device}" if several else "")
-        yield Counter(name, "items", *_keep_peaks(time, depth, most_points))
+        yield Counter(name, "items", *_keep_peaks(time, depth, max_points))
 
 
 def _depth(begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -110,10 +110,10 @@ def _depth(begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
     return instants, np.cumsum(np.bincount(at.ravel(), change).astype(np.int64))
 
 
-def _keep_peaks(time: Int64Array, value: Int64Array, most: int) -> tuple[Int64Array, FloatArray]:
+def _keep_peaks(time: Int64Array, value: Int64Array, max_points: int) -> tuple[Int64Array, FloatArray]:
     """At most so many points: one for each of equal parts of the time, with the largest value in it."""
-    if len(time) > most:
-        edges = np.linspace(time[0], time[-1], most).astype(np.int64)[:-1]
+    if len(time) > max_points:
+        edges = np.linspace(time[0], time[-1], max_points).astype(np.int64)[:-1]
         first = np.searchsorted(time, edges, side="left")
         last = np.append(first[1:], len(time) - 1)
         before = value[np.maximum(first - 1, 0)]  # is open yet when the part begins

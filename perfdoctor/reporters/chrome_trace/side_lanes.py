@@ -29,7 +29,7 @@ from perfdoctor.trace.kineto.event_columns import GPU, GPU_RANGES, KIND_OF_CATEG
 from perfdoctor.trace.tables.nesting import parents
 
 _ON_GPU = frozenset({GPU, GPU_RANGES})
-_MOST_TID = (1 << 32) - 1
+_MAX_TID = (1 << 32) - 1
 
 
 @frozen_dataclass
@@ -155,7 +155,7 @@ def _is_known(tid: TrackId) -> bool:
 
     Older profilers print the pthread id as a signed number.
     """
-    return not isinstance(tid, int) or 0 <= tid <= _MOST_TID
+    return not isinstance(tid, int) or 0 <= tid <= _MAX_TID
 
 
 def _move_arrows(slices: Slices, level: Int32Array) -> None:
@@ -178,7 +178,7 @@ def _make_lanes(slices: Slices, pairs: list[list[int]]) -> tuple[SideLane, ...]:
     on_gpu = _is_on_gpu(slices)
     taken = {tid for _, tid in slices.tracks if isinstance(tid, int)}
     last = max((tid for tid in taken if _is_known(tid)), default=0)
-    free = (tid for tid in count(last + 1 if last < _MOST_TID // 2 else 1) if tid not in taken)
+    free = (tid for tid in count(last + 1 if last < _MAX_TID // 2 else 1) if tid not in taken)
     lanes = []
     for track, level in pairs:
         pid, tid = slices.tracks[track]

@@ -66,14 +66,17 @@ def range_bar(finding: Finding, step_ns: float | None) -> RangeBar | None:
     """The saving of a finding against the step; None where no figure of it, or no step, is known."""
     saving = finding.saving
     low, expected, high = saving.low_ns, saving.expected_ns, saving.high_ns
-    most = high if high is not None else expected
-    if most is None or not step_ns:
+    upper_ns = high if high is not None else expected
+    if upper_ns is None or not step_ns:
         return None
-    least = low if low is not None else 0 if expected is None else expected
+    lower_ns = low if low is not None else 0 if expected is None else expected
     middle = "" if expected is None else f", {format_duration(expected)} expected"
-    label = f"saves {format_duration(least)} to {format_duration(most)} of {format_duration(step_ns)}{middle}"
+    label = f"saves {format_duration(lower_ns)} to {format_duration(upper_ns)} of {format_duration(step_ns)}{middle}"
     return RangeBar(
-        _scale(least, step_ns), _scale(most, step_ns), None if expected is None else _scale(expected, step_ns), label
+        _scale(lower_ns, step_ns),
+        _scale(upper_ns, step_ns),
+        None if expected is None else _scale(expected, step_ns),
+        label,
     )
 
 

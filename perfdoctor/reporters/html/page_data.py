@@ -32,8 +32,8 @@ from perfdoctor.trace.arrays import FloatArray, IntArray
 
 VERSION = 1
 # A kernel's name may have thousands of characters; both of its ends tell it from others.
-_MOST_CHARACTERS = 300
-_MOST_RANKS = 2_000
+_MAX_CHARACTERS = 300
+_MAX_RANKS = 2_000
 
 
 def page_data(report: Report) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def page_data(report: Report) -> dict[str, Any]:
 
 
 def _clean(text: str) -> str:
-    return shorten(clean_line(text), _MOST_CHARACTERS)
+    return shorten(clean_line(text), _MAX_CHARACTERS)
 
 
 def _clean_all(texts: Iterable[str]) -> list[str]:
@@ -188,7 +188,7 @@ def _ranks_data(heat_map: RankHeatMap, report: Report) -> dict[str, Any]:
         "step_ns": cells,
         "steps_per_cell": heat_map.steps_per_cell,
         "late_ns": None if heat_map.late_ns is None else list(heat_map.late_ns),
-        "rows": table_data(rank_table(report, _MOST_RANKS)),
+        "rows": table_data(rank_table(report, _MAX_RANKS)),
     }
 
 

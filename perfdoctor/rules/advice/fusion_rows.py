@@ -7,7 +7,7 @@ from perfdoctor.rules.advice.programs import (
     ANY,
     ENGINE_KERNELS,
     FORWARD,
-    MOSTLY,
+    MAIN_SHARE,
     PARTLY,
     TOO_OLD_TO_COMPILE,
     ZERO,
@@ -39,7 +39,7 @@ FUSION_ROWS = (
             _TRITON,
         ),
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             "Find what breaks the graph there, or use the fused operation where there is one (rms_norm, layer_norm, "
             "gelu): most of the program is compiled, but not these kernels.",
             "TORCH_LOGS=graph_breaks python ...",
@@ -240,7 +240,7 @@ FUSION_ROWS = (
             "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
         ),
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             "Write the parts into one preallocated tensor; the compiler did not fuse these copies.",
             None,
             "",

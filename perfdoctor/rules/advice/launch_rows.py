@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TOO_OLD_TO_COMPILE, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, MAIN_SHARE, TOO_OLD_TO_COMPILE, ZERO, rows_of
 
 _GRAPHS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
@@ -22,7 +22,7 @@ _LSTM = "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html"
 _MORE_WORK = "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows."
 _GRAPHS_ALREADY = "The kernels are in graphs already; what is left is what the CPU does between two graph launches."
 _AFTER_GRAPHS = (
-    When(min_graphed=MOSTLY),
+    When(min_graphed=MAIN_SHARE),
     f"Capture more in one graph, or prepare the next one's inputs while this one runs. {_GRAPHS_ALREADY}",
     None,
     "",
@@ -38,7 +38,7 @@ _WITHOUT_TRITON = (
 )
 _ENGINE_LAUNCHES = (
     (
-        When(uses=("vLLM",), min_graphed=MOSTLY),
+        When(uses=("vLLM",), min_graphed=MAIN_SHARE),
         "Let the engine schedule the next step while this one runs, or serve more requests at a time. "
         f"{_GRAPHS_ALREADY}",
         "vllm serve ... --async-scheduling",
@@ -53,7 +53,7 @@ _ENGINE_LAUNCHES = (
         _VLLM_GRAPHS,
     ),
     (
-        When(uses=("SGLang",), min_graphed=MOSTLY),
+        When(uses=("SGLang",), min_graphed=MAIN_SHARE),
         "See that the engine schedules the next step while this one runs, or serve more requests at a time. "
         f"{_GRAPHS_ALREADY}",
         "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
@@ -137,7 +137,7 @@ LAUNCH_ROWS = (
         _AFTER_GRAPHS,
         _WITHOUT_TRITON,
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             'Put the kernels of the compiled code into CUDA graphs, by mode="reduce-overhead".',
             'model = torch.compile(model, mode="reduce-overhead")',
             "PyTorch 2.0",
@@ -158,7 +158,7 @@ LAUNCH_ROWS = (
         _AFTER_GRAPHS,
         _WITHOUT_TRITON,
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             "Compile for sizes that change, or pad inputs to few sizes: steps launch differently, which CUDA graphs "
             "cannot.",
             "model = torch.compile(model, dynamic=True)",
@@ -188,7 +188,7 @@ LAUNCH_ROWS = (
             _GRAPHS,
         ),
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one, and each breaks what is compiled.",
             "TORCH_LOGS=graph_breaks python ...",
             "PyTorch 2.0",
@@ -210,7 +210,7 @@ LAUNCH_ROWS = (
         _AFTER_GRAPHS,
         _WITHOUT_TRITON,
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             "Find what breaks the graphs of the compiled code: most of the CPU time is Python.",
             "TORCH_LOGS=graph_breaks python ...",
             "PyTorch 2.0",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, ENGINES, FORWARD, MOSTLY, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, ENGINES, FORWARD, MAIN_SHARE, rows_of
 
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _AMP = "https://docs.pytorch.org/docs/stable/amp.html"
@@ -213,7 +213,7 @@ MATRIX_ROWS = (
             "https://huggingface.co/docs/transformers/llm_optims",
         ),
         (
-            When(min_graphed=MOSTLY),
+            When(min_graphed=MAIN_SHARE),
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
             "values), and use one bmm for heads and experts. Graphs launch them already.",
             None,
@@ -258,7 +258,7 @@ MATRIX_ROWS = (
             _VLLM,
         ),
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             f"Use a PyTorch built with a newer CUDA, or let the compiler choose among its own kernels: {_OLD_PEAKS}",
             'model = torch.compile(model, mode="max-autotune")',
             "PyTorch 2.0",

@@ -17,7 +17,7 @@ TORCHREC_PIPELINE = ("torchrec train pipeline",)
 TORCHREC_QUANTIZED = ("torchrec 8-bit exchange",)
 TORCHREC_UNPIPELINED = When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE)
 TENSOR_PARALLEL = ("tensor parallel", "sequence parallel")
-MOSTLY = 0.5
+MAIN_SHARE = 0.5
 """From this share of the kernels on a program counts as compiled, or as run by graphs."""
 PARTLY = 0.05
 """Below this share of the kernels a program counts as not compiled, though some region of it may be."""

@@ -6,7 +6,7 @@ from perfdoctor.rules.advice.advice_row import When
 from perfdoctor.rules.advice.programs import (
     ANY,
     ENGINES,
-    MOSTLY,
+    MAIN_SHARE,
     TOO_OLD_TO_COMPILE,
     TORCHREC_UNPIPELINED,
     ZERO,
@@ -202,7 +202,7 @@ TRANSFER_ROWS = (
             _COMPILE,
         ),
         (
-            When(min_compiled=MOSTLY),
+            When(min_compiled=MAIN_SHARE),
             "Compile by Inductor (GPUs from Volta on), which takes such copies into the kernels around them. The "
             "compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share.",

@@ -13,7 +13,7 @@ from perfdoctor.errors import TraceError
 Decompressor: TypeAlias = Generator[bytes, None, bool]
 """Yields pieces of text; returns whether the compressed file was complete."""
 
-_MOST_BYTES = 1 << 20  # of text decompressed at once, however small the piece that it comes from
+_MAX_BYTES = 1 << 20  # of text decompressed at once, however small the piece that it comes from
 _PREFETCHED = 4  # pieces that a prefetching thread holds at most
 _POLL_S = 0.1
 _JOIN_TIMEOUT_S = 2.0
@@ -98,7 +98,7 @@ def _decompress_gzip(compressed: Iterator[bytes], _: str) -> Decompressor:
                     break
                 inflater = zlib.decompressobj(31)
             try:
-                text = inflater.decompress(piece, _MOST_BYTES)
+                text = inflater.decompress(piece, _MAX_BYTES)
             except zlib.error:
                 return False
             if text:
@@ -132,7 +132,7 @@ def _decompress_zstd(compressed: Iterator[bytes], path: str) -> Decompressor:
     has_text = False
     while True:
         try:
-            text = reader.read1(_MOST_BYTES)
+            text = reader.read1(_MAX_BYTES)
         except errors:
             return False
         if not text:

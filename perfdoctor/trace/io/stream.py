@@ -27,7 +27,7 @@ _OTHER_FORMATS = {
 }
 _HEAD_BYTES = 16  # at the beginning of a file, by which its format is known
 _PIECE_BYTES = 1 << 14
-_LEAST_PART_BYTES = 4 << 20  # starting a thread for fewer costs more than it gains
+_MIN_PART_BYTES = 4 << 20  # starting a thread for fewer costs more than it gains
 _SEARCH_BYTES = 1 << 18  # in which the border of two events is looked for
 _PAUSE_S = 0.05  # between two calls of `progress`
 
@@ -161,7 +161,7 @@ class TextStream:
         """
         windows: list[TextWindow] = []
         size = (self.size or 0) - start
-        for number in range(1, count if size >= count * _LEAST_PART_BYTES else 1):
+        for number in range(1, count if size >= count * _MIN_PART_BYTES else 1):
             goal = start + size * number // count
             with self._explain_errors():
                 file = FileIO(self._raw_path)

@@ -12,7 +12,7 @@ import orjson
 from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int64Array
 from perfdoctor.trace.kineto.exact_times import parse_time
 
-_MOST_LEVELS = 100  # of nesting; real values have three, and `repr` surely follows so many
+_MAX_LEVELS = 100  # of nesting; real values have three, and `repr` surely follows so many
 _BORDER = orjson.Fragment(b"\n")  # orjson writes no line feed of its own
 
 
@@ -95,7 +95,7 @@ def to_json_list(values: list[Any]) -> list[bytes | None]:
 def _is_too_deep(value: Any) -> bool:
     """Whether a value is nested deeper than `repr` surely can follow."""
     level = [value]
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         nested = [each for each in level if isinstance(each, (list, dict))]
         level = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
     return bool(level)

@@ -15,7 +15,7 @@ from perfdoctor.trace.kineto import event_columns as c
 from perfdoctor.trace.kineto.argument_values import parse_integers
 from perfdoctor.trace.kineto.build_comms import build_comms
 from perfdoctor.trace.kineto.event_columns import EventColumns
-from perfdoctor.trace.kineto.merged_pids import MOST_RANKS, ranks_of_threads
+from perfdoctor.trace.kineto.merged_pids import MAX_RANKS, ranks_of_threads
 from perfdoctor.trace.tables.impossible_durations import find_impossible
 from perfdoctor.trace.tables.links import find_first, find_latest, make_rank_keys
 from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
@@ -286,8 +286,8 @@ def _build_frames(block: _EventBlock) -> Frames:
 def _other_device_error(path: str, events: _EventBlock) -> TraceError:
     """The error for a program on an accelerator that is not known: to call it a CPU program would mislead."""
     counts = np.bincount(events.columns["kind"], minlength=len(c.OTHER_DEVICE_CATEGORIES))
-    most = int(counts.argmax())
-    seen = f"{count_of(int(counts[most]), 'event')} of category {c.OTHER_DEVICE_CATEGORIES[most]}"
+    most_used = int(counts.argmax())
+    seen = f"{count_of(int(counts[most_used]), 'event')} of category {c.OTHER_DEVICE_CATEGORIES[most_used]}"
     return TraceError(
         f"{path}: the program ran on an accelerator that is not known here "
         f"({seen}, but neither kernels nor GPU copies); "
@@ -323,8 +323,8 @@ def _device(result: ReaderResult, gpu: GpuItems) -> DeviceProperties:
     if not entries:
         return DeviceProperties(sm_count=result.sm_count)
     used = gpu.device[gpu.device >= 0]
-    most = int(np.bincount(used).argmax()) if len(used) and int(used.max()) < 1 << 16 else 0
-    entry = next((entry for entry in entries if entry.get("id") == most), entries[0])
+    most_used = int(np.bincount(used).argmax()) if len(used) and int(used.max()) < 1 << 16 else 0
+    entry = next((entry for entry in entries if entry.get("id") == most_used), entries[0])
     name = entry.get("name")
     major, minor = _integer(entry.get("computeMajor")), _integer(entry.get("computeMinor"))
     return DeviceProperties(
@@ -353,7 +353,7 @@ def _fingerprint_host(name: object) -> str | None:
 def _distributed_info(top_level: dict[str, Any], key: str) -> int | None:
     info = top_level.get("distributedInfo")
     value = _integer(info.get(key)) if isinstance(info, dict) else None
-    return value if value is not None and 0 <= value < MOST_RANKS else None
+    return value if value is not None and 0 <= value < MAX_RANKS else None
 
 
 def _integer(value: object) -> int | None:

@@ -21,7 +21,7 @@ from perfdoctor.trace.scanner.text_window import Text, TextWindow, window_over
 
 CHUNK_BYTES = 4 << 20
 _BATCH = 20_000  # events
-_MOST_CHUNKS = 4  # of text in which the border of two events is looked for
+_MAX_CHUNKS = 4  # of text in which the border of two events is looked for
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 EVENT_BORDER = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|args|pid|tid|ts|dur|id|s|bp)"\s*:)')
@@ -85,7 +85,7 @@ class JsonEventWalker:
             self.complete = False
 
     def _read_list(self) -> Iterator[list[Any]]:
-        """Read the list that begins here, as far as it goes; the reader itself deals with events that it yields not.
+        """Read the list that begins here, as far as it goes; the reader itself deals with events not yielded.
 
         Raises:
             TruncatedError: the list is cut short; all before has been yielded.
@@ -102,7 +102,7 @@ class JsonEventWalker:
             else:
                 value = self._read_value()
                 if key in _TOP_LEVEL_KEYS:
-                    # A value that cannot be parsed is as good as none.
+                    # A value that cannot be parsed is treated as absent.
                     with contextlib.suppress(ValueError):
                         self.top_level[key] = parse_value(value)
             if self._peek() != b"}":
@@ -201,7 +201,7 @@ class EventReader(JsonEventWalker):
             match = EVENT_BORDER.search(window.buffer, window.position + self.chunk_bytes, window.end)
             if (
                 match is not None
-                or window.end - window.position > _MOST_CHUNKS * self.chunk_bytes
+                or window.end - window.position > _MAX_CHUNKS * self.chunk_bytes
                 or not window.read_more()
             ):
                 break

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 RANK_STRIDE = 10**8
 """Tools that merge the files of ranks into one add rank x 1e8 to the process ids."""
-MOST_RANKS = 10**6
+MAX_RANKS = 10**6
 """More ranks than any job has."""
 
-_PID = re.compile(r"[0-9]{1,14}(?=/)")  # up to MOST_RANKS; larger ids are something else
+_PID = re.compile(r"[0-9]{1,14}(?=/)")  # up to MAX_RANKS; larger ids are something else
 
 
 def ranks_of_threads(threads: Iterable[str]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ _WARP = 32  # threads
 _SAMPLES = 64
 _TOLERANCE = 0.004  # of a number that is printed with as few as three digits
 _AGREEMENT = 0.9
-_MOST = 1024  # no GPU has more multiprocessors
+_MAX_COUNT = 1024  # no GPU has more multiprocessors
 
 
 class MultiprocessorCounter:
@@ -67,7 +67,7 @@ class MultiprocessorCounter:
         if not warps_each:
             return
         number = blocks * math.ceil(threads / _WARP) / warps_each
-        if abs(number - round(number)) <= _TOLERANCE * number and 0 < round(number) <= _MOST:
+        if abs(number - round(number)) <= _TOLERANCE * number and 0 < round(number) <= _MAX_COUNT:
             self.found[round(number)] += 1
 
     @property

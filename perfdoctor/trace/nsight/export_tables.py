@@ -27,7 +27,7 @@ from perfdoctor.trace.tables.string_codes import StringCodes
 _HEADER_BYTES = 100
 _BATCH = 1 << 13  # rows; as tuples they take some forty bytes a value, and larger batches are no faster
 _DAMAGE = ("malformed", "not a database", "encrypted")  # words of SQLite's messages
-_MOST_VARIABLES = 900  # SQLite took no more than 999 in one statement before 2020
+_MAX_VARIABLES = 900  # SQLite took no more than 999 in one statement before 2020
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second where SQLite's own message quotes damaged bytes
 _LOCK_SECONDS = 1.0  # an export that is being written takes minutes: no use in waiting longer
 
@@ -180,8 +180,8 @@ class ExportTables:
         codes = np.full(len(ids), NONE, np.int64)
         if {"id", "value"} - self._columns.get("StringIds", frozenset()):
             return codes
-        for at in range(0, len(ids), _MOST_VARIABLES):
-            some = ids[at : at + _MOST_VARIABLES].tolist()
+        for at in range(0, len(ids), _MAX_VARIABLES):
+            some = ids[at : at + _MAX_VARIABLES].tolist()
             marks = ", ".join("?" * len(some))
             rows = self._fetch_all(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some)
             known = np.array([row[0] for row in rows], np.int64)

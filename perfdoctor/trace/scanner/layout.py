@@ -9,9 +9,9 @@ import numpy as np
 PAD = 128
 """Zero bytes that follow the text, so that it can be read 64 bytes at a time."""
 
-MOST_KEYS, LONGEST_KEY = 512, 64
+MAX_KEYS, LONGEST_KEY = 512, 64
 """Keys that are numbered, and how many bytes they may have. Others are unknown, as numbered ones that no plan has."""
-MOST_SLOTS = 64
+MAX_SLOTS = 64
 """Values of an event."""
 
 # Why scanning or copying stopped.

@@ -78,9 +78,9 @@ class Interner:
         """The id of a string, for which there is room."""
         return int(load_library().perfdoctor_intern(text + bytes(PAD), len(text), ctypes.byref(self.table)))
 
-    def make_room(self, least: int) -> None:
+    def make_room(self, size: int) -> None:
         """Grow if the table might refuse a string of that many bytes."""
-        used = int(self._offsets[len(self)]) + least + _SPARE
+        used = int(self._offsets[len(self)]) + size + _SPARE
         if 2 * (len(self) + 2) > len(self._places):
             old, self._places = self._places, np.zeros(4 * len(self._places), at.PLACE)
             load_library().perfdoctor_rehash(
@@ -133,9 +133,9 @@ class Scanner:
         self._batch = batch
         self.blocks: list[list[Rows]] = [[] for _ in plan.kinds]
         self.words, self.pairs = Interner(14, 1 << 20), Interner(8, 1 << 14)
-        self._tags, self._keys = Interner(8, 1 << 12), Interner(_KEY_BITS, at.MOST_KEYS * at.LONGEST_KEY + _SPARE)
+        self._tags, self._keys = Interner(8, 1 << 12), Interner(_KEY_BITS, at.MAX_KEYS * at.LONGEST_KEY + _SPARE)
         self._key = self._number_keys()
-        self._blank = np.full(at.MOST_SLOTS, at.NONE, np.int64)
+        self._blank = np.full(at.MAX_SLOTS, at.NONE, np.int64)
         self._blank[[at.START, at.DURATION, at.PID, at.TID]] = at.NOTHING
         if plan.optional_duration:
             self._blank[at.DURATION] = 0
@@ -209,20 +209,20 @@ class Scanner:
     def _number_keys(self) -> npt.NDArray[np.void]:
         """Action and slot of each known key, for events and for their arguments."""
         names = dict.fromkeys((*self._plan.keys, *self._plan.arguments))
-        known = np.zeros(at.MOST_KEYS + 1, at.KEY)
-        known["follows"] = at.MOST_KEYS
+        known = np.zeros(at.MAX_KEYS + 1, at.KEY)
+        known["follows"] = at.MAX_KEYS
         for name in names:
             number = self._keys.intern(name.encode())
             for level, keys in enumerate((self._plan.keys, self._plan.arguments)):
                 known["of"][number, level] = keys.get(name, (at.SKIP, 0))
-        if (known["of"][..., 1] >= min(self._plan.slots, at.MOST_SLOTS - 1)).any():
+        if (known["of"][..., 1] >= min(self._plan.slots, at.MAX_SLOTS - 1)).any():
             raise AssertionError("a plan has a slot that a record has not")
         return known
 
-    def _make_room(self, least: int) -> None:
+    def _make_room(self, size: int) -> None:
         """Grow every table that has no room for a string of that many bytes, and write all addresses down."""
         for table in (self.words, self.pairs, self._tags):
-            table.make_room(least)
+            table.make_room(size)
         verdicts = np.full((self._tags.capacity, at.VERDICTS), at.UNKNOWN, np.int64)
         verdicts[: self._classified] = self._verdicts[: self._classified]
         self._verdicts = verdicts

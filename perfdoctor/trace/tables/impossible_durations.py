@@ -9,9 +9,9 @@ import numpy as np
 from perfdoctor.trace.arrays import BoolArray, Int64Array, IntArray
 
 # The CPU's events may end before the last kernel does, but not by that much.
-_MOST_RATIO, _MOST_NS = 10, 10**10
+_MAX_RATIO, _MAX_NS = 10, 10**10
 # Items that overlap in a file of a few short events prove nothing: where it names no streams they share a queue.
-_LEAST_NS = 10**7
+_MIN_NS = 10**7
 
 
 def find_impossible(
@@ -47,9 +47,9 @@ def find_impossible(
         end = max(end, int((start_ns + dur_ns)[others].max()))
     extent_ns = end - begin
     suspect &= dur_ns > extent_ns
-    beyond_doubt = dur_ns > max(_MOST_RATIO * extent_ns, _MOST_NS)
+    beyond_doubt = dur_ns > max(_MAX_RATIO * extent_ns, _MAX_NS)
     return negative | (
-        suspect & (beyond_doubt | (dur_ns > _LEAST_NS) & _is_overtaken(start_ns, start_ns + dur_ns, queue))
+        suspect & (beyond_doubt | (dur_ns > _MIN_NS) & _is_overtaken(start_ns, start_ns + dur_ns, queue))
     )
 
 

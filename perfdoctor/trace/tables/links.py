@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
-from perfdoctor.trace.tables.nesting import count_up_to, rows_in_order
+from perfdoctor.trace.tables.nesting import count_preceding, rows_in_order
 
 
 def make_rank_keys(
@@ -52,7 +52,7 @@ def find_latest(keys: Int64Array, start_ns: Int64Array, of_keys: Int64Array, of_
     count = np.searchsorted(sorted_keys, keys, side="right") - low
     found = np.where(count > 0, low, NONE)
     if (count > 1).any():  # ids are nearly always distinct; only else the start decides
-        before = count_up_to(keys, start_ns, of_keys, of_start_ns)
+        before = count_preceding(keys, start_ns, of_keys, of_start_ns)
         found = np.where(count > 0, np.maximum(before - 1, low), NONE)
     found[keys < 0] = NONE
     return rows_in_order(order, found)

@@ -12,7 +12,7 @@ from perfdoctor.trace.scanner.core_library import find_library
 from perfdoctor.trace.scanner.layout import Nest
 from perfdoctor.trace.tables.time_order import is_in_time_order, time_order
 
-_MOST_LANES = 1 << 20
+_MAX_LANES = 1 << 20
 
 
 def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int32Array:
@@ -52,7 +52,7 @@ def innermost(
     order = _order_by_thread(start_ns, end_ns, thread)
     start, lane = start_ns[order], thread[order]
     first = np.searchsorted(lane, at_thread, side="left")
-    begun = count_up_to(at_thread, at_ns, lane, start)
+    begun = count_preceding(at_thread, at_ns, lane, start)
     found = _find_latest_open(end_ns[order], np.searchsorted(lane, lane, side="left"), begun, first, at_ns)
     return rows_in_order(order, found)
 
@@ -66,7 +66,7 @@ def _nest_in_c(
     """
     lanes = np.concatenate((thread, at_thread))
     library = find_library()
-    if library is None or (len(lanes) and not 0 <= int(lanes.min()) <= int(lanes.max()) < _MOST_LANES):
+    if library is None or (len(lanes) and not 0 <= int(lanes.min()) <= int(lanes.max()) < _MAX_LANES):
         return None
     rows = time_order(start_ns, end_ns)
     asked = None if (at_ns[1:] >= at_ns[:-1]).all() else np.argsort(at_ns, kind="stable")
@@ -95,7 +95,7 @@ def _to_memory(column: IntArray, rows: Int64Array | None, kind: type[np.signedin
     return np.ascontiguousarray(column if rows is None else column[rows], kind)
 
 
-def count_up_to(keys: IntArray, start_ns: Int64Array, of_keys: IntArray, of_start_ns: Int64Array) -> Int64Array:
+def count_preceding(keys: IntArray, start_ns: Int64Array, of_keys: IntArray, of_start_ns: Int64Array) -> Int64Array:
     """For each row how many rows of another table (`of_...`, any order) have the same key and start or smaller ones."""
     asked = np.repeat([False, True], [len(of_keys), len(keys)])
     order = np.lexsort((asked, np.concatenate((of_start_ns, start_ns)), np.concatenate((of_keys, keys))))

@@ -29,9 +29,9 @@ from perfdoctor.trace.tables.model import Ranges, Trace
 # say nothing about the CPU's spans.
 _SKEWED_SHARE = 0.1
 # Fewer steps of one optimizer may be anything, such as the one call of a test.
-_LEAST_OPTIMIZER_STEPS = 3
-_LEAST_INFERRED_STEPS = 2
-_LEAST_COUNTED_STEPS = 3
+_MIN_OPTIMIZER_STEPS = 3
+_MIN_INFERRED_STEPS = 2
+_MIN_COUNTED_STEPS = 3
 
 
 @frozen_dataclass(eq=False)
@@ -100,7 +100,7 @@ def find_steps(trace: Trace) -> Steps:
     if boundaries is None:
         boundaries = _find_optimizer_boundaries(trace)
     # What comes before the first boundary is start-up and after the last may be cut: neither is a step.
-    if len(boundaries) <= _LEAST_INFERRED_STEPS:
+    if len(boundaries) <= _MIN_INFERRED_STEPS:
         return NO_STEPS
     return Steps(_extend_to_gpu_ends(trace, np.column_stack((boundaries[:-1], boundaries[1:]))), "inferred")
 
@@ -134,7 +134,7 @@ def _find_counted_steps(trace: Trace) -> Int64Array:
     for counted in series.values():
         at, numbers = np.array(counted, np.int64).T
         in_turn = (ranges.start_ns[at[1:]] >= ranges.end_ns[at[:-1]]).all() and (np.diff(numbers) > 0).all()
-        if len(at) >= _LEAST_COUNTED_STEPS and len(at) > len(best) and in_turn:
+        if len(at) >= _MIN_COUNTED_STEPS and len(at) > len(best) and in_turn:
             best = at
     return best
 
@@ -177,7 +177,7 @@ def _find_optimizer_boundaries(trace: Trace) -> Int64Array:
     ranges = trace.ranges
     rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP))
     names, first, count = np.unique(ranges.name[rows], return_index=True, return_counts=True)
-    often = count >= _LEAST_OPTIMIZER_STEPS
+    often = count >= _MIN_OPTIMIZER_STEPS
     if not often.any():
         return np.empty(0, np.int64)
     rarest = names[often][np.lexsort((first[often], count[often]))[0]]

@@ -10,8 +10,8 @@ from perfdoctor.reporters.chrome_trace import gpu_counters as counters
 from perfdoctor.testing import TraceBuilder
 
 
-def of(builder: TraceBuilder, most: int = 1000) -> dict[str, counters.Counter]:
-    return {counter.name: counter for counter in counters.gpu_counters(Rank(builder.trace()), most)}
+def of(builder: TraceBuilder, max_points: int = 1000) -> dict[str, counters.Counter]:
+    return {counter.name: counter for counter in counters.gpu_counters(Rank(builder.trace()), max_points)}
 
 
 def points(counter: counters.Counter) -> list[tuple[float, float]]:
@@ -40,7 +40,7 @@ def test_a_trace_of_the_cpu_has_no_counters_of_a_gpu():
 def test_bandwidth_and_flops_are_of_what_is_known():
     builder = TraceBuilder().op("aten::mm", 0, 30, shapes=[[1024, 1024], [1024, 1024]], types=["float", "float"])
     builder.kernel("ampere_sgemm_128x64_nn", 100, 100, launch_us=10).kernel("a_kernel_of_ours", 250, 50, launch_us=50)
-    found = of(builder, most=3)
+    found = of(builder, max_points=3)
     flops = found["kernel FLOP/s"]
     assert points(flops) == [(100, pytest.approx(2 * 1024**3 / 100e-6 / 1e12)), (200, 0), (300, 0)]
     rate = found["kernel bandwidth"]
@@ -61,7 +61,7 @@ def test_what_is_known_of_few_kernels_has_no_counter_either():
 
 def test_copies_from_the_host_have_a_rate():
     builder = TraceBuilder().kernel("k", 0, 10).memcpy("HtoD", 10, 20, 40_000).memcpy("DtoD", 30, 5, 1_000_000)
-    rate = of(builder, most=36)["host copies"]
+    rate = of(builder, max_points=36)["host copies"]
     assert dict(points(rate))[15] == pytest.approx(2)
     assert dict(points(rate))[32] == 0
 
@@ -70,15 +70,15 @@ _SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 90)), min_size=1
 
 
 @given(_SPANS, st.integers(2, 60))
-def test_few_points_keep_every_peak_and_the_end(spans, most):
+def test_few_points_keep_every_peak_and_the_end(spans, max_points):
     begin, length = np.array(spans, np.int64).T
     time, depth = counters._depth(begin, begin + length)
-    kept_time, kept = counters._keep_peaks(time, depth, most)
-    assert len(kept) <= max(most, 1)
+    kept_time, kept = counters._keep_peaks(time, depth, max_points)
+    assert len(kept) <= max(max_points, 1)
     assert (kept.max(), kept[-1]) == (depth.max(), 0)
-    assert (np.diff(kept_time) > 0).all() or len(time) > most
+    assert (np.diff(kept_time) > 0).all() or len(time) > max_points
     at = np.searchsorted(kept_time, time, side="right") - 1
-    assert (kept[at] >= depth).all() or len(time) <= most
+    assert (kept[at] >= depth).all() or len(time) <= max_points
 
 
 @given(_SPANS, st.integers(2, 30))

@@ -108,13 +108,13 @@ def test_the_counter_shows_when_the_gpu_was_busy():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 50)), min_size=1, max_size=80), st.integers(4, 40))
-def test_coalescing_preserves_order_extent_and_the_number_of_parts(pairs, most):
+def test_coalescing_preserves_order_extent_and_the_number_of_parts(pairs, max_parts):
     gap, length = np.array(pairs, np.int64).T
     start = np.cumsum(gap + np.concatenate(([0], length[:-1])))
     end = start + length
     kind = np.arange(len(start))
-    s, e, k, count = coalesce_short_intervals(start, end, kind, most)
-    assert len(s) <= most + 1
+    s, e, k, count = coalesce_short_intervals(start, end, kind, max_parts)
+    assert len(s) <= max_parts + 1
     assert count.sum() == len(start)
     assert (s[0], e[-1]) == (start[0], end[-1])
     assert (s < e).all()

@@ -231,19 +231,19 @@ def test_a_file_cut_at_any_byte_holds_a_part_of_its_events_or_is_one_sentence(
 ) -> None:
     text = small()
     whole = rows(parse(text, "x"))
-    least = 0
+    min_found = 0
     for part in cut_everywhere(pack(text), stride):
         with leading_to(part, way, tmp_path) as path:
             trace = read_or_refused(path)
         if trace is None:
-            assert not least
+            assert not min_found
             continue
         found = rows(trace)
         assert found <= whole
-        assert len(found) >= least
+        assert len(found) >= min_found
         assert trace.dropped == 0
         assert trace.complete or trace.warnings
-        least = len(found)
+        min_found = len(found)
 
 
 def read_or_refused(path: str) -> Trace | None:

@@ -50,7 +50,7 @@ def test_structures_have_the_fields_of_the_header_in_its_order(structure: type[c
 
 
 def test_codes_are_those_of_the_header() -> None:
-    renamed = {"SLOTS": "MOST_SLOTS", "KEYS": "MOST_KEYS", "LONGEST": "LONGEST_KEY"}
+    renamed = {"SLOTS": "MAX_SLOTS", "KEYS": "MAX_KEYS", "LONGEST": "LONGEST_KEY"}
     seen = 0
     for names in re.findall(r"enum \w*\s*{(.*?)}", read_header(), re.DOTALL):
         value = -1

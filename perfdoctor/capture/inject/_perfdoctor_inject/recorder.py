@@ -153,7 +153,7 @@ class Recorder:
         self._recorded_steps = 0
 
     def start(self) -> None:
-        """Do what is to be done once the hooks are installed, before the program's own code: nothing in a recording."""
+        """Subclass hook, called once the hooks are installed and before the program's own code; a no-op here."""
 
     # What the hooks call -------------------------------------------------------------------------------------------
 

@@ -167,8 +167,8 @@ class WindowPlan:
             events_per_step: Events of one of its steps.
         """
         self._events_per_step[trace] = events_per_step
-        most = MAX_TIMING_EVENTS if trace == "timing" else MAX_EVIDENCE_EVENTS
-        room = most // max(events_per_step, 1) - 1
+        max_events = MAX_TIMING_EVENTS if trace == "timing" else MAX_EVIDENCE_EVENTS
+        room = max_events // max(events_per_step, 1) - 1
         kept, counts = self._stages[: self._position + 1], dict[int, int]()
         for stage in self._stages[self._position + 1 :]:
             is_later = stage.sample > self.stage.sample

@@ -1,15 +1,15 @@
 /* Copies the events of a list from one place in memory to another, with other process ids, times and ids of arrows.
  *
- * Only plain numbers are changed here; what is more than that stops the copying before its event, and is for Python. */
+ * Only plain numbers are changed here; anything else stops the copying before its event, and is left to Python. */
 
 #include "json.h"
 
 enum {
-    MOST_PID = 100000000,
-    MOST_DIGITS = 16, /* of microseconds: with three more they fit into int64 */
+    MAX_PID = 100000000,
+    MAX_DIGITS = 16, /* of microseconds: with three more they fit into int64 */
 };
 
-#define MOST_ID ((int64_t)1 << 52)
+#define MAX_ID ((int64_t)1 << 52)
 
 struct copier {
     struct reader reader;
@@ -61,7 +61,7 @@ static int shift_number(struct copier *copier, place p, place end, int64_t by, i
 /* Write the microseconds at p plus the offset; digits below a nanosecond stay. */
 static int shift_time(struct copier *copier, place p, place end) {
     place at = skip_digits(p);
-    if (at == p || at - p > MOST_DIGITS) return 0;
+    if (at == p || at - p > MAX_DIGITS) return 0;
     int64_t ns = 1000 * whole_number(p, at);
     if (*at == '.') {
         at++;
@@ -90,8 +90,8 @@ static int begins_with(place key, int64_t length, const char *name) {
 static int change_value(struct copier *copier, place key, int64_t length, place p, place end) {
     const struct perfdoctor_copy *changes = copier->changes;
     if (is_key(key, length, "ts")) return shift_time(copier, p, end);
-    if (is_key(key, length, "id")) return shift_number(copier, p, end, changes->id_shift, MOST_ID);
-    if (is_key(key, length, "pid")) return shift_number(copier, p, end, changes->pid_shift, MOST_PID);
+    if (is_key(key, length, "id")) return shift_number(copier, p, end, changes->id_shift, MAX_ID);
+    if (is_key(key, length, "pid")) return shift_number(copier, p, end, changes->pid_shift, MAX_PID);
     if (is_key(key, length, "ph")) return !(*p == '"' && p[1] == 'M');
     return !(begins_with(key, length, "id2") || begins_with(key, length, "bind"));
 }

@@ -5,10 +5,10 @@
 
 #include "perfdoctor.h"
 
-/* The first row from this one down the stack that has not ended; `least_ns` is the shortest length that counts. */
-static int32_t find_open(const struct perfdoctor_nest *nest, int32_t row, int64_t now, int64_t least_ns) {
+/* The first row from this one down the stack that has not ended; `min_ns` is the shortest length that counts. */
+static int32_t find_open(const struct perfdoctor_nest *nest, int32_t row, int64_t now, int64_t min_ns) {
     while (row >= 0) {
-        int64_t end = nest->end[row], shortest = nest->start[row] + least_ns;
+        int64_t end = nest->end[row], shortest = nest->start[row] + min_ns;
         if ((end > shortest ? end : shortest) > now) break;
         row = nest->parent[row];
     }
