@@ -15,6 +15,7 @@ import make_site
 import pytest
 
 import perfdoctor
+import perfdoctor.rules
 from perfdoctor.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,14 @@ def test_the_page_of_try_lists_its_changes_and_rules_name_theirs() -> None:
     assert re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE) == [each.name for each in make_rule_pages.own_changes()]
     assert "`perfdoctor try --only fused train.py`" in PAGES["rules/PD303.md"]
     assert "perfdoctor try --only" not in PAGES["rules/PD401.md"]
+
+
+def test_each_name_that_rules_import_has_one_page_with_an_example_that_runs() -> None:
+    sections = make_api_pages.find_door_sections()
+    assert sorted(name for names in sections for name in names) == sorted(perfdoctor.rules.__all__)
+    for names, text in sections.items():
+        assert re.match(r"[\w`].+\n\n<!-- run -->\n```python\n.+```$", text, re.DOTALL)
+        assert text in PAGES[f"api/rules/{names[0]}.md"]
 
 
 @pytest.mark.parametrize("name", perfdoctor.__all__)
