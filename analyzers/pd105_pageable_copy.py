@@ -23,6 +23,7 @@ from perfdoctor.rules import (
     advise,
     captured_list,
     copy_kinds_of,
+    format_bytes,
     remove_blocking,
     set_durations,
     vocabulary,
@@ -118,7 +119,7 @@ class PageableCopy(RankAnalyzer):
         advice = _advise(rank, to_device=to_device)
         yield self.finding(
             rank,
-            title=f"{_format_mb(size_bytes / steps)} a {rank.unit_name} are copied "
+            title=f"{format_bytes(size_bytes / steps, in_kb=False)} a {rank.unit_name} are copied "
             f"{'from' if to_device else 'to'} pageable memory{f' at {location.short}' if location else ''}",
             cost_ns=cost_ns,
             saving=Saving(0, expected_ns, cost_ns, "bounded"),
@@ -148,10 +149,6 @@ def _pin(rank: Rank, copies: HostCopies, pinned_ns: FloatArray, *, to_device: bo
     unblocked = remove_blocking(CallRows(rank.trace.calls, copies.calls), copies.resume_ns)
     faster = set_durations(GpuRows(rank.trace.gpu, copies.rows), pinned_ns, is_upper_bound=False)
     return replace(unblocked | faster, at_least=unblocked if to_device else faster)
-
-
-def _format_mb(size_bytes: float) -> str:
-    return f"{size_bytes / 1e6:.3g} MB"
 
 
 def _captured_pinning(rank: Rank) -> str | None:

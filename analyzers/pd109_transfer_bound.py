@@ -16,6 +16,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     copy_kinds_of,
+    format_bytes,
     remove_items,
     scale_durations,
     vocabulary,
@@ -111,7 +112,7 @@ class TransferBound(RankAnalyzer):
         advice = advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1))
         limit = copy_limit_bytes_per_s(group.direction, rank.facts, rank.device)
         count = len(group) / max(rank.steps.count, 1)
-        size = "" if group.bytes is None else f", {_format_size(group.bytes / max(rank.steps.count, 1))}"
+        size = "" if group.bytes is None else f", {format_bytes(group.bytes / max(rank.steps.count, 1), in_kb=False)}"
         return self.finding(
             rank,
             title=f"Copies {_WAYS.get(group.direction, 'of an unknown direction')} take {rank.share(cost_ns):.0%} of "
@@ -179,7 +180,3 @@ def _best_edit(rank: Rank, group: CopyGroup, purpose: Purpose, hidden_ns: int) -
 
 def _in_gb(bytes_per_s: float | None) -> float | None:
     return None if bytes_per_s is None else round(bytes_per_s / 1e9, 2)
-
-
-def _format_size(size_bytes: float) -> str:
-    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"

@@ -21,6 +21,7 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_list, captured_step_times
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
+from perfdoctor.units import format_ms
 
 # The longest that a preempted thread waits for its core: schedulers give a program 3 to 6 ms at a turn (EEVDF's base
 # slice is 2.8 ms at most), a few others may come first, and the threads of an op then wait for the one that was
@@ -274,18 +275,18 @@ def _compare_with_run(sample: StepTimes, run: RunSteps) -> str | None:
     own_ns = find_preemption(_concatenate((sample, after))).own_ns
     sample_ns, run_ns = float(np.median(own_ns[: len(sample)])), float(np.median(own_ns[len(sample) :]))
     as_timed_ns = float(np.median(sample.dur_ns))
-    rest = f"the median step of the {len(after):,} after them {_format_ms(run_ns)}"
+    rest = f"the median step of the {len(after):,} after them {format_ms(run_ns)}"
     lost_share = 1 - float(own_ns.sum()) / (float(sample.dur_ns.sum()) + float(after.dur_ns.sum()))
     if _are_alike(sample_ns, run_ns) and _are_alike(as_timed_ns, sample_ns):
         return None
     if _are_alike(sample_ns, run_ns) or lost_share > _DISTURBED_SHARE:
         return (
             f"other programs had the machine while steps were recorded or after that: without the profiler they took "
-            f"{_format_ms(as_timed_ns)}, {rest}; record again when it is quiet"
+            f"{format_ms(as_timed_ns)}, {rest}; record again when it is quiet"
         )
     skip = _find_usual_steps(own_ns[len(sample) :], run.number[run.is_after], run_ns)
     later = "" if skip is None else f"; record later: perfdoctor run --skip {skip} ..."
-    took = f"without the profiler they take {_format_ms(sample_ns)}"
+    took = f"without the profiler they take {format_ms(sample_ns)}"
     return f"the recorded steps do not represent the run: {took}, {rest}{later}"
 
 
@@ -300,7 +301,3 @@ def _find_usual_steps(dur_ns: Int64Array, number: Int64Array, usual_ns: float) -
     medians = np.median(np.lib.stride_tricks.sliding_window_view(dur_ns, _STEPS_IN_A_ROW), axis=1)
     near = np.flatnonzero(np.maximum(medians, usual_ns) < 1.2 * np.minimum(medians, usual_ns))
     return int(number[near[0] + _STEPS_IN_A_ROW // 2]) if len(near) else None
-
-
-def _format_ms(ns: float) -> str:
-    return f"{ns / 1e6:,.3g} ms"

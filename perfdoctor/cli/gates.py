@@ -100,7 +100,7 @@ def _describe_failing(failing: list[Judgement], gate: Gate) -> str:
 
 def _describe_unknown(judged: Judgement) -> str:
     """A new or dearer finding, in a few words."""
-    from perfdoctor.reporters.format_values import format_duration, format_percent
+    from perfdoctor.units import format_duration, format_percent
 
     finding, known = judged.finding, judged.known
     title, place = clean_line(finding.title).rstrip("."), _place(finding)

@@ -109,7 +109,7 @@ class TryBar:
 
 def describe_run(label: str, run: ProgramRun) -> str:
     """What a run gave: "workers=2: 181 ms a step (7 s)"."""
-    from perfdoctor.reporters.format_values import format_duration
+    from perfdoctor.units import format_duration
 
     if run.error is not None:
         return f"{label}: broke, {run.error}"
@@ -120,7 +120,7 @@ def describe_run(label: str, run: ProgramRun) -> str:
 
 def describe_rest(state: TrialState) -> str:
     """The best change so far, and about how long the rest takes; "" before the rounds."""
-    from perfdoctor.reporters.format_values import format_percent
+    from perfdoctor.units import format_percent
 
     if not state.candidates:
         return ""

@@ -12,16 +12,11 @@ from perfdoctor.field_guide.program_traits import ProgramTraits, traits_of
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.format_values import (
-    format_count,
-    format_finding_saving,
-    format_place,
-    format_saving,
-    format_share,
-)
+from perfdoctor.reporters.format_values import format_finding_saving, format_place, format_saving
 from perfdoctor.reporters.verdict import verdict_of
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.savings.saving import Saving, SavingAlone
+from perfdoctor.units import format_count, format_share
 
 _OF_GPUS = frozenset(REQUIREMENTS[need] for need in ("gpu_items", "kernels", "launches"))
 

@@ -7,8 +7,8 @@ from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTrai
 from perfdoctor.field_guide.subjects import all_of, gpu, kernels, only_cpu, pointwise, processes
 from perfdoctor.field_guide.training_guide_rows import copies_to_gpu, is_compiled
 from perfdoctor.report.finding import Finding
-from perfdoctor.reporters.format_values import format_share
 from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.units import format_share
 
 # Below a few per cent of the step nobody would change a line.
 _LITTLE = 0.03

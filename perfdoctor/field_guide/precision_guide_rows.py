@@ -21,8 +21,8 @@ from perfdoctor.field_guide.subjects import (
     training,
 )
 from perfdoctor.report.finding import Finding
-from perfdoctor.reporters.format_values import format_duration, format_share
 from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.units import format_duration, format_share
 
 _MAIN_SHARE = 0.9
 _HALF = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from perfdoctor.field_guide.guide_row import Subject, SubjectTest
 from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTraits
-from perfdoctor.reporters.format_values import format_share
 from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.units import format_share
 
 _RECURRENT = r"(?i)lstm|\bgru|gru_cell|_cudnn_rnn|miopen_rnn|\brnn|rnn_(tanh|relu)|thnn_fused"
 _NORM = r"(batch|layer|group|instance|rms)_?norm"

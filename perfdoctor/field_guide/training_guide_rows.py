@@ -19,8 +19,8 @@ from perfdoctor.field_guide.subjects import (
     training,
 )
 from perfdoctor.report.finding import Finding
-from perfdoctor.reporters.format_values import format_count, format_share, format_size
 from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.units import format_count, format_share, format_size
 
 _MAIN_SHARE = 0.5
 # Below a few per cent of the step no number of workers is measurably better.

@@ -7,7 +7,7 @@ import numpy as np
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
-from perfdoctor.report.slice_facts import Rows, SliceFacts, format_bytes, format_count, format_rate, format_time
+from perfdoctor.report.slice_facts import Rows, SliceFacts
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
@@ -15,6 +15,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMSET
 from perfdoctor.trace.tables.nesting import own_durations
 from perfdoctor.trace.tables.quantiles import quantiles
+from perfdoctor.units import format_bytes, format_count, format_rate, format_time
 
 NEAR_ROOF_SHARE = 0.4
 """A kernel that reaches this share of its roof is near it and needs no excuse (knowledge of causes, section 4)."""

@@ -9,12 +9,13 @@ import numpy as np
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
-from perfdoctor.report.slice_facts import Rows, SliceFacts, format_count
+from perfdoctor.report.slice_facts import Rows, SliceFacts
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL
+from perfdoctor.units import format_count
 
 # Parts of the idle time from this share of it on are described: smaller ones would not change what to think of it.
 _MIN_PART = 0.2

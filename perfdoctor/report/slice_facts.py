@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ from perfdoctor.analysis.kernels.hardware import Hardware
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.gpu.kernel_names import cut_name, short_kernel_name
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array, IntArray
@@ -25,9 +25,9 @@ from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
+from perfdoctor.units import format_count, format_time
 
 Rows: TypeAlias = IntArray
-_LONGEST_NAME = 60
 # Of a list of names those with less of the time are left out.
 _MIN_NAMED_SHARE = 0.05
 
@@ -161,71 +161,15 @@ class SliceFacts:
             return "work without a name"
         if kernel >= 0:
             short = short_kernel_name(strings[kernel])
-            return short if inner < 0 else f"{short} in {_cut(strings[inner])}"
+            return short if inner < 0 else f"{short} in {cut_name(strings[inner])}"
         name = strings[inner].removeprefix("aten::")
         around = (
             strings[outer].removeprefix(vocabulary.AUTOGRAD_OP_PREFIX).removeprefix("aten::") if outer >= 0 else name
         )
-        return _cut(name if around == name else f"{name} in {around}")
+        return cut_name(name if around == name else f"{name} in {around}")
 
 
 def _at(column: Any, rows: Any) -> Int64Array:
     """The values of a column at some rows; anything where a row is -1."""
     values: Int64Array = np.append(column, -1)[rows].astype(np.int64)
     return values
-
-
-def short_kernel_name(name: str) -> str:
-    """A kernel's name without its return type, namespaces, arguments and most of its template's parameters.
-
-    For example "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(...)" becomes
-    "vectorized_elementwise_kernel<AddFunctor>".
-    """
-    text = _demangle(name.removeprefix("void ").replace("(anonymous namespace)::", ""))
-    head = re.split(r"[<(]", text, maxsplit=1)[0]
-    functor = re.search(r"(\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl)", text[len(head) :])
-    short = head.rpartition("::")[2] or head or name
-    return _cut(f"{short}<{functor[1]}>" if functor and functor[1] not in short else short)
-
-
-def _demangle(name: str) -> str:
-    """The function in a name that a C++ compiler mangled: "_ZN5aiter4normIfEEvi" is "aiter::norm"."""
-    parts, rest = [], name.removeprefix("_ZN").removeprefix("_Z")
-    while rest != name and (found := re.match(r"(\d{1,3})(?=[A-Za-z_])", rest)):
-        end = found.end() + int(found[1])
-        if end > len(rest):
-            break
-        parts.append(rest[found.end() : end])
-        rest = rest[end:]
-    return "::".join(parts) or name
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
-
-
-def format_time(ns: float) -> str:
-    """A length of time: "4.2 us", "12.5 ms", "1.2 s"."""
-    return _format(ns, (("us", 1e3), ("ms", 1e6), ("s", 1e9)))
-
-
-def format_bytes(size_bytes: float) -> str:
-    """A size: "4.2 KB", "30 MB", "1.2 GB"."""
-    return _format(size_bytes, (("KB", 1e3), ("MB", 1e6), ("GB", 1e9)))
-
-
-def format_rate(bytes_per_s: float) -> str:
-    """A rate: "27.7 GB/s"."""
-    return f"{format_bytes(bytes_per_s)}/s"
-
-
-def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """Three digits, in the first unit in which the value stays below a thousand."""
-    unit, size = next((each for each in units if value < 999.5 * each[1]), units[-1])
-    scaled = value / size
-    return f"{scaled:,.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
-
-
-def format_count(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun: "1 gap", "2,000 gaps"."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -8,10 +8,10 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.comparison.match_findings import ALL_TOGETHER, FindingChange, Promise
 from perfdoctor.comparison.match_rows import ChangeTable, RowChange
-from perfdoctor.report.slice_facts import short_kernel_name
+from perfdoctor.gpu.kernel_names import short_kernel_name
 from perfdoctor.reporters.clean_text import clean_line, shorten_end, shorten_path
-from perfdoctor.reporters.format_values import UNKNOWN, format_count, format_duration, format_percent, format_range
 from perfdoctor.reporters.time_split import CPU_DETAIL_LABELS, DETAIL_LABELS
+from perfdoctor.units import UNKNOWN, format_count, format_duration, format_percent, format_range
 
 TITLES = {"kernels": "By kernel", "ops": "By op", "modules": "By module", "collectives": "By collective"}
 _MAX_ROWS, _MAX_ROWS_LONG = 6, 25

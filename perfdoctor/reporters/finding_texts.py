@@ -7,15 +7,10 @@ from collections.abc import Callable, Mapping
 from perfdoctor.report.finding import Finding, Severity
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_block, clean_line
-from perfdoctor.reporters.format_values import (
-    UNKNOWN,
-    format_duration,
-    format_finding_saving,
-    format_place,
-    format_share,
-)
+from perfdoctor.reporters.format_values import format_finding_saving, format_place
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import per_step_suffix
+from perfdoctor.units import UNKNOWN, format_duration, format_share
 
 SEVERITY_MARKS: Mapping[Severity, str] = {"high": "🔴", "medium": "🟠", "low": "🟡", "info": "⚪"}
 """A mark for each severity, which stands beside its word."""

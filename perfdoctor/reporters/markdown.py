@@ -21,7 +21,7 @@ from perfdoctor.reporters.finding_texts import (
     short_cost,
     short_saving,
 )
-from perfdoctor.reporters.format_values import format_duration, format_evidence, format_place, format_share
+from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import (
@@ -38,6 +38,7 @@ from perfdoctor.reporters.top_rows import top_tables
 from perfdoctor.reporters.trial_reports import trial_markdown
 from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
+from perfdoctor.units import format_duration, format_share
 
 __all__ = [
     "Markdown",

@@ -17,12 +17,13 @@ from perfdoctor.report.report import Report
 from perfdoctor.reporters import comparison_facts, report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line
 from perfdoctor.reporters.finding_texts import describe_cost, short_cost, short_saving
-from perfdoctor.reporters.format_values import format_count, format_evidence, format_place, format_share
+from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
+from perfdoctor.units import format_count, format_share
 
 # Of Okabe and Ito, who chose them for all kinds of colour vision: seen on white and on black.
 _COLORS: Mapping[str, str] = {

@@ -19,7 +19,7 @@ from perfdoctor.reporters.clean_text import clean_line, shorten_end
 from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import SEVERITY_MARKS, short_cost, short_saving
-from perfdoctor.reporters.format_values import format_count, format_place
+from perfdoctor.reporters.format_values import format_place
 from perfdoctor.reporters.markdown import (
     finding_body,
     info_line,
@@ -35,6 +35,7 @@ from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_reports import trial_markdown
 from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
+from perfdoctor.units import format_count
 
 MARKER = "<!-- perfdoctor -->"
 """The first line, by which a bot finds its comment again to replace it."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.format_values import format_count, format_share
 from perfdoctor.reporters.rank_table import describe_missing_ranks
 from perfdoctor.reporters.report_facts import is_cpu_program
 from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.units import format_count, format_share
 
 # Reasons to skip a rule that mean no more than that there is no GPU.
 _GPU_REASONS = frozenset(REQUIREMENTS[need] for need in ("gpu_items", "kernels", "work", "launches", "work_launches"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfdoctor.gpu.kernel_names import name_kernels
 from perfdoctor.report.table import Cell, Column, Unit
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.format_values import (
+from perfdoctor.units import (
     UNKNOWN,
     format_duration,
     format_flops,
@@ -15,7 +16,6 @@ from perfdoctor.reporters.format_values import (
     format_size,
     three_digits,
 )
-from perfdoctor.reporters.kernel_names import name_kernels
 
 # Rates stand in one unit in a column.
 _RATES: Mapping[Unit, tuple[str, float]] = {"flops_per_s": ("TFLOP/s", 1e12), "bytes_per_s": ("GB/s", 1e9)}

@@ -15,9 +15,9 @@ from rich.text import Text
 from perfdoctor.report.table import Cell, Column, Table
 from perfdoctor.reporters.clean_text import clean_line, shorten, shorten_path
 from perfdoctor.reporters.escape_markdown import escape
-from perfdoctor.reporters.format_values import format_count
 from perfdoctor.reporters.render_blocks import render_blocks
 from perfdoctor.reporters.table_cells import format_cell, format_column, heading_of, is_number
+from perfdoctor.units import format_count
 
 _ADDED = ("step_ns", "share")
 # Rows with own time contain each other.

@@ -24,7 +24,7 @@ from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_recurrence
-from perfdoctor.reporters.format_values import format_duration, format_evidence, format_place, format_share
+from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.render_blocks import render_blocks
@@ -44,6 +44,7 @@ from perfdoctor.reporters.top_rows import top_tables
 from perfdoctor.reporters.trial_reports import trial_lines
 from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
+from perfdoctor.units import format_duration, format_share
 
 
 class _BucketStyle(NamedTuple):

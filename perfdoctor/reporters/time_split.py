@@ -9,8 +9,8 @@ from typing import NamedTuple
 from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
 from perfdoctor.gpu import has_tensor_cores
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.format_values import UNKNOWN, format_count, format_duration, format_share
 from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, step_count_of, time_scale_of
+from perfdoctor.units import UNKNOWN, format_count, format_duration, format_share
 
 # A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
 _MIN_SHARE = 0.01

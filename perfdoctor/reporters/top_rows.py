@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.gpu.kernel_names import name_kernels, short_kernel_name
 from perfdoctor.report.report import Report
-from perfdoctor.report.slice_facts import short_kernel_name
 from perfdoctor.reporters.clean_text import clean_line, shorten
-from perfdoctor.reporters.format_values import format_duration, format_share
-from perfdoctor.reporters.kernel_names import name_kernels
 from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
+from perfdoctor.units import format_duration, format_share
 
 FEW_ROWS, MAX_ROWS = 5, 10
 _KERNEL_WIDTH = 36

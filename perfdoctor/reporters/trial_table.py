@@ -8,13 +8,12 @@ from typing import NamedTuple
 from perfdoctor.report.report import Report
 from perfdoctor.report.trial_result import ALL, RatioRange, Trial
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.format_values import (
+from perfdoctor.reporters.format_values import format_location, format_promise
+from perfdoctor.units import (
     UNKNOWN,
     format_count,
     format_duration,
-    format_location,
     format_percent,
-    format_promise,
     format_range,
     format_share,
     format_size,

@@ -8,7 +8,6 @@ from perfdoctor.analysis.context.context import Context
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.format_values import format_count, format_duration, format_share
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import (
     gpu_not_recorded,
@@ -21,6 +20,7 @@ from perfdoctor.reporters.report_facts import (
 )
 from perfdoctor.reporters.report_notes import skipped_rules
 from perfdoctor.reporters.top_rows import largest_op
+from perfdoctor.units import format_count, format_duration, format_share
 
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.

@@ -43,9 +43,8 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.finding import HOT_PATH, Evidence, Finding, FindingScope
 from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
-from perfdoctor.report.slice_facts import format_bytes, format_rate
 from perfdoctor.rules.advice import Advice, advise
-from perfdoctor.rules.amounts import format_frequency, format_per_step, format_time
+from perfdoctor.rules.amounts import format_frequency, format_per_step
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.kernel_evidence import top_kernels, top_op
 from perfdoctor.rules.matrix_kernels import find_matrix_kernels, find_tensor_core_kernels
@@ -78,6 +77,7 @@ from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Calls, Frames,
 from perfdoctor.trace.tables.quantiles import quantiles
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 from perfdoctor.trace.tables.steps import Steps
+from perfdoctor.units import format_bytes, format_rate, format_time
 
 __all__ = [
     "BANDWIDTH",

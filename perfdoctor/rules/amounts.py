@@ -1,13 +1,10 @@
-"""How titles name amounts: lengths of time, and how often something happens."""
+"""How titles name how often something happens."""
 
 from __future__ import annotations
 
 import math
 
 from perfdoctor.rank import Rank
-from perfdoctor.report.slice_facts import format_time
-
-__all__ = ["format_frequency", "format_per_step", "format_time"]
 
 # A count so near to a whole number is that number: in real traces the first step, or the last, lacks a few events.
 _NEARLY_WHOLE = 0.1

@@ -11,7 +11,6 @@ from perfdoctor.analysis.communication.collective_metadata import CollectiveMeta
 from perfdoctor.analysis.communication.collectives import CollectiveEvents, CollectiveTable, collective_events
 from perfdoctor.analysis.communication.match_collectives import match_collectives
 from perfdoctor.rank import Rank
-from perfdoctor.report.slice_facts import format_bytes
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.shared_columns import (
@@ -29,6 +28,7 @@ from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
+from perfdoctor.units import format_bytes
 
 NO_GROUP = "group not recorded"
 _NONE_RAN = "no collective ran in the analysed time"

@@ -21,8 +21,8 @@ from perfdoctor.analysis.timeline.idle_pieces import (
 from perfdoctor.analysis.timeline.own_time import label_ops
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.gpu.kernel_names import short_kernel_name
 from perfdoctor.rank import Rank
-from perfdoctor.report.slice_facts import short_kernel_name
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.line_columns import LinesOfWork, line_columns, lines_of_work

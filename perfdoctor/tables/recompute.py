@@ -7,7 +7,6 @@ import numpy as np
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.recomputed_work import match_recomputed
 from perfdoctor.rank import Rank
-from perfdoctor.report.slice_facts import format_time
 from perfdoctor.report.table import Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.group_items import category_of_items, code_modules
@@ -22,6 +21,7 @@ from perfdoctor.tables.shared_columns import (
     window_columns,
 )
 from perfdoctor.trace.arrays import NONE, Int64Array, IntArray
+from perfdoctor.units import format_time
 
 _NOTHING = "nothing is computed again in the backward pass of the analysed time, as activation checkpointing does"
 _UNSEEN = "without Python frames only the older kind of activation checkpointing is seen (use_reentrant=True)"

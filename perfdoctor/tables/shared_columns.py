@@ -10,13 +10,13 @@ import numpy as np
 from perfdoctor.analysis.host.time_by_line import has_locations
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
-from perfdoctor.report.slice_facts import format_count, format_time
 from perfdoctor.report.table import Cell, Column, Table, Unit
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.units import format_count, format_time
 
 Need: TypeAlias = Literal["shapes", "lines", "modules"]
 

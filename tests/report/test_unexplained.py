@@ -10,15 +10,16 @@ from hypothesis import given
 from trace_strategies import File, any_file, lawful_fleet, rank_of
 
 import perfdoctor
+from perfdoctor.gpu.kernel_names import short_kernel_name
 from perfdoctor.pipeline import diagnose_run, run_rule, summarize_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import UnexplainedSlice
-from perfdoctor.report.slice_facts import format_bytes, format_rate, format_time, short_kernel_name
 from perfdoctor.report.unexplained import MIN_SHARE, merge_slices, reduce_slice
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import FleetAnalyzer, Run
 from perfdoctor.testing import TraceBuilder, collective
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.units import format_bytes, format_rate, format_time
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoctor import units
 from perfdoctor.report.finding import Evidence
 from perfdoctor.reporters import format_values
 from perfdoctor.savings.saving import Saving, SavingAlone
@@ -20,12 +21,12 @@ from perfdoctor.savings.saving import Saving, SavingAlone
     ],
 )  # fmt: skip
 def test_durations_have_three_digits_and_the_unit_that_suits(ns, words):
-    assert format_values.format_duration(ns) == words
+    assert units.format_duration(ns) == words
 
 
 @given(st.integers(0, 10**14))
 def test_a_duration_reads_back_within_its_digits(ns):
-    number, unit = format_values.format_duration(ns).split(" ")
+    number, unit = units.format_duration(ns).split(" ")
     back = float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
     assert back == pytest.approx(ns, rel=0.005)
 
@@ -39,7 +40,7 @@ def test_a_duration_reads_back_within_its_digits(ns):
     ],
 )
 def test_a_range_names_its_unit_once_where_it_can(low_ns, high_ns, words):
-    assert format_values.format_range(low_ns, high_ns) == words
+    assert units.format_range(low_ns, high_ns) == words
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_range_names_its_unit_once_where_it_can(low_ns, high_ns, words):
     [(None, "n/a"), (0, "0%"), (0.0001, "<0.1%"), (0.004, "0.4%"), (0.0994, "9.9%"), (0.0996, "10%"), (1, "100%")],
 )
 def test_shares_say_nothing_only_of_nothing(fraction, words):
-    assert format_values.format_share(fraction) == words
+    assert units.format_share(fraction) == words
 
 
 @pytest.mark.parametrize(

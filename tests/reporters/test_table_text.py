@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from perfdoctor.gpu.kernel_names import name_kernels
 from perfdoctor.report.table import Column, Table
-from perfdoctor.reporters.kernel_names import name_kernels
 from perfdoctor.reporters.table_cells import format_cell
 from perfdoctor.reporters.table_text import render_table, render_table_csv, render_table_html, render_table_markdown
 

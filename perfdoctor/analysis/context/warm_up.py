@@ -14,6 +14,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Calls, Trace
 from perfdoctor.trace.tables.steps import Steps
+from perfdoctor.units import format_ms
 
 # A launch takes some 5 us. Only code that is loaded (or compiled from PTX) takes so long while the GPU has nothing to
 # do; while the GPU is busy a launch may wait for room in the queue, which is no start-up.
@@ -60,7 +61,7 @@ def steadiness_of(trace: Trace, steps: Steps, window: Intervals, drift_ns: int =
     """
     unit_ns = steps.median_ns or iv.total(window)
     if drift_ns > _MIN_SHARE * unit_ns:
-        return Steadiness(None, (f"the clocks of CPU and GPU drift apart by {drift_ns / 1e6:,.1f} ms.",))
+        return Steadiness(None, (f"the clocks of CPU and GPU drift apart by {format_ms(drift_ns, ',.1f')}.",))
     one_offs = tuple(_find_one_offs(trace, steps, window))
     if one_offs:
         return Steadiness(False, one_offs)
@@ -96,16 +97,12 @@ def find_start_up(trace: Trace, steps: Steps) -> StartUp | None:
     names, which = np.unique(calls.name[rows], return_inverse=True)
     by_name_ns = np.bincount(which, spent_ns)
     longest = np.argsort(-by_name_ns, kind="stable")[:_NAMED_CALLS].tolist()
-    named = [f"{trace.strings[names[each]]} {_format_ms(by_name_ns[each])}" for each in longest]
+    named = [f"{trace.strings[names[each]]} {format_ms(by_name_ns[each], ',.0f')}" for each in longest]
     return StartUp(
         idle_ns,
-        f"once, before the first step: {_format_ms(idle_ns)} of start-up without work for the GPU, of it in "
+        f"once, before the first step: {format_ms(idle_ns, ',.0f')} of start-up without work for the GPU, of it in "
         f"{', '.join(named)}.",
     )
-
-
-def _format_ms(ns: float) -> str:
-    return f"{ns / 1e6:,.0f} ms"
 
 
 def _find_one_offs(trace: Trace, steps: Steps, window: Intervals) -> Iterator[str]:
@@ -118,11 +115,11 @@ def _find_one_offs(trace: Trace, steps: Steps, window: Intervals) -> Iterator[st
     loads = _find_slow_loads(trace, inside)
     if len(loads):
         longest = loads[calls.dur_ns[loads].argmax()]
-        name, ms = trace.text(int(calls.name[longest])), calls.dur_ns[longest] / 1e6
-        yield f"code is loaded: {name} takes {ms:,.0f} ms while the GPU has nothing to do."
+        name, length = trace.text(int(calls.name[longest])), format_ms(calls.dur_ns[longest], ",.0f")
+        yield f"code is loaded: {name} takes {length} while the GPU has nothing to do."
     compiling_ns = iv.total(iv.intersect(compile_time(trace), window))
     if compiling_ns > _MIN_SHARE * window_ns:
-        yield f"torch.compile compiles for {compiling_ns / 1e6:,.1f} ms."
+        yield f"torch.compile compiles for {format_ms(compiling_ns, ',.1f')}."
     searching = inside & trace.match_rows(calls, vocabulary.EVENT_TIME_CALL) & _in_convolutions(trace, calls)
     if searching.any():
         yield f"the fastest convolutions are searched ({_count(searching)} measurements)."
@@ -130,7 +127,7 @@ def _find_one_offs(trace: Trace, steps: Steps, window: Intervals) -> Iterator[st
     if steps.count >= _MIN_STEPS:
         first_ns, others_ns = int(steps.durations_ns[0]), float(np.median(steps.durations_ns[1:]))
         if first_ns > _LONG_FIRST_STEP * others_ns and first_ns >= steps.durations_ns.max():
-            yield f"the first step takes {first_ns / 1e6:,.1f} ms, the others {others_ns / 1e6:,.1f} ms."
+            yield f"the first step takes {format_ms(first_ns, ',.1f')}, the others {format_ms(others_ns, ',.1f')}."
 
 
 def _find_slow_loads(trace: Trace, inside: BoolArray) -> Int64Array:
@@ -166,7 +163,7 @@ def _find_first_allocations(trace: Trace, steps: Steps, window: Intervals, insid
         start_ns, end_ns = int(window[0, 0]), int(window[-1, 1])
         in_first = int(calls.dur_ns[rows[calls.start_ns[rows] < (start_ns + end_ns) // 2]].sum())
     if in_first > 0.8 * time_ns:
-        yield f"device memory is allocated for the first time ({len(rows)} calls, {time_ns / 1e6:,.1f} ms)."
+        yield f"device memory is allocated for the first time ({len(rows)} calls, {format_ms(time_ns, ',.1f')})."
 
 
 def _count(rows: BoolArray) -> int:

@@ -18,10 +18,11 @@ from perfdoctor.reporters.chrome_trace.nvml_counters import nvml_counter_points
 from perfdoctor.reporters.chrome_trace.rank_tracks import RankTracks
 from perfdoctor.reporters.chrome_trace.track_writer import EventKind, TrackWriter
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.format_values import format_duration, format_finding_saving, format_location, format_share
+from perfdoctor.reporters.format_values import format_finding_saving, format_location
 from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
 from perfdoctor.reporters.time_split import detail_labels
 from perfdoctor.trace.tables.intervals import overlap, total, union_of
+from perfdoctor.units import format_duration, format_share
 
 _STEP_TID, _ACCOUNT_TID, _FIRST_FINDING_TID = 1, 2, 10
 _BUSY_POINTS = 500

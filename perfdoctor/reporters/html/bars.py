@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perfdoctor.report.finding import Finding
-from perfdoctor.reporters.format_values import format_duration
 from perfdoctor.reporters.time_split import TimeSplit
 from perfdoctor.reporters.verdict import Ladder
+from perfdoctor.units import format_duration
 
 
 class Segment(NamedTuple):

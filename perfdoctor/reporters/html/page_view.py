@@ -13,14 +13,7 @@ from perfdoctor.report.report import Outcome, Report, TraceSummary
 from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_line, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_recurrence
-from perfdoctor.reporters.format_values import (
-    UNKNOWN,
-    format_count,
-    format_duration,
-    format_evidence,
-    format_place,
-    format_share,
-)
+from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.html.bars import RangeBar, Segment, range_bar, rank_segments, rungs_of, segments_of
 from perfdoctor.reporters.html.fix_blocks import FixBlock, fix_block
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
@@ -34,6 +27,7 @@ from perfdoctor.reporters.report_facts import (
 )
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, ladder_of, verdict_of
+from perfdoctor.units import UNKNOWN, format_count, format_duration, format_share
 
 _MAX_PATHS = 8
 _MAX_WORD = 120

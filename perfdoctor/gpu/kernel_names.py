@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from perfdoctor.report.slice_facts import short_kernel_name
-
 _NOISE = re.compile(
     r"\((?:int|bool|unsigned int|long)\)(?=-?\d)|\bvoid (?=[\w(])|\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::"
 )
@@ -26,6 +24,7 @@ _XMMA_TYPES = re.compile(rf"_{_TYPE}{{2}}_({_TYPE}){_TYPE}_{_TYPE}_")
 _XMMA_TAIL = re.compile(r"(?:_warpgroupsize\w+?)?_execute_\w*$|_kernel__5x_\w+$")
 # Templates whose only parameter is the kernel.
 _WRAPPERS = re.compile(r"^(?:Kernel2?|device_kernel|kentry)<(?:\d+, )?(?P<kernel>.+)>$")
+_LONGEST_NAME = 60
 
 
 def name_kernels(names: Sequence[str]) -> Mapping[str, str]:
@@ -74,3 +73,33 @@ def _with_lambdas(name: str, text: str) -> str:
     """The name with the numbers of its lambdas, one for each type that the kernel was compiled for."""
     numbers = _LAMBDA_NUMBERS.findall(name)
     return f"{text} #{'.'.join(numbers[:_LAMBDAS])}" if numbers else text
+
+
+def short_kernel_name(name: str) -> str:
+    """A kernel's name without its return type, namespaces, arguments and most of its template's parameters.
+
+    For example "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(...)" becomes
+    "vectorized_elementwise_kernel<AddFunctor>".
+    """
+    text = _demangle(name.removeprefix("void ").replace("(anonymous namespace)::", ""))
+    head = re.split(r"[<(]", text, maxsplit=1)[0]
+    functor = re.search(r"(\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl)", text[len(head) :])
+    short = head.rpartition("::")[2] or head or name
+    return cut_name(f"{short}<{functor[1]}>" if functor and functor[1] not in short else short)
+
+
+def _demangle(name: str) -> str:
+    """The function in a name that a C++ compiler mangled: "_ZN5aiter4normIfEEvi" is "aiter::norm"."""
+    parts, rest = [], name.removeprefix("_ZN").removeprefix("_Z")
+    while rest != name and (found := re.match(r"(\d{1,3})(?=[A-Za-z_])", rest)):
+        end = found.end() + int(found[1])
+        if end > len(rest):
+            break
+        parts.append(rest[found.end() : end])
+        rest = rest[end:]
+    return "::".join(parts) or name
+
+
+def cut_name(name: str) -> str:
+    """A name with dots in place of what is too long for a sentence."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
