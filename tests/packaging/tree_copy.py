@@ -31,7 +31,7 @@ def copy_tree(to: Path, *, whole_library: bool = True) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.dylib", "*.dll")
     for name in ("perfdoctor", "analyzers", "build_backend"):
         shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, to / name)
     for source in () if whole_library else (to / SCANNER / "core").glob("*.c"):
         if source.name != "version.c":
