@@ -1,14 +1,15 @@
-"""Pages of the commands: each from what click knows of it, which is what --help prints."""
+"""Pages of the commands: each from what Typer knows of it, which is what --help prints."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 
-import click
+import typer
 from make_rule_pages import escape, own_changes
+from typer.core import TyperCommand
 
-from perfdoctor.cli.main import COMMANDS, cli
+from perfdoctor.cli.main import COMMANDS, cli, load_command
 from perfdoctor.tables.catalog import TABLES
 
 _NEEDS = {"": "", "cuda": "a GPU", "ranks": "several ranks"}
@@ -28,9 +29,7 @@ def make_menu() -> list[object]:
 
 def describe_commands() -> str:
     """All commands as a table."""
-    rows = (
-        f"| [{name}]({name}.md) | {escape(find_command(name).get_short_help_str(limit=200))} |" for name in COMMANDS
-    )
+    rows = (f"| [{name}]({name}.md) | {escape(does)} |" for name, does in COMMANDS.items())
     return "\n".join(("| command | does |\n|---|---|", *rows))
 
 
@@ -52,32 +51,16 @@ def describe_tables() -> str:
 
 def describe_command(name: str) -> str:
     """The page of one command: its usage, its text, its examples, its options."""
-    command = find_command(name)
-    context = click.Context(command, info_name=name, parent=_CONTEXT)
+    command = load_command(name)
+    context = typer.Context(command, info_name=name, parent=_CONTEXT)
     usage = f"perfdoctor {name} {' '.join(command.collect_usage_pieces(context))}"
-    parts = [f"# perfdoctor {name}", f"```text\n{usage}\n```", _describe_text(command.help or "")]
-    parts += ["## Examples", f"```sh\n{inspect.cleandoc(_examples(command))}\n```", "## Options"]
-    options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
-    records = filter(None, (option.get_help_record(context) for option in options))
-    rows = [f"| `{left}` | {escape(right)} |" for left, right in records]
+    parts = [f"# perfdoctor {name}", f"```text\n{usage}\n```", escape(command.help or "")]
+    parts += ["## Examples", f"```sh\n{inspect.cleandoc(_examples(command))}\n```", "## Arguments and options"]
+    records = filter(None, (each.get_help_record(context) for each in command.get_params(context)))
+    rows = [f"| `{left.strip()}` | {escape(right)} |" for left, right in records]
     return "\n\n".join((*parts, "| option | does |\n|---|---|\n" + "\n".join(rows))) + "\n"
 
 
-def find_command(name: str) -> click.Command:
-    """The command of a name."""
-    command = cli.get_command(_CONTEXT, name)
-    assert command is not None, name
-    return command
-
-
-def _examples(command: click.Command) -> str:
-    """The lines of the epilog below its mark and its heading."""
+def _examples(command: TyperCommand) -> str:
+    """The lines of the epilog below its heading."""
     return (command.epilog or "").split("\n", 2)[-1]
-
-
-def _describe_text(text: str) -> str:
-    """The text of --help as Markdown: a paragraph after click's mark keeps its lines."""
-    blocks = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join(
-        f"```text\n{inspect.cleandoc(block[1:])}\n```" if block.startswith("\b") else escape(block) for block in blocks
-    )

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
@@ -22,7 +22,6 @@ from perfdoctor.cli.report_output import (
     print_analysis,
     save_outputs,
 )
-from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,63 +29,44 @@ if TYPE_CHECKING:
     from perfdoctor.report.report import Report
 
 
-@click.command(
-    short_help="Say why a recorded step is slow, and what to change.",
-    epilog=parameters.format_examples(
-        "perfdoctor analyze trace.json.gz",
-        "perfdoctor analyze trace.json.gz -o report.html --open",
-        "perfdoctor analyze capture/ -o report.md -o report.json",
-        "perfdoctor analyze trace.json --select PD1,PD201 --set PD101.min_share=0.1",
-        "perfdoctor analyze run/ --jobs 4 --strict          # the traces of all ranks",
-        "perfdoctor analyze trace.json.gz --fail-on high   # a gate: exit code 0 or 1",
-        "perfdoctor analyze - --json < trace.json.gz",
-    ),
+@parameters.command(
+    "perfdoctor analyze trace.json.gz",
+    "perfdoctor analyze trace.json.gz -o report.html --open",
+    "perfdoctor analyze capture/ -o report.md -o report.json",
+    "perfdoctor analyze trace.json --select PD1,PD201 --set PD101.min_share=0.1",
+    "perfdoctor analyze run/ --jobs 4 --strict          # the traces of all ranks",
+    "perfdoctor analyze trace.json.gz --fail-on high   # a gate: exit code 0 or 1",
+    "perfdoctor analyze - --json < trace.json.gz",
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=complete_files)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
-@parameters.output_format
-@parameters.output
-@parameters.open_page
-@parameters.select
-@parameters.ignore
-@parameters.settings
-@parameters.device
-@parameters.rank
-@parameters.steps
-@click.option("--jobs", type=int, metavar="N", help="Share the ranks among N processes; 1 is this process alone.")
-@click.option("--dask", metavar="ADDRESS", help="Analyse on a Dask cluster, such as tcp://scheduler:8786.")
-@click.option("--strict", is_flag=True, help="Exit with 2 if a rank is missing, after the report on the others.")
-@parameters.fail_on
-@parameters.baseline
-@parameters.update_baseline
-@parameters.no_color
-@parameters.quiet
-@parameters.verbose
 def analyze(
-    paths: tuple[str, ...],
-    as_json: bool,
-    output_format: str | None,
-    output: tuple[str, ...],
-    opens: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    settings: tuple[str, ...],
-    device: str | None,
-    rank: int | None,
-    steps: str | None,
-    jobs: int | None,
-    dask: str | None,
-    strict: bool,
-    fail_on: str | None,
-    baseline: str | None,
-    update_baseline: bool,
-    no_color: bool,
-    quiet: bool,
-    verbose: bool,
+    paths: parameters.Paths,
+    *,
+    as_json: parameters.AsJson = False,
+    output_format: parameters.OutputFormat = None,
+    output: parameters.Output,
+    opens: parameters.OpenPage = False,
+    select: parameters.Select,
+    ignore: parameters.Ignore,
+    settings: parameters.Settings,
+    device: parameters.Device = None,
+    rank: parameters.Rank = None,
+    steps: parameters.Steps = None,
+    jobs: parameters.Jobs = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="Analyse on a Dask cluster, such as tcp://scheduler:8786."),
+    ] = None,
+    strict: Annotated[
+        bool, parameters.flag("--strict", help="Exit with 2 if a rank is missing, after the report on the others.")
+    ] = False,
+    fail_on: parameters.FailOn = None,
+    baseline: parameters.Baseline = None,
+    update_baseline: parameters.UpdateBaseline = False,
+    no_color: parameters.NoColor = False,
+    quiet: parameters.Quiet = False,
+    verbose: parameters.Verbose = False,
 ) -> None:
     """Say why the step is slow: where each trace spends its time, and what to change.
-
-    PATH is a trace, a folder of traces, a capture folder, a glob, a URL, or - for standard input.
 
     The traces of many ranks become one report: a folder, a pattern or a URL that names them is enough. A rank whose
     trace cannot be read, or whose worker dies, is missing from the report, and the other ranks are analysed.
@@ -98,7 +78,7 @@ def analyze(
     With --baseline FILE the findings in that file are accepted, and a new or dearer one exits with 1: --update-baseline
     writes the file, to be kept in git.
 
-    Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
+    Rules and thresholds can also be set in pyproject.toml, in the table tool.perfdoctor.
     """
     verbosity = parameters.parse_verbosity(quiet, verbose)
     if jobs is not None and dask is not None:
@@ -119,7 +99,7 @@ def analyze(
     from perfdoctor.fleet.split_jobs import split_jobs
 
     gate = open_gate(fail_on, baseline, updates=update_baseline)
-    report_output = ReportOutput(shown, output, rank, no_color, verbosity, gate, opens)
+    report_output = ReportOutput(shown, tuple(output), rank, no_color, verbosity, gate, opens)
     silent = quiet or (shown != "text" and not sys.stdout.isatty())
 
     options = AnalysisOptions(

@@ -7,12 +7,11 @@ import math
 import textwrap
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
 from perfdoctor.cli import parameters
-from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import GateError, InputError, UsageError
 from perfdoctor.gpu.calibration import ADDITION, BANDWIDTH, LAUNCH, MAX_SPREAD
 from perfdoctor.reporters.output import write_stdout
@@ -30,27 +29,26 @@ _NOT_FUSED = (
 )
 
 
-@click.command(
-    short_help="Measure this machine's GPU or CPU for later analyses.",
-    epilog=parameters.format_examples(
-        "perfdoctor calibrate",
-        "perfdoctor calibrate --seconds 90 -o rates.json",
-        "perfdoctor calibrate --cpu --no-store    # look, and store nothing",
-    ),
+@parameters.command(
+    "perfdoctor calibrate",
+    "perfdoctor calibrate --seconds 90 -o rates.json",
+    "perfdoctor calibrate --cpu --no-store    # look, and store nothing",
 )
-@click.option("--cpu", is_flag=True, help="Measure the CPU, even if there is a GPU.")
-@click.option(
-    "--seconds", type=float, metavar="N", help="How long to measure; the default is 40 on a GPU, and 10 on a CPU."
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="Also write FILE, as .html (the plot) or .json.",
-)
-@click.option("--store/--no-store", default=True, show_default=True, help="Store the rates for later analyses.")
-def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool) -> None:
+def calibrate(
+    *,
+    cpu: Annotated[bool, parameters.flag("--cpu", help="Measure the CPU, even if there is a GPU.")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds", metavar="N", help="How long to measure; the default is 40 on a GPU, and 10 on a CPU."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Also write FILE, as .html (the plot) or .json."),
+    ] = None,
+    store: Annotated[bool, typer.Option("--store/--no-store", help="Store the rates for later analyses.")] = True,
+) -> None:
     """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind.
 
     With what the framework and Python take by themselves: small ops and additions a second.
@@ -91,7 +89,7 @@ def _describe_unstable(calibration: Calibration, consequence: str) -> str:
 
 
 def _print_progress(what: str) -> None:
-    click.echo(f"measuring {what}", err=True)
+    typer.echo(f"measuring {what}", err=True)
 
 
 def _output_path(name: str | None) -> Path | None:

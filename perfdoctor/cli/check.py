@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-
 from perfdoctor.capture.missing_torch import explain_missing_torch
 from perfdoctor.cli import parameters
 from perfdoctor.errors import GateError
@@ -44,9 +42,7 @@ class Check:
     detail: str
 
 
-@click.command(
-    short_help="Say whether this machine can record and analyse.", epilog=parameters.format_examples("perfdoctor check")
-)
+@parameters.command("perfdoctor check")
 def check() -> None:
     """Say whether this machine can record and analyse: GPU, driver, NVML, torch, profiler."""
     from perfdoctor.cli.plain_table import format_table

@@ -5,87 +5,72 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_folder
-from perfdoctor.cli.shell_values import complete_files
 
 
-@click.command(
-    short_help="Say what got faster or slower between two recordings.",
-    epilog=parameters.format_examples(
-        "perfdoctor compare before/ after/",
-        "perfdoctor compare b1 a1 --before b2 --after a2     # two recordings a side",
-        "perfdoctor compare main/ branch/ --fail-over 5%   # a gate: exit code 0 or 1",
-        "perfdoctor compare before.json after.json -o change.md",
-    ),
+@parameters.command(
+    "perfdoctor compare before/ after/",
+    "perfdoctor compare b1 a1 --before b2 --after a2     # two recordings a side",
+    "perfdoctor compare main/ branch/ --fail-over 5%   # a gate: exit code 0 or 1",
+    "perfdoctor compare before.json after.json -o change.md",
 )
-@click.argument("before", metavar="BEFORE", shell_complete=complete_files)
-@click.argument("after", metavar="AFTER", shell_complete=complete_files)
-@click.option(
-    "--before",
-    "more_before",
-    multiple=True,
-    metavar="PATH",
-    shell_complete=complete_files,
-    help="One more recording before the change.",
-)
-@click.option(
-    "--after",
-    "more_after",
-    multiple=True,
-    metavar="PATH",
-    shell_complete=complete_files,
-    help="One more recording after the change.",
-)
-@click.option(
-    "--fail-over",
-    metavar="PERCENT",
-    help="Exit with 1 if the step became slower by more than this (5%), beyond the noise, or if that cannot be judged.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
-@click.option(
-    "-o",
-    "--output",
-    multiple=True,
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="Also write .json, .md or .txt; may be given several times.",
-)
-@parameters.select
-@parameters.ignore
-@parameters.settings
-@parameters.device
-@parameters.steps
-@click.option("--jobs", type=int, metavar="N", help="Share the traces among N processes; 1 is this process alone.")
-@parameters.no_color
-@click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and what became of the findings.")
-@click.option("-v", "--verbose", is_flag=True, help="Print all tables with more rows, and all findings.")
 def compare(
-    before: str,
-    after: str,
-    more_before: tuple[str, ...],
-    more_after: tuple[str, ...],
-    fail_over: str | None,
-    as_json: bool,
-    output: tuple[str, ...],
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    settings: tuple[str, ...],
-    device: str | None,
-    steps: str | None,
-    jobs: int | None,
-    no_color: bool,
-    quiet: bool,
-    verbose: bool,
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="BEFORE",
+            show_default=False,
+            help="A trace, a capture folder, a folder of rank traces, a glob, a URL, or a file report.json.",
+        ),
+    ],
+    after: Annotated[
+        str, typer.Argument(metavar="AFTER", show_default=False, help="The same of the program after the change.")
+    ],
+    *,
+    more_before: Annotated[
+        list[str], parameters.repeated("--before", metavar="PATH", help="One more recording before the change.")
+    ],
+    more_after: Annotated[
+        list[str], parameters.repeated("--after", metavar="PATH", help="One more recording after the change.")
+    ],
+    fail_over: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-over",
+            metavar="PERCENT",
+            help="Exit with 1 if the step became slower by more than this (5%), beyond the noise, or if that cannot be "
+            "judged.",
+        ),
+    ] = None,
+    as_json: parameters.AsJson = False,
+    output: Annotated[
+        list[str],
+        parameters.repeated(
+            "-o", "--output", metavar="FILE", help="Also write .json, .md or .txt; may be given several times."
+        ),
+    ],
+    select: parameters.Select,
+    ignore: parameters.Ignore,
+    settings: parameters.Settings,
+    device: parameters.Device = None,
+    steps: parameters.Steps = None,
+    jobs: parameters.Jobs = None,
+    no_color: parameters.NoColor = False,
+    quiet: Annotated[
+        bool, parameters.flag("-q", "--quiet", help="Print the verdict, and what became of the findings.")
+    ] = False,
+    verbose: Annotated[
+        bool, parameters.flag("-v", "--verbose", help="Print all tables with more rows, and all findings.")
+    ] = False,
 ) -> None:
     """Say what got faster or slower between two recordings of a program, and whether that is more than noise.
-
-    BEFORE and AFTER are traces, capture folders, folders of rank traces, globs, URLs, or files report.json.
 
     Several recordings of the same program on a side show how much recordings differ, and narrow the noise: add them
     with --before and --after. A folder of captures is as many recordings.

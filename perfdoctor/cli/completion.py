@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated, Literal
+
+import typer
+from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from perfdoctor.cli import parameters
-from perfdoctor.cli.shell_values import COMPLETION_REQUEST
-from perfdoctor.reporters.output import write_stdout
 
 
-@click.command(
-    short_help="Print what a shell needs to complete commands.",
-    epilog=parameters.format_examples(
-        "perfdoctor completion bash > ~/.perfdoctor-completion.bash",
-        "perfdoctor completion zsh > ~/.zfunc/_perfdoctor",
-        "perfdoctor completion fish > ~/.config/fish/completions/perfdoctor.fish",
-    ),
+@parameters.command(
+    "perfdoctor completion bash > ~/.perfdoctor-completion.bash",
+    "perfdoctor completion zsh > ~/.zfunc/_perfdoctor",
+    "perfdoctor completion fish > ~/.config/fish/completions/perfdoctor.fish",
 )
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish", "powershell"],
+        typer.Argument(metavar="SHELL", show_default=False, help="bash, zsh, fish or powershell."),
+    ],
+) -> None:
     """Print the function with which a shell completes commands, options, rules and paths.
 
     Bash: source the file in ~/.bashrc. Zsh: write it to a folder of $fpath before compinit runs. Fish: nothing more.
+    `perfdoctor --install-completion` does all that for the shell it is typed in.
     """
-    from click.shell_completion import get_completion_class
-
-    shell_class = get_completion_class(shell)
-    assert shell_class is not None, shell
-    write_stdout(shell_class(ctx.find_root().command, {}, "perfdoctor", COMPLETION_REQUEST).source())
+    typer.echo(get_completion_script(prog_name="perfdoctor", complete_var="_PERFDOCTOR_COMPLETE", shell=shell))

@@ -8,8 +8,6 @@ from dataclasses import replace
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
-import click
-
 from perfdoctor.cli import parameters
 from perfdoctor.cli.report_output import ReportOutput, check_outputs, has_page, print_analysis, save_outputs
 from perfdoctor.errors import UsageError
@@ -31,22 +29,21 @@ Next, your own:
 """
 
 
-@click.command(
-    short_help="Show the report on an example that ships with it.",
-    epilog=parameters.format_examples(
-        "perfdoctor demo",
-        "perfdoctor demo -v",
-        "perfdoctor demo -o demo.html --open",
-        "perfdoctor demo --json | jq .findings[0]",
-    ),
+@parameters.command(
+    "perfdoctor demo",
+    "perfdoctor demo -v",
+    "perfdoctor demo -o demo.html --open",
+    "perfdoctor demo --json | jq .findings[0]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
-@parameters.output
-@parameters.open_page
-@parameters.no_color
-@parameters.quiet
-@parameters.verbose
-def demo(as_json: bool, output: tuple[str, ...], opens: bool, no_color: bool, quiet: bool, verbose: bool) -> None:
+def demo(
+    *,
+    as_json: parameters.AsJson = False,
+    output: parameters.Output,
+    opens: parameters.OpenPage = False,
+    no_color: parameters.NoColor = False,
+    quiet: parameters.Quiet = False,
+    verbose: parameters.Verbose = False,
+) -> None:
     """Show the report on an example that ships with perfdoctor, before you have a trace of your own.
 
     The trace is simulated: a small training program on an A100 with three faults, as many of the real ones have them.
@@ -58,7 +55,7 @@ def demo(as_json: bool, output: tuple[str, ...], opens: bool, no_color: bool, qu
         raise UsageError("--open opens a page, and none is written: give -o demo.html")
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    report_output = ReportOutput("json" if as_json else "text", output, None, no_color, verbosity, None, opens)
+    report_output = ReportOutput("json" if as_json else "text", tuple(output), None, no_color, verbosity, None, opens)
     with as_file(files("perfdoctor.demo") / _TRACE) as path:
         _emit_report(str(path), report_output)
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated
+
+import typer
 
 from perfdoctor.cli import parameters
-from perfdoctor.cli.shell_values import complete_rule
 from perfdoctor.reporters.output import write_stdout
 
 
-@click.command(
-    short_help="Explain one rule in full.",
-    epilog=parameters.format_examples("perfdoctor explain PD101", "perfdoctor explain host-device-sync"),
-)
-@click.argument("rule", metavar="RULE", shell_complete=complete_rule)
-def explain(rule: str) -> None:
-    """Explain one rule in full: what it finds, how it is measured, how to fix it, when it is wrong.
-
-    RULE is the id or the name of a rule, such as PD201.
-    """
+@parameters.command("perfdoctor explain PD101", "perfdoctor explain host-device-sync")
+def explain(
+    rule: Annotated[
+        str,
+        typer.Argument(
+            metavar="RULE",
+            help="The id or the name of a rule, such as PD201.",
+            autocompletion=parameters.complete_rule,
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Explain one rule in full: what it finds, how it is measured, how to fix it, when it is wrong."""
     from perfdoctor.reporters.manual_page import manual_page
 
     write_stdout(manual_page(rule))

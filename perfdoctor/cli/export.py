@@ -4,61 +4,50 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_folder
-from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
 
-@click.command(
-    short_help="Annotate a trace for Perfetto and chrome://tracing.",
-    epilog=parameters.format_examples(
-        "perfdoctor export trace.json.gz -o annotated.json.gz",
-        "perfdoctor export capture/ -o all-ranks.json.gz",
-        "perfdoctor export capture/ -o rank3.json.gz --rank 3 --steps 2:4",
-    ),
+@parameters.command(
+    "perfdoctor export trace.json.gz -o annotated.json.gz",
+    "perfdoctor export capture/ -o all-ranks.json.gz",
+    "perfdoctor export capture/ -o rank3.json.gz --rank 3 --steps 2:4",
 )
-@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, shell_complete=complete_files)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="The file to write, .json.gz or .json.",
-    shell_complete=complete_files,
-)
-@parameters.select
-@parameters.ignore
-@parameters.settings
-@parameters.device
-@parameters.rank
-@parameters.steps
 def export(
-    traces: tuple[str, ...],
-    output: str,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    settings: tuple[str, ...],
-    device: str | None,
-    rank: int | None,
-    steps: str | None,
+    traces: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE",
+            show_default=False,
+            help="A trace, a capture folder, or a folder with the traces of several ranks, which become one trace "
+            "on one clock; --rank chooses one of them.",
+        ),
+    ],
+    *,
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o", "--output", metavar="FILE", show_default=False, help="The file to write, .json.gz or .json."
+        ),
+    ],
+    select: parameters.Select,
+    ignore: parameters.Ignore,
+    settings: parameters.Settings,
+    device: parameters.Device = None,
+    rank: parameters.Rank = None,
+    steps: parameters.Steps = None,
 ) -> None:
-    r"""Write the trace with its steps, account, findings and counters as additional tracks.
+    """Write the trace with its steps, account, findings and counters as additional tracks.
 
-    TRACE is a trace, a capture folder, or a folder with the traces of several ranks, which become one trace on one
-    clock; --rank chooses one of them. Open the written file in ui.perfetto.dev or chrome://tracing.
-
-    \b
-    Examples:
-      perfdoctor export trace.json.gz -o annotated.json.gz
-      perfdoctor export traces/ -o all_ranks.json.gz
-      perfdoctor export traces/ --rank 3 -o rank3.json.gz
+    Open the written file in ui.perfetto.dev or chrome://tracing.
     """
     if not output.lower().endswith((".json.gz", ".json")):
         raise UsageError(f"{output}: an annotated trace must be called .json.gz or .json")

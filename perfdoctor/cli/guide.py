@@ -4,72 +4,70 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
-
-import click
+from typing import Annotated
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_folder
-from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
 
-# As one types them, by the kinds of answers.
-_KINDS = {"applies": "applies", "done": "done already", "not": "does not apply", "unknown": "cannot tell"}
+
+class Kind(StrEnum):
+    """A kind of answers, as one types it."""
+
+    APPLIES = "applies"
+    DONE = "done"
+    NOT = "not"
+    UNKNOWN = "unknown"
 
 
-@click.command(
-    short_help="Answer each advice of the field guide for a recording.",
-    epilog=parameters.format_examples(
-        "perfdoctor guide capture/",
-        "perfdoctor guide trace.json.gz --only applies --only unknown",
-        "perfdoctor guide run/ --rank 3 -o guide.md",
-        "perfdoctor guide trace.json.gz --json | jq .counts",
-    ),
+_KINDS = {Kind.APPLIES: "applies", Kind.DONE: "done already", Kind.NOT: "does not apply", Kind.UNKNOWN: "cannot tell"}
+
+
+@parameters.command(
+    "perfdoctor guide capture/",
+    "perfdoctor guide trace.json.gz --only applies --only unknown",
+    "perfdoctor guide run/ --rank 3 -o guide.md",
+    "perfdoctor guide trace.json.gz --json | jq .counts",
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=complete_files)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
-@click.option(
-    "-o",
-    "--output",
-    multiple=True,
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="Also write .md, .json or .txt; may be given several times.",
-)
-@click.option(
-    "--only",
-    multiple=True,
-    type=click.Choice(tuple(_KINDS)),
-    help="Show only rows that apply, are done, do not apply, or cannot be answered; may be given several times.",
-)
-@parameters.device
-@parameters.rank
-@parameters.steps
-@parameters.no_color
-@click.option("-q", "--quiet", is_flag=True, help="Print one line for each row.")
-@click.option("-v", "--verbose", is_flag=True, help="Print who says so, what checks it, and what has changed since.")
 def guide(
-    paths: tuple[str, ...],
-    as_json: bool,
-    output: tuple[str, ...],
-    only: tuple[str, ...],
-    device: str | None,
-    rank: int | None,
-    steps: str | None,
-    no_color: bool,
-    quiet: bool,
-    verbose: bool,
+    paths: parameters.Paths,
+    *,
+    as_json: parameters.AsJson = False,
+    output: Annotated[
+        list[str],
+        parameters.repeated(
+            "-o", "--output", metavar="FILE", help="Also write .md, .json or .txt; may be given several times."
+        ),
+    ],
+    only: Annotated[
+        list[Kind],
+        parameters.repeated(
+            "--only",
+            metavar="KIND",
+            help="Show only rows that apply (applies), are done (done), do not apply (not), or cannot be answered "
+            "(unknown); may be given several times.",
+        ),
+    ],
+    device: parameters.Device = None,
+    rank: parameters.Rank = None,
+    steps: parameters.Steps = None,
+    no_color: parameters.NoColor = False,
+    quiet: Annotated[bool, parameters.flag("-q", "--quiet", help="Print one line for each row.")] = False,
+    verbose: Annotated[
+        bool, parameters.flag("-v", "--verbose", help="Print who says so, what checks it, and what has changed since.")
+    ] = False,
 ) -> None:
     """Answer each of the 51 rows of the field guide, the advice on PyTorch's performance that everybody repeats.
 
     Each applies (and is worth so much, at this line), is done already (and what shows that), does not apply (and why),
     or cannot be answered (and what to record for it).
 
-    PATH is a trace, a capture folder, a folder with the traces of all ranks, a glob, a URL, or - for standard input.
     Traces of several jobs get no common guide.
     """
     verbosity = parameters.parse_verbosity(quiet, verbose)

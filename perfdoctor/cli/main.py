@@ -15,51 +15,62 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from keyword import iskeyword
+from typing import Annotated, Any
 
-import click
+import typer
+from typer.core import TyperCommand, TyperGroup
 
-from perfdoctor.cli.shell_values import COMPLETION_REQUEST
 from perfdoctor.errors import PerfdoctorError
 from perfdoctor.reporters.clean_text import clean_line
 
 # In the order of --help. Each is a file of this folder, and the command in it is called like the file.
-COMMANDS = (
-    *("run", "analyze", "demo", "guide", "show", "export", "compare", "try", "rules", "explain", "new-rule"),
-    *("check", "calibrate", "mcp", "completion"),
-)
+COMMANDS = {
+    "run": "Run a program as it is, record it, and say why it is slow.",
+    "analyze": "Say why a recorded step is slow, and what to change.",
+    "demo": "Show the report on an example that ships with it.",
+    "guide": "Answer each advice of the field guide for a recording.",
+    "show": "Show the kernels, ops, gemms, ... of a trace as a table.",
+    "export": "Annotate a trace for Perfetto and chrome://tracing.",
+    "compare": "Say what got faster or slower between two recordings.",
+    "try": "Try the advice on the program itself, and measure it.",
+    "rules": "List the rules.",
+    "explain": "Explain one rule in full.",
+    "new-rule": "Write the files of a new rule.",
+    "check": "Say whether this machine can record and analyse.",
+    "calibrate": "Measure this machine's GPU or CPU for later analyses.",
+    "mcp": "Serve analyses to coding agents, by the Model Context Protocol.",
+    "completion": "Print what a shell needs to complete commands.",
+}
 # What follows them belongs to the user's program.
 _RUN_PROGRAMS = ("run", "try")
+# In which a shell asks what can follow: Typer's completion sets it.
+_COMPLETION_REQUEST = "_PERFDOCTOR_COMPLETE"
 _INTERNAL_ERROR = 3
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as shells report a program that SIGPIPE ended
 _GC_THRESHOLD = 200_000
+# The base of what Typer's parser raises, which has no public name of its own.
+_ParserError: Any = typer.BadParameter.__mro__[1]
 
 
-class CommandGroup(click.Group):
-    """The commands. A command is imported when it is called or listed: importing all of them takes 15 ms."""
+class CommandGroup(TyperGroup):
+    """The commands, each imported when it is called: --help, which names them all, needs the lines above."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands."""
-        del ctx
-        return list(COMMANDS)
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that is called, or None where a shell asks about one that does not exist."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and load_command(listed.name or ""), rest
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; None where there is none and nobody waits for an answer.
 
-        Raises:
-            click.UsageError: There is no such command.
-        """
-        if cmd_name not in COMMANDS and ctx.resilient_parsing:  # a shell asks what could be typed
-            return None
-        if cmd_name not in COMMANDS:
-            from difflib import get_close_matches
+def load_command(name: str) -> TyperCommand:
+    """Import a command.
 
-            near = get_close_matches(cmd_name, COMMANDS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            ctx.fail(f"No such command '{cmd_name}'.{hint}")
-        module = module_of(cmd_name)
-        command: click.Command = getattr(import_module(f"perfdoctor.cli.{module}"), module)
-        return command
+    Args:
+        name: One of COMMANDS.
+    """
+    module = module_of(name)
+    command: TyperCommand = getattr(import_module(f"perfdoctor.cli.{module}"), module)
+    return command
 
 
 def module_of(command: str) -> str:
@@ -68,10 +79,18 @@ def module_of(command: str) -> str:
     return f"{name}_" if iskeyword(name) else name
 
 
-@click.group(
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"perfdoctor {version('perfdoctor')}")
+        raise typer.Exit
+
+
+app = typer.Typer(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="""\b
+    epilog="""
 Examples:
   perfdoctor demo
   perfdoctor run train.py --epochs 1
@@ -82,9 +101,20 @@ Examples:
   perfdoctor try train.py --epochs 1
   perfdoctor compare before/ after/""",
 )
-@click.version_option(package_name="perfdoctor", message="%(prog)s %(version)s", help="Print the version and exit.")
-def cli() -> None:
+
+
+@app.callback()
+def _describe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Why is my PyTorch training step slow, which line do I change, and how much will it give me?"""
+
+
+for _name, _does in COMMANDS.items():
+    app.command(_name, help=_does)(lambda: None)
+cli = typer.main.get_command(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,8 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         _prepare_process()
-        if COMPLETION_REQUEST in os.environ:
-            return _complete(os.environ[COMPLETION_REQUEST])
+        if _COMPLETION_REQUEST in os.environ:
+            return _complete()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run_command(args or ["--help"])
@@ -132,14 +162,15 @@ def _prepare_process() -> None:
     atexit.register(gc.freeze)
 
 
-def _complete(request: str) -> int:
+def _complete() -> int:
     """Answer a shell that asks what can follow; nothing but answers may appear in the middle of a typed line."""
-    from click.shell_completion import shell_complete
-
     try:
-        return shell_complete(cli, {}, "perfdoctor", COMPLETION_REQUEST, request)
+        cli.main([], "perfdoctor")
+    except SystemExit as answered:
+        return int(answered.code or 0)
     except Exception:
         return 1
+    return 0
 
 
 def _run_command(args: list[str]) -> int:
@@ -147,11 +178,10 @@ def _run_command(args: list[str]) -> int:
     try:
         with cli.make_context("perfdoctor", args) as context:
             result = cli.invoke(context)
-    except click.exceptions.Exit as done:  # --help and --version
+    except typer.Exit as done:  # --help and --version
         return done.exit_code
-    except click.ClickException as error:
-        failed = getattr(error, "ctx", None)
-        command = failed.command_path if failed is not None else "perfdoctor"
+    except _ParserError as error:
+        command = error.ctx.command_path if error.ctx else " ".join(("perfdoctor", *args[:1]))
         _print_error(f"{error.format_message().rstrip('.')}; see {command} --help")
         return 2
     return result if isinstance(result, int) else 0

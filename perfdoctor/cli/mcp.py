@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-import click
+from typing import Annotated
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.errors import UsageError
 
 
-@click.command(
-    short_help="Serve analyses to coding agents, by the Model Context Protocol.",
-    epilog=parameters.format_examples("perfdoctor mcp", "perfdoctor mcp --root ~/traces --root ~/project"),
-)
-@click.option("--root", "roots", multiple=True, metavar="FOLDER", help="Read no recording outside it; can be repeated.")
-def mcp(roots: tuple[str, ...]) -> None:
+@parameters.command("perfdoctor mcp", "perfdoctor mcp --root ~/traces --root ~/project")
+def mcp(
+    *,
+    roots: Annotated[
+        list[str],
+        parameters.repeated("--root", metavar="FOLDER", help="Read no recording outside it; can be repeated."),
+    ],
+) -> None:
     """Serve analyze, show, explain and compare as tools of the Model Context Protocol, on standard input and output.
 
     A client starts it: see docs/mcp.md. It reads local files only and writes none. Rules and thresholds of the nearest

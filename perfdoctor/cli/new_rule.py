@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
 from perfdoctor.cli import parameters
 from perfdoctor.reporters.output import write_stdout
 
 
-@click.command(
-    "new-rule",
-    short_help="Write the files of a new rule.",
-    epilog=parameters.format_examples(
-        "perfdoctor new-rule XX101 slow-norms",
-        "perfdoctor new-rule XX102 odd-shapes --folder .    # the project is here",
-    ),
+@parameters.command(
+    "perfdoctor new-rule XX101 slow-norms",
+    "perfdoctor new-rule XX102 odd-shapes --folder .    # the project is here",
+    name="new-rule",
 )
-@click.argument("rule", metavar="ID")
-@click.argument("name", metavar="NAME")
-@click.option(
-    "-C",
-    "--folder",
-    metavar="FOLDER",
-    default=".",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The project that the rule is for; the default is the current folder.",
-)
-def new_rule(rule: str, name: str, folder: Path) -> None:
+def new_rule(
+    rule: Annotated[
+        str,
+        typer.Argument(metavar="ID", show_default=False, help="Two or more capitals and three digits, such as XX101."),
+    ],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", show_default=False, help="What the rule finds, such as slow-norms.")
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "-C",
+            "--folder",
+            metavar="FOLDER",
+            exists=True,
+            file_okay=False,
+            show_default=False,
+            help="The project that the rule is for; the default is the current folder.",
+        ),
+    ] = Path(),
+) -> None:
     """Write the files of a new rule: one that works, its test, and its entry point in pyproject.toml.
 
-    ID is two or more capitals and three digits, NAME what the rule finds, as in: perfdoctor new-rule XX101 slow-norms.
     A folder without pyproject.toml becomes a package of its own.
     """
     from perfdoctor.rules.scaffold import write_new_rule

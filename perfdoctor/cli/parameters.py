@@ -1,76 +1,177 @@
-"""Options that several commands share, and how their texts become values."""
+"""What the commands share: how one is declared, their common options, and how texts become values."""
 
 from __future__ import annotations
 
-import click
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, TypeAlias
 
-from perfdoctor.cli.shell_values import complete_files, complete_rules
+import typer
+from typer.core import TyperCommand
+
 from perfdoctor.errors import UsageError
-from perfdoctor.reporters.write_report import OUTPUT_FORMATS
 
-select = click.option(
-    "--select",
-    multiple=True,
-    metavar="RULES",
-    shell_complete=complete_rules,
-    help="Apply only these rules or families, such as PD101,PD2; may be given several times.",
-)
-ignore = click.option(
-    "--ignore",
-    multiple=True,
-    metavar="RULES",
-    shell_complete=complete_rules,
-    help="Leave out these rules or families; may be given several times.",
-)
-settings = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="RULE.NAME=VALUE",
-    help="Set a threshold of a rule, such as PD101.min_share=0.1; may be given several times.",
-)
-device = click.option("--device", metavar="NAME", help="The name of the device, where the trace does not tell it.")
-rank = click.option("--rank", type=int, metavar="N", help="Analyse this rank only.")
-steps = click.option(
-    "--steps", metavar="A:B", help="Analyse only the steps from A up to, but not including, B; the first step is 0."
-)
-output = click.option(
-    "-o",
-    "--output",
-    multiple=True,
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="Also write .html (a page), .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github "
-    "(annotations), .txt or .json.gz (annotated trace); may be given several times.",
-)
-open_page = click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
-output_format = click.option(
-    "--output-format",
-    type=click.Choice(tuple(OUTPUT_FORMATS)),
-    help="Print this on standard output: text is the default, github are annotations of GitHub Actions.",
-)
-fail_on = click.option(
-    "--fail-on",
-    type=click.Choice(("info", "low", "medium", "high")),
-    help="Exit with 1 if a finding has this severity, or a higher one, or if that could not be judged.",
-)
-baseline = click.option(
-    "--baseline",
-    metavar="FILE",
-    help="Accept the findings in FILE: only a new one fails, or one that costs 20 % more, from medium on or from the "
-    "severity of --fail-on.",
-)
-update_baseline = click.option(
-    "--update-baseline", is_flag=True, help="Write the findings into the file of --baseline, and accept them."
-)
-no_color = click.option("--no-color", is_flag=True, help="Print without colours, as with NO_COLOR in the environment.")
-quiet = click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and one line for each finding.")
-verbose = click.option("-v", "--verbose", is_flag=True, help="Print all evidence, and whether each rule ran.")
+Completions: TypeAlias = list[tuple[str, str]]
+_FAMILY_LENGTH = 3  # "PD1" of "PD101"
+
+
+def command(*examples: str, **settings: Any) -> Callable[[Callable[..., Any]], TyperCommand]:
+    """Declare a function as the one command of its file; its docstring is the text of --help.
+
+    Args:
+        *examples: Lines that can be typed as they are, each with a comment where it needs one, below that text.
+        **settings: What `typer.Typer.command` takes.
+    """
+
+    def declare(function: Callable[..., Any]) -> TyperCommand:
+        app = typer.Typer(add_completion=False)
+        # Typer keeps the ends of lines, which are those of the source.
+        paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        app.command(help=text, epilog=format_examples(*examples), **settings)(function)
+        declared = typer.main.get_command(app)
+        assert isinstance(declared, TyperCommand)
+        return declared
+
+    return declare
 
 
 def format_examples(*lines: str) -> str:
-    """The epilog of a command's --help: lines that can be typed as they are, each with a comment where it needs one."""
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+    """The last lines of --help."""
+    return "\n".join(("\nExamples:", *(f"  {line}" for line in lines)))
+
+
+def repeated(*names: str, **settings: Any) -> Any:
+    """An option that may be given several times; an empty list where it is not."""
+    return typer.Option(*names, default_factory=list, show_default=False, **settings)
+
+
+def flag(*names: str, help: str) -> Any:  # noqa: A002
+    """An option without a value; Typer would print <bool> behind it, as if it took one."""
+    return typer.Option(*names, metavar="", help=help)
+
+
+# A shell asks for completions at each press of a key, so that no rule is loaded: entry points have the names.
+
+
+def complete_rule(incomplete: str) -> Completions:
+    """Rules by the beginning of their ids, in either case."""
+    return match_start(read_names("perfdoctor.analyzers"), incomplete)
+
+
+def complete_rules(incomplete: str) -> Completions:
+    """Rules and families, where those before the last comma stand already."""
+    rules = read_names("perfdoctor.analyzers")
+    families = {(rule[:_FAMILY_LENGTH], "all rules that start so") for rule, _ in rules}
+    return match_start(sorted({*families, *rules}), incomplete)
+
+
+def read_names(group: str) -> Completions:
+    """The names of entry points, and what their classes are called."""
+    from importlib.metadata import entry_points
+
+    return sorted((point.name, point.attr) for point in entry_points(group=group))
+
+
+def match_start(values: Iterable[tuple[str, str]], typed: str) -> Completions:
+    """The values that start like what is typed after the last comma, which keeps its case and all before it."""
+    last = typed.rpartition(",")[2]
+    return [(typed + value[len(last) :], note) for value, note in values if value.upper().startswith(last.upper())]
+
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH",
+        show_default=False,
+        help="A trace, a folder of traces, a capture folder, a glob, a URL, or - for standard input.",
+    ),
+]
+AsJson = Annotated[bool, flag("--json", help="Print JSON on standard output, and nothing else there.")]
+Select = Annotated[
+    list[str],
+    repeated(
+        "--select",
+        metavar="RULES",
+        autocompletion=complete_rules,
+        help="Apply only these rules or families, such as PD101,PD2; may be given several times.",
+    ),
+]
+Ignore = Annotated[
+    list[str],
+    repeated(
+        "--ignore",
+        metavar="RULES",
+        autocompletion=complete_rules,
+        help="Leave out these rules or families; may be given several times.",
+    ),
+]
+Settings = Annotated[
+    list[str],
+    repeated(
+        "--set",
+        metavar="RULE.NAME=VALUE",
+        help="Set a threshold of a rule, such as PD101.min_share=0.1; may be given several times.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="The name of the device, where the trace does not tell it."),
+]
+Rank = Annotated[int | None, typer.Option("--rank", metavar="N", help="Analyse this rank only.")]
+Steps = Annotated[
+    str | None,
+    typer.Option(
+        "--steps", metavar="A:B", help="Analyse only the steps from A up to, but not including, B; the first step is 0."
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", metavar="N", help="Share the traces among N processes; 1 is this process alone.")
+]
+Output = Annotated[
+    list[str],
+    repeated(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Also write .html (a page), .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github "
+        "(annotations), .txt or .json.gz (annotated trace); may be given several times.",
+    ),
+]
+OpenPage = Annotated[bool, flag("--open", help="Open the page in the browser.")]
+OutputFormat = Annotated[
+    Literal["text", "json", "markdown", "pr", "github", "sarif", "junit"] | None,
+    typer.Option(
+        "--output-format",
+        metavar="FORMAT",
+        help="Print this on standard output: text is the default, json, markdown, pr (short, for a pull request), "
+        "github (annotations of GitHub Actions), sarif or junit.",
+    ),
+]
+FailOn = Annotated[
+    Literal["info", "low", "medium", "high"] | None,
+    typer.Option(
+        "--fail-on",
+        metavar="SEVERITY",
+        help="Exit with 1 if a finding has this severity (info, low, medium, high), or a higher one, or if that could "
+        "not be judged.",
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="Accept the findings in FILE: only a new one fails, or one that costs 20 % more, from medium on or from "
+        "the severity of --fail-on.",
+    ),
+]
+UpdateBaseline = Annotated[
+    bool, flag("--update-baseline", help="Write the findings into the file of --baseline, and accept them.")
+]
+NoColor = Annotated[bool, flag("--no-color", help="Print without colours, as with NO_COLOR in the environment.")]
+Quiet = Annotated[bool, flag("-q", "--quiet", help="Print the verdict, and one line for each finding.")]
+Verbose = Annotated[bool, flag("-v", "--verbose", help="Print all evidence, and whether each rule ran.")]
 
 
 def parse_verbosity(quiet: bool, verbose: bool) -> int:

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-import click
-
-from perfdoctor.cli.shell_values import complete_files
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+import typer
+from typer.core import TyperCommand
 
 _ARGUMENTS = "perfdoctor.arguments"
+PROGRAM_HELP = "A script, a module after -m, or any command after --, with its arguments."
+# What follows the program belongs to the program.
+PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-class ProgramCommand(click.Command):
+class ProgramCommand(TyperCommand):
     """Keeps a copy of its arguments: the parser removes the `--` that tells a command from a script."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, after copying them to the context."""
         ctx.meta[_ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """What a shell offers for a word that starts like an option: behind the program it is the program's."""
-        return (
-            complete_files(ctx, None, incomplete)
-            if ctx.params.get("target")
-            else super().shell_complete(ctx, incomplete)
-        )
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """What a shell offers for a word that starts like an option: nothing behind the program, whose word it is."""
+        return [] if ctx.params.get("target") else super().shell_complete(ctx, incomplete)
 
 
-def typed_target(ctx: click.Context, target: Sequence[str]) -> list[str]:
+def typed_target(ctx: typer.Context, target: Sequence[str]) -> list[str]:
     """The program as it was typed.
 
     Args:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import inspect
 import textwrap
 
-import click
-
 from perfdoctor.cli import parameters
 from perfdoctor.reporters.output import write_stdout
 
 _INDENT = " " * 7
 
 
-@click.command(
-    short_help="List the rules.",
-    epilog=parameters.format_examples("perfdoctor rules", "perfdoctor rules | grep -A 2 'needs facts'"),
-)
+@parameters.command("perfdoctor rules", "perfdoctor rules | grep -A 2 'needs facts'")
 def rules() -> None:
     """List the rules: the id, the name, what each needs, and what it finds."""
     from perfdoctor.rules.registry import find_broken_plugins, load_analyzers

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
 from perfdoctor.capture.capture_folder import has_traces, launcher_rank
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import Config, load_config
 from perfdoctor.cli.gates import check_gate, check_program, open_gate, save_baseline
-from perfdoctor.cli.program_target import ProgramCommand, typed_target
+from perfdoctor.cli.program_target import PASS_THROUGH, PROGRAM_HELP, ProgramCommand, typed_target
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import (
     ReportOutput,
@@ -33,7 +33,6 @@ from perfdoctor.cli.report_output import (
     save_outputs,
     shown_path,
 )
-from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import GateError, InputError, PerfdoctorError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
@@ -47,102 +46,71 @@ _DEFAULTS = CaptureOptions()
 _LONG_ANALYSIS_S = 10.0
 
 
-@click.command(
+@parameters.command(
+    "perfdoctor run train.py --epochs 1",
+    "perfdoctor run -m package.train --epochs 1",
+    "perfdoctor run -- torchrun --nproc-per-node 2 train.py",
+    "perfdoctor run -- env/bin/python train.py    # in another Python",
+    "perfdoctor run --out capture --stop-after train.py",
+    "perfdoctor run --fail-on high -o report.md train.py",
     cls=ProgramCommand,
-    short_help="Run a program as it is, record it, and say why it is slow.",
-    epilog=parameters.format_examples(
-        "perfdoctor run train.py --epochs 1",
-        "perfdoctor run -m package.train --epochs 1",
-        "perfdoctor run -- torchrun --nproc-per-node 2 train.py",
-        "perfdoctor run -- env/bin/python train.py    # in another Python",
-        "perfdoctor run --out capture --stop-after train.py",
-        "perfdoctor run --fail-on high -o report.md train.py",
-    ),
-    # What follows the program belongs to the program.
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings=PASS_THROUGH,
 )
-@click.argument("target", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=complete_files)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Write the capture to FOLDER; the default is perfdoctor-SCRIPT-TIME.",
-)
-@click.option("--force", is_flag=True, help="Replace a capture that is already in the folder.")
-@click.option("--skip", default=_DEFAULTS.skip, show_default=True, metavar="N", help="Leave the first N steps alone.")
-@click.option(
-    "--base", default=_DEFAULTS.base, show_default=True, metavar="N", help="Then time N steps without the profiler."
-)
-@click.option(
-    "--warmup",
-    default=_DEFAULTS.warmup,
-    show_default=True,
-    metavar="N",
-    help="Then let the profiler warm up in N steps.",
-)
-@click.option(
-    "--timing", default=_DEFAULTS.timing, show_default=True, metavar="N", help="Then record N steps for their times."
-)
-@click.option(
-    "--evidence",
-    default=_DEFAULTS.evidence,
-    show_default=True,
-    metavar="N",
-    help="Then record N steps with shapes and source lines.",
-)
-@click.option("--stop-after", is_flag=True, help="End the program once everything is recorded.")
-@click.option("--ranks", metavar="N,N", help="Record only these ranks.")
-@click.option(
-    "--nvtx-only", is_flag=True, help="Record nothing; mark steps and phases as NVTX ranges, for use under nsys."
-)
-@click.option("--no-report", is_flag=True, help="Record, but do not analyse.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, after the program's output.")
-@parameters.output_format
-@parameters.output
-@parameters.open_page
-@parameters.select
-@parameters.ignore
-@parameters.settings
-@parameters.fail_on
-@parameters.baseline
-@parameters.update_baseline
-@parameters.no_color
-@parameters.quiet
-@parameters.verbose
-@click.pass_context
 def run(
-    ctx: click.Context,
-    target: tuple[str, ...],
-    out: Path | None,
-    force: bool,
-    skip: int,
-    base: int,
-    warmup: int,
-    timing: int,
-    evidence: int,
-    stop_after: bool,
-    ranks: str | None,
-    nvtx_only: bool,
-    no_report: bool,
-    as_json: bool,
-    output_format: str | None,
-    output: tuple[str, ...],
-    opens: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    settings: tuple[str, ...],
-    fail_on: str | None,
-    baseline: str | None,
-    update_baseline: bool,
-    no_color: bool,
-    quiet: bool,
-    verbose: bool,
+    ctx: typer.Context,
+    target: Annotated[list[str], typer.Argument(metavar="PROGRAM", show_default=False, help=PROGRAM_HELP)],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Write the capture to FOLDER; the default is perfdoctor-SCRIPT-TIME."
+        ),
+    ] = None,
+    force: Annotated[bool, parameters.flag("--force", help="Replace a capture that is already in the folder.")] = False,
+    skip: Annotated[int, typer.Option("--skip", metavar="N", help="Leave the first N steps alone.")] = _DEFAULTS.skip,
+    base: Annotated[
+        int, typer.Option("--base", metavar="N", help="Then time N steps without the profiler.")
+    ] = _DEFAULTS.base,
+    warmup: Annotated[
+        int, typer.Option("--warmup", metavar="N", help="Then let the profiler warm up in N steps.")
+    ] = _DEFAULTS.warmup,
+    timing: Annotated[
+        int, typer.Option("--timing", metavar="N", help="Then record N steps for their times.")
+    ] = _DEFAULTS.timing,
+    evidence: Annotated[
+        int, typer.Option("--evidence", metavar="N", help="Then record N steps with shapes and source lines.")
+    ] = _DEFAULTS.evidence,
+    stop_after: Annotated[
+        bool, parameters.flag("--stop-after", help="End the program once everything is recorded.")
+    ] = False,
+    ranks: Annotated[str | None, typer.Option("--ranks", metavar="N,N", help="Record only these ranks.")] = None,
+    nvtx_only: Annotated[
+        bool,
+        parameters.flag(
+            "--nvtx-only", help="Record nothing; mark steps and phases as NVTX ranges, for use under nsys."
+        ),
+    ] = False,
+    no_report: Annotated[bool, parameters.flag("--no-report", help="Record, but do not analyse.")] = False,
+    as_json: Annotated[
+        bool, parameters.flag("--json", help="Print the report as JSON, after the program's output.")
+    ] = False,
+    output_format: parameters.OutputFormat = None,
+    output: parameters.Output,
+    opens: parameters.OpenPage = False,
+    select: parameters.Select,
+    ignore: parameters.Ignore,
+    settings: parameters.Settings,
+    fail_on: parameters.FailOn = None,
+    baseline: parameters.Baseline = None,
+    update_baseline: parameters.UpdateBaseline = False,
+    no_color: parameters.NoColor = False,
+    quiet: parameters.Quiet = False,
+    verbose: parameters.Verbose = False,
 ) -> int:
     """Run a program as it is, record its training steps, and say why they are slow.
 
-    PROGRAM is a script, a module after -m, or any command after --, with its arguments. What follows the program
-    belongs to the program, and the exit code is the program's. With --fail-on or --baseline, a program that exits
-    with 0 ends in 1 where a finding fails, or where there is no report to judge by.
+    What follows the program belongs to the program, and the exit code is the program's. With --fail-on or --baseline, a
+    program that exits with 0 ends in 1 where a finding fails, or where there is no report to judge by.
 
     Six steps are enough, and some 40 fill all windows: the first are left alone, the next are timed without the
     profiler, then steps are recorded for their times, then steps with shapes and source lines. A longer run is sampled
@@ -151,7 +119,7 @@ def run(
 
     The program runs in the Python that runs perfdoctor. To record it in another one, name that one after --.
 
-    Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
+    Rules and thresholds can also be set in pyproject.toml, in the table tool.perfdoctor.
     """
     from perfdoctor.capture import launch
 
@@ -192,7 +160,7 @@ def run(
         try:
             config = load_config(select, ignore, settings, Path.cwd())
             report = _analyze(result.folder, config, shows_progress=not quiet and shown == "text")
-            _put_out(report, result.folder, ReportOutput(shown, output, None, no_color, verbosity, gate, opens))
+            _put_out(report, result.folder, ReportOutput(shown, tuple(output), None, no_color, verbosity, gate, opens))
         except Exception as error:  # the program has run: its exit code stands, even if the report fails
             _print_line(f"the recording was not reported: {_describe(error)}")
     if gate is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_folder
-from perfdoctor.cli.shell_values import complete_files, complete_tables
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
@@ -21,55 +21,75 @@ from perfdoctor.tables.catalog import TABLES, check_table
 _ROWS = 20
 
 
-@click.command(
-    short_help="Show the kernels, ops, gemms, ... of a trace as a table.",
-    epilog=parameters.format_examples(
-        "perfdoctor show                                  # the tables there are",
-        "perfdoctor show kernels trace.json.gz",
-        "perfdoctor show kernels trace.json.gz --by shape --sort flops_per_s",
-        "perfdoctor show ops run/ --rank 3 --top 0 --csv > ops.csv",
-        "perfdoctor show gemms trace.json.gz -o gemms.csv -o gemms.md",
-    ),
-)
-@click.argument("what", required=False, metavar="[WHAT]", shell_complete=complete_tables)
-@click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=complete_files)
-@click.option("--by", metavar="KEY", help="Group the rows by name, shape, category, op, module or line.")
-@click.option("--sort", metavar="COLUMN", help="Sort by a column, as --csv and --json name it: count, mean_ns, ...")
-@click.option(
-    "--top", type=click.IntRange(min=0), metavar="N", help=f"Show N rows, 0 for all; the default is {_ROWS} for people."
-)
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV on standard output: all columns, all rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output: all columns, all rows.")
-@click.option(
-    "-o",
-    "--output",
-    multiple=True,
-    metavar="FILE",
-    help="Also write .csv, .json, .md or .txt with all rows; may be given several times.",
-)
-@parameters.device
-@parameters.rank
-@parameters.steps
-@parameters.no_color
-@click.option("-v", "--verbose", is_flag=True, help="Print all columns, however wide that gets.")
-def show(
-    what: str | None,
-    paths: tuple[str, ...],
-    by: str | None,
-    sort: str | None,
-    top: int | None,
-    as_csv: bool,
-    as_json: bool,
-    output: tuple[str, ...],
-    device: str | None,
-    rank: int | None,
-    steps: str | None,
-    no_color: bool,
-    verbose: bool,
-) -> None:
-    """Show one table of a trace: WHAT is kernels, ops, gemms, ...; without it the tables are listed.
+def complete_tables(incomplete: str) -> parameters.Completions:
+    """The tables."""
+    return parameters.match_start(((name, table.title) for name, table in TABLES.items()), incomplete)
 
-    PATH is a trace, a folder of traces, a capture folder, a glob, a URL, or - for standard input. Of several ranks the
+
+@parameters.command(
+    "perfdoctor show                                  # the tables there are",
+    "perfdoctor show kernels trace.json.gz",
+    "perfdoctor show kernels trace.json.gz --by shape --sort flops_per_s",
+    "perfdoctor show ops run/ --rank 3 --top 0 --csv > ops.csv",
+    "perfdoctor show gemms trace.json.gz -o gemms.csv -o gemms.md",
+)
+def show(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WHAT",
+            help="kernels, ops, gemms, ...; without it the tables are listed.",
+            autocompletion=complete_tables,
+        ),
+    ] = None,
+    *,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH",
+            help="A trace, a folder of traces, a capture folder, a glob, a URL, or - for standard input.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="KEY", help="Group the rows by name, shape, category, op, module or line."),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort", metavar="COLUMN", help="Sort by a column, as --csv and --json name it: count, mean_ns, ..."
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option("--top", min=0, metavar="N", help=f"Show N rows, 0 for all; the default is {_ROWS} for people."),
+    ] = None,
+    as_csv: Annotated[
+        bool, parameters.flag("--csv", help="Print CSV on standard output: all columns, all rows.")
+    ] = False,
+    as_json: Annotated[
+        bool, parameters.flag("--json", help="Print JSON on standard output: all columns, all rows.")
+    ] = False,
+    output: Annotated[
+        list[str],
+        parameters.repeated(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Also write .csv, .json, .md or .txt with all rows; may be given several times.",
+        ),
+    ],
+    device: parameters.Device = None,
+    rank: parameters.Rank = None,
+    steps: parameters.Steps = None,
+    no_color: parameters.NoColor = False,
+    verbose: Annotated[
+        bool, parameters.flag("-v", "--verbose", help="Print all columns, however wide that gets.")
+    ] = False,
+) -> None:
+    """Show one table of a trace.
+
+    Of several ranks the
     one with the longest step is shown, unless --rank names another. No rule is applied.
 
     Times are of a step, without the profiler where a capture timed such steps; window_ns in --csv and --json is what
@@ -78,6 +98,7 @@ def show(
     if what is None:
         _print_catalogue()
         return
+    paths = paths or []
     by = _check(what, by, paths)
     if as_csv and as_json:
         raise UsageError("--csv and --json exclude each other: standard output holds one of them")
@@ -111,7 +132,7 @@ def show(
     )
 
 
-def _check(what: str, by: str | None, paths: tuple[str, ...]) -> str:
+def _check(what: str, by: str | None, paths: list[str]) -> str:
     """What the table is grouped by.
 
     Raises:
@@ -131,4 +152,4 @@ def _print_catalogue(err: bool = False) -> None:
     """List the tables, a line each."""
     width = max(map(len, TABLES))
     for name, spec in TABLES.items():
-        click.echo(f"{name:<{width}}  {spec.title}; by {', '.join(spec.by)}", err=err)
+        typer.echo(f"{name:<{width}}  {spec.title}; by {', '.join(spec.by)}", err=err)

@@ -7,14 +7,13 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
 from perfdoctor.cli import parameters
-from perfdoctor.cli.program_target import ProgramCommand, typed_target
+from perfdoctor.cli.program_target import PASS_THROUGH, PROGRAM_HELP, ProgramCommand, typed_target
 from perfdoctor.cli.report_output import ReportOutput, check_outputs, print_analysis, save_outputs, shown_path
-from perfdoctor.cli.shell_values import complete_changes, complete_files
 from perfdoctor.cli.try_progress import open_try_progress
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
@@ -30,81 +29,77 @@ _DEFAULT_PAIRS = 6
 _MAX_PAIRS = 100
 
 
-@click.command(
-    "try",
+def complete_changes(incomplete: str) -> parameters.Completions:
+    """The changes, where those before the last comma stand already."""
+    return parameters.match_start(parameters.read_names("perfdoctor.changes"), incomplete)
+
+
+@parameters.command(
+    "perfdoctor try train.py --epochs 1",
+    "perfdoctor try --list",
+    "perfdoctor try --only workers,fused train.py",
+    "perfdoctor try --budget 30m --out trials train.py",
+    "perfdoctor try --resume trials train.py      # goes on where it stopped",
+    "perfdoctor try -- torchrun --nproc-per-node 2 train.py",
+    name="try",
     cls=ProgramCommand,
-    short_help="Try the advice on the program itself, and measure it.",
-    epilog=parameters.format_examples(
-        "perfdoctor try train.py --epochs 1",
-        "perfdoctor try --list",
-        "perfdoctor try --only workers,fused train.py",
-        "perfdoctor try --budget 30m --out trials train.py",
-        "perfdoctor try --resume trials train.py      # goes on where it stopped",
-        "perfdoctor try -- torchrun --nproc-per-node 2 train.py",
-    ),
-    # What follows the program belongs to the program.
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings=PASS_THROUGH,
 )
-@click.argument("target", nargs=-1, metavar="PROGRAM...", shell_complete=complete_files)
-@click.option("--list", "lists", is_flag=True, help="List what can be tried, and try nothing.")
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="CHANGE[=SETTING],...",
-    shell_complete=complete_changes,
-    help="Try these changes, such as workers,fused or workers=4, whatever the findings say.",
-)
-@click.option("--all", "try_all", is_flag=True, help="Try every change that applies, not only what a finding advises.")
-@click.option(
-    "--pairs", default=_DEFAULT_PAIRS, show_default=True, metavar="N", help="Compare at most N pairs of runs a change."
-)
-@click.option(
-    "--budget", default=_DEFAULT_BUDGET, show_default=True, metavar="TIME", help="Begin no run after 10m, 1h30m or 90s."
-)
-@click.option("--allow-numerics", is_flag=True, help="Combine changes that alter numerics (autocast, compile), too.")
-@click.option("--no-diagnose", is_flag=True, help="Do not record and analyse the program first.")
-@click.option("--skip", type=click.IntRange(0), metavar="N", help="Leave the first N steps of each run alone.")
-@click.option("--base", type=click.IntRange(1), metavar="N", help="Time N steps of each run.")
-@click.option("--timeout", metavar="TIME", help="End a run after this time; the default is five times the plain one.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Keep everything in FOLDER; the default is perfdoctor-try-SCRIPT-TIME.",
-)
-@click.option(
-    "--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on where the trials in FOLDER stopped."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
-@parameters.output
-@parameters.no_color
-@parameters.quiet
-@parameters.verbose
-@click.pass_context
 def try_(
-    ctx: click.Context,
-    target: tuple[str, ...],
-    lists: bool,
-    only: tuple[str, ...],
-    try_all: bool,
-    pairs: int,
-    budget: str,
-    allow_numerics: bool,
-    no_diagnose: bool,
-    skip: int | None,
-    base: int | None,
-    timeout: str | None,
-    out: Path | None,
-    resume: Path | None,
-    as_json: bool,
-    output: tuple[str, ...],
-    no_color: bool,
-    quiet: bool,
-    verbose: bool,
+    ctx: typer.Context,
+    target: Annotated[list[str] | None, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP)] = None,
+    *,
+    lists: Annotated[bool, parameters.flag("--list", help="List what can be tried, and try nothing.")] = False,
+    only: Annotated[
+        list[str],
+        parameters.repeated(
+            "--only",
+            metavar="CHANGE",
+            autocompletion=complete_changes,
+            help="Try these changes, such as workers,fused or workers=4, whatever the findings say.",
+        ),
+    ],
+    try_all: Annotated[
+        bool, parameters.flag("--all", help="Try every change that applies, not only what a finding advises.")
+    ] = False,
+    pairs: Annotated[
+        int, typer.Option("--pairs", metavar="N", help="Compare at most N pairs of runs a change.")
+    ] = _DEFAULT_PAIRS,
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="TIME", help="Begin no run after 10m, 1h30m or 90s.")
+    ] = _DEFAULT_BUDGET,
+    allow_numerics: Annotated[
+        bool, parameters.flag("--allow-numerics", help="Combine changes that alter numerics (autocast, compile), too.")
+    ] = False,
+    no_diagnose: Annotated[
+        bool, parameters.flag("--no-diagnose", help="Do not record and analyse the program first.")
+    ] = False,
+    skip: Annotated[
+        int | None, typer.Option("--skip", min=0, metavar="N", help="Leave the first N steps of each run alone.")
+    ] = None,
+    base: Annotated[int | None, typer.Option("--base", min=1, metavar="N", help="Time N steps of each run.")] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout", metavar="TIME", help="End a run after this time; the default is five times the plain one."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Keep everything in FOLDER; the default is perfdoctor-try-SCRIPT-TIME."
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on where the trials in FOLDER stopped.")
+    ] = None,
+    as_json: Annotated[bool, parameters.flag("--json", help="Print the whole report as JSON.")] = False,
+    output: parameters.Output,
+    no_color: parameters.NoColor = False,
+    quiet: parameters.Quiet = False,
+    verbose: parameters.Verbose = False,
 ) -> int:
     """Run a program again and again, each time with one change from outside, and measure what the change is worth.
-
-    PROGRAM is a script, a module after -m, or any command after --, with its arguments, as in `perfdoctor run`.
 
     The program is recorded once to see what its findings advise. Then the plain program and each change take turns,
     and each run is ended after some steps. What makes the step shorter is applied together at the end. No file of the
@@ -138,7 +133,7 @@ def try_(
         raise UsageError("--resume goes on in its own folder: leave --out away.")
     report, folder, interrupted = run_trials(command, settings, out, resume, quiet=quiet)
     print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
-    save_outputs(report, ReportOutput(files=output, verbosity=verbosity))
+    save_outputs(report, ReportOutput(files=tuple(output), verbosity=verbosity))
     if not quiet:
         hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if interrupted else ""
         sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")

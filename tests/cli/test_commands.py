@@ -25,7 +25,7 @@ def test_help_lists_every_command(perfdoctor, argv):
     ended = perfdoctor(*argv)
     assert ended.code == 0
     for command in ("run", "analyze", "compare", "export", "rules", "explain", "check"):
-        assert f"\n  {command} " in ended.out
+        assert f"\n│ {command} " in ended.out
     assert max(map(len, ended.out.splitlines())) <= 80
 
 

@@ -14,19 +14,18 @@ import pytest
 from perfdoctor.cli.main import COMMANDS
 from perfdoctor.trials.load_changes import load_changes
 
-# The completion function is called as bash calls it; compopt works only while a line is edited.
+# The completion function is called as bash calls it, which looks for files where that answers nothing (-o default).
 BASH = """
 source <(perfdoctor completion bash)
-compopt() { [ "$2" = default ] && COMPREPLY+=("files"); }
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 _perfdoctor_completion perfdoctor
+if [[ ${#COMPREPLY[@]} = 0 && $(complete -p perfdoctor) = *" -o default "* ]]; then COMPREPLY=("files"); fi
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 ZSH = """
 compdef() { }
-_path_files() { print files }
-compadd() { print -l -- $completions }
-_describe() { print -l -- ${completions_with_descriptions%%:*} }
+_files() { print files }
+_arguments() { grep -oE '[( ]"[^"]+"' <<< "$1" | tr -d '( "' }
 source <(perfdoctor completion zsh)
 words=("$@") CURRENT=$#
 _perfdoctor_completion
@@ -38,7 +37,7 @@ complete -C (string join ' ' -- $argv)
 CASES = [
     (["exp"], {"export", "explain"}),
     (["dem"], {"demo"}),
-    (["explain", "pd10"], {f"PD10{number}" for number in range(1, 10)}),
+    (["explain", "pd10"], {f"pd10{number}" for number in range(1, 10)}),
     (["analyze", "--select", "PD20"], {f"PD20{number}" for number in range(1, 9)}),
     (["analyze", "--ignore", "PD4"], {"PD4", *(f"PD4{number:02}" for number in range(1, 12))}),
     (["analyze", "trace.json", "--fail-on", ""], {"info", "low", "medium", "high"}),
@@ -91,6 +90,10 @@ def test_paths_are_left_to_the_shell(words: list[str], tmp_path: Path) -> None:
     assert complete("bash", words, tmp_path) == {"files"}
 
 
+def test_zsh_finds_the_function_in_a_file_of_its_path(perfdoctor) -> None:
+    assert perfdoctor("completion", "zsh").out.startswith("#compdef perfdoctor\n")
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_find_the_file(shell: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").touch()
@@ -100,13 +103,13 @@ def test_other_shells_find_the_file(shell: str, tmp_path: Path) -> None:
 
 def test_a_rule_behind_a_comma_keeps_those_before_it(tmp_path: Path) -> None:
     assert complete("bash", ["analyze", "--select", "PD4,pd20"], tmp_path) == {
-        f"PD4,PD20{number}" for number in range(1, 9)
+        f"PD4,pd20{number}" for number in range(1, 9)
     }
 
 
 @pytest.mark.parametrize("words", [["frobnicate", "x"], ["explain", "XX"]])
 def test_what_nobody_knows_is_no_error_in_the_middle_of_a_line(words: list[str], tmp_path: Path) -> None:
-    assert complete("bash", words, tmp_path) <= set(COMMANDS)
+    assert complete("bash", words, tmp_path) <= {*COMMANDS, "files"}
 
 
 def test_every_change_is_offered(tmp_path: Path) -> None:
@@ -120,7 +123,7 @@ def test_completing_loads_nothing_heavy(line: str) -> None:
         "sys.stderr.write(' '.join(sys.modules))"
     )
     environment = os.environ | {
-        "_PERFDOCTOR_COMPLETE": "bash_complete",
+        "_PERFDOCTOR_COMPLETE": "complete_bash",
         "COMP_WORDS": line,
         "COMP_CWORD": str(line.count(" ")),
     }

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import click
 import pytest
-from command_lines import find_command, parse_line, typed_words
+from command_lines import USAGE_ERROR, parse_line, typed_words
+from typer.core import TyperCommand, TyperGroup
 
-from perfdoctor.cli.main import COMMANDS, cli
+from perfdoctor.cli.main import COMMANDS, cli, load_command
 
 WIDTH = 80
 
 
-def examples_of(command: click.Command) -> list[str]:
+def examples_of(command: TyperCommand | TyperGroup) -> list[str]:
     """The lines below "Examples:" in the epilog."""
     lines = (command.epilog or "").split("\n")
-    assert lines[:2] == ["\b", "Examples:"], f"{command.name} has no epilog of parameters.format_examples"
+    assert lines[:2] == ["", "Examples:"], f"{command.name} has no epilog of parameters.format_examples"
     return [line.strip() for line in lines[2:]]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_example_is_one_that_the_parser_takes(name: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = examples_of(find_command(name))
+    lines = examples_of(load_command(name))
     assert lines
     assert [parse_line(line) for line in lines] == [name] * len(lines)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_stand_in_the_help_as_they_are_written(perfdoctor, name: str) -> None:
-    printed = perfdoctor(name, "--help").out.splitlines()
-    assert [line.strip() for line in printed[printed.index("  Examples:") + 1 :]] == examples_of(find_command(name))
+    printed = [line.rstrip() for line in perfdoctor(name, "--help").out.rstrip().splitlines()]
+    assert [line.strip() for line in printed[printed.index(" Examples:") + 1 :]] == examples_of(load_command(name))
     assert max(map(len, printed)) <= WIDTH
 
 
@@ -51,5 +51,5 @@ def test_what_the_shell_takes_is_no_argument(line: str, words: list[str]) -> Non
 
 
 def test_an_example_that_cannot_be_typed_would_be_noticed() -> None:
-    with pytest.raises(click.UsageError, match="No such option"):
+    with pytest.raises(USAGE_ERROR, match="No such option"):
         parse_line("perfdoctor analyze trace.json --fial-on high")

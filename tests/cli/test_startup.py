@@ -9,7 +9,8 @@ import pytest
 
 from perfdoctor.cli.main import COMMANDS, module_of
 
-HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas", "pydantic")
+# Typer from 0.29 on reads the values of options with pydantic, which the SDK of mcp and others bring too.
+HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas", "mcp")
 
 
 def loaded(code: str) -> set[str]:
@@ -21,11 +22,12 @@ def loaded(code: str) -> set[str]:
 
 def test_help_loads_nothing_heavy():
     modules = loaded("from perfdoctor.cli.main import main; assert main(['--help']) == 0")
-    assert not modules & {*HEAVY, "numpy", "orjson", "rich", "importlib.metadata"}
+    commands = {f"perfdoctor.cli.{module_of(name)}" for name in COMMANDS}
+    assert not modules & {*HEAVY, *commands, "numpy", "orjson", "pydantic", "importlib.metadata"}
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    assert not loaded("import perfdoctor") & {*HEAVY, "numpy", "click", "rich"}
+    assert not loaded("import perfdoctor") & {*HEAVY, "numpy", "typer", "pydantic", "rich"}
 
 
 @pytest.mark.parametrize(
@@ -43,9 +45,8 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
 
 def test_a_command_brings_no_other_command_along():
     commands = {f"perfdoctor.cli.{module_of(name)}" for name in COMMANDS}
-    run = "from perfdoctor.cli.main import main; assert main([{!r}]) == 0"
-    assert loaded(run.format("rules")) & commands == {"perfdoctor.cli.rules"}
-    assert loaded(run.format("--help")) >= commands
+    run = "from perfdoctor.cli.main import main; assert main(['rules']) == 0"
+    assert loaded(run) & commands == {"perfdoctor.cli.rules"}
 
 
 @pytest.mark.parametrize("command", ["'rules'", "'explain', 'PD101'"])

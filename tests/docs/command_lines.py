@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
-import click
+import typer
 
-from perfdoctor.cli.main import cli
+from perfdoctor.cli.main import cli, load_command
 
 SHELL_OPERATORS = (">", ">>", "<", "|", "&&")
+# What the parser raises: the base of what Typer makes public.
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 _ASSIGNMENT = re.compile(r"\w+=\S*")
 
 
@@ -25,15 +28,9 @@ def parse_line(line: str) -> str:
     """The command that a line calls, once the parser has taken its arguments; nothing is run.
 
     Raises:
-        click.UsageError: The parser does not take them.
+        USAGE_ERROR: The parser does not take them.
     """
     program, name, *arguments = typed_words(line)
     assert program == "perfdoctor", line
-    find_command(name).make_context(name, arguments, parent=click.Context(cli))
+    load_command(name).make_context(name, arguments, parent=typer.Context(cli))
     return name
-
-
-def find_command(name: str) -> click.Command:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    return command

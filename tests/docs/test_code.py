@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import pytest
-from command_lines import parse_line
+from command_lines import USAGE_ERROR, parse_line
 
 from perfdoctor.cli.main import main
 
@@ -105,7 +104,7 @@ def test_commands_that_a_page_writes_down_can_be_typed(page: str) -> None:
     for line in LINES[page]:
         try:
             parse_line(line)
-        except click.UsageError as error:
+        except USAGE_ERROR as error:
             pytest.fail(f"{page} has the line {line!r}: {error.format_message()}")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import perfdoctor
 import perfdoctor.rules
-from perfdoctor.cli.main import COMMANDS
+from perfdoctor.cli.main import COMMANDS, load_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = dict(make_site.make_pages())
@@ -54,7 +54,7 @@ def test_the_families_hold_every_rule_once() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_a_page_with_its_options_and_examples(name: str) -> None:
     page = PAGES[f"commands/{name}.md"]
-    command = make_command_pages.find_command(name)
+    command = load_command(name)
     for parameter in command.params:
         assert all(f"{option}" in page for option in parameter.opts if option.startswith("-"))
     lines = (command.epilog or "").split("\n")[2:]

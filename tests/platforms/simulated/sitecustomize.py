@@ -21,7 +21,7 @@ from typing import Any
 PLATFORM_VARIABLE = "PERFDOCTOR_SIMULATED_PLATFORM"
 KEPT = (
     *("asyncio", "ctypes.util", "multiprocessing.util", "platform", "shutil", "socket", "subprocess", "tempfile"),
-    *("urllib.request", "uuid", "webbrowser", "click", "fsspec.core", "isal", "jinja2", "numpy", "orjson"),
+    *("urllib.request", "uuid", "webbrowser", "typer", "pydantic", "fsspec.core", "isal", "jinja2", "numpy", "orjson"),
     *("platformdirs", "rich.console", "rich.progress"),
     "perfdoctor.trace.scanner.core_sources",  # the file name of the C library, which is Linux's
 )
