@@ -28,9 +28,7 @@ from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_aft
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
 from perfdoctor.report.report import TABLES, UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary
-from perfdoctor.report.slice_facts import SliceFacts
-from perfdoctor.report.unexplained import find_unexplained
-from perfdoctor.report.unexplained_in_fleet import find_unexplained_in_fleet
+from perfdoctor.report.unexplained import find_unexplained_in_fleet
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
@@ -38,6 +36,7 @@ from perfdoctor.savings.ledger import Ledger
 from perfdoctor.tables.report_tables import ReportTables, report_tables
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.unexplained.find_unexplained import find_unexplained
 
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
 _DEFAULTS = AnalysisOptions()
@@ -115,7 +114,7 @@ def summarize_rank(
         outcomes=tuple(outcomes),
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
-        unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
+        unexplained=find_unexplained(rank, (finding.claim.intervals for finding in findings)),
         tables=report_tables(rank, options.tables),
         breakdown=rank.breakdown if options.breakdown else None,
         charts=charts_of(rank, findings) if options.charts else None,
@@ -346,29 +345,6 @@ def _program_name(fleet: Fleet) -> str | None:
     """The name of the script, as captured on the first rank."""
     script = (fleet.summaries[0].facts or {}).get("script") if fleet.summaries else None
     return script if isinstance(script, str) else None
-
-
-def _facts_of_slices(rank: Rank) -> SliceFacts:
-    return SliceFacts(
-        rank=rank.rank,
-        trace=rank.trace,
-        steps=rank.steps,
-        window=rank.window,
-        parts=rank.account.parts,
-        device_kind=rank.device_kind,
-        available_data=rank.available_data,
-        classes=rank.kernel_classes,
-        bounds=rank.bounds,
-        hardware=rank.hardware,
-        gaps=rank.gaps,
-        missing_kernels=rank.missing_kernels,
-        is_subsampled=rank.is_subsampled,
-        loader_waits=rank.loader_waits,
-        locations=rank.locations,
-        collectives=rank.collectives,
-        captured=rank.facts,
-        profiler_factor=rank.profiler_factor,
-    )
 
 
 def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_ns: Mapping[int | None, int]) -> Limit:

@@ -1,78 +1,112 @@
-"""Accounts for every large slice: those of a rank's account that no finding claims, each with what is known of it."""
+"""What no finding claims on any rank of a fleet, after the findings that compare ranks."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from typing import NamedTuple
 
-from perfdoctor.report.explain_gpu_time import (
-    explain_communication,
-    explain_copies,
-    explain_kernels,
-    explain_latency,
-    find_time_below_roof,
-)
-from perfdoctor.report.explain_idle_time import (
-    explain_allocator,
-    explain_dataloader,
-    explain_idle_communication,
-    explain_launch,
-    explain_sync,
-    explain_unexplained,
-)
+from perfdoctor.analysis.communication.stragglers import LateRank
+from perfdoctor.report.finding import Finding
 from perfdoctor.report.merge_findings import format_ranges
+from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.report import UnexplainedSlice
-from perfdoctor.report.slice_facts import SliceFacts
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
 MIN_SHARE = 0.05
 """Slices from this share of the window on are explained: less would not change what to do first."""
-
-_EXPLANATIONS: Mapping[str, Callable[[SliceFacts, Intervals], str]] = MappingProxyType(
-    {
-        "compute": explain_kernels,
-        "bandwidth": explain_kernels,
-        "memcpy": explain_copies,
-        "communication": explain_communication,
-        "latency": explain_latency,
-        "idle_dataloader": explain_dataloader,
-        "idle_sync": explain_sync,
-        "idle_launch": explain_launch,
-        "idle_communication": explain_idle_communication,
-        "idle_allocator": explain_allocator,
-        "idle_unexplained": explain_unexplained,
-    }
-)
+_DETAIL = "communication"
 
 
-def find_unexplained(facts: SliceFacts, claimed: Iterable[Intervals]) -> tuple[UnexplainedSlice, ...]:
-    """The slices of a rank's account over MIN_SHARE of the window that no finding claims, the largest first.
+class _Bounded(NamedTuple):
+    """A rank whose slice of communication stays, but nobody knows yet how large.
 
-    Compute and memory time counts only as far as its kernels are not known to be near their roof: what is near needs no
-    excuse.
-
-    Args:
-        facts: The facts of the rank.
-        claimed: The time that its findings claim, a set of intervals each.
+    Attributes:
+        summary: The rank.
+        most, least: Its slices if it waits as little, and as much, as it can.
     """
-    window_ns = facts.window_ns
-    taken = iv.union_of(claimed)
-    slices = []
-    for detail, explain in _EXPLANATIONS.items():
-        part = facts.parts.get(detail, iv.EMPTY)
-        if iv.total(part) <= MIN_SHARE * window_ns:
-            continue
-        left = iv.subtract(part, taken)
-        if detail in ("compute", "bandwidth") and iv.total(left) > MIN_SHARE * window_ns:
-            left = find_time_below_roof(facts, left)
-        left_ns = iv.total(left)
-        if left_ns > MIN_SHARE * window_ns:
-            sentence = explain(facts, left)
-            slices.append(UnexplainedSlice(facts.rank, detail, left_ns, left_ns / window_ns, sentence))
-    return tuple(sorted(slices, key=lambda each: (-each.ns, each.detail)))
+
+    summary: RankSummary
+    upper: tuple[UnexplainedSlice, ...]
+    lower: tuple[UnexplainedSlice, ...]
+
+
+def find_unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[UnexplainedSlice, ...]:
+    """What no finding claims on any rank, after the findings that compare ranks: they claim exposed communication.
+
+    Where such a finding claims the wait of one rank for a late one, the waits of all ranks are explained.
+    """
+    claims: dict[int | None, list[Intervals]] = defaultdict(list)
+    for finding in findings:
+        if len(finding.claim.intervals):
+            claims[finding.claim.rank].append(finding.claim.intervals)
+    claimed = {rank: iv.union_of(each) for rank, each in claims.items()}
+    late = fleet.late_rank
+    if late is None or not _are_waits_claimed(late, claimed):
+        return merge_slices(each for summary in fleet.summaries for each in _reduce(summary, claimed))
+    slices: list[UnexplainedSlice] = []
+    bounded: list[_Bounded] = []
+    for summary in fleet.summaries:
+        between = _bound(summary, late)
+        if between is None:
+            slices += _reduce(summary, claimed, late)
+        elif between.upper == between.lower:
+            slices += between.upper
+        else:
+            bounded.append(between)
+    return merge_slices([*slices, *_resolve_largest(bounded, claimed, late)])
+
+
+def _are_waits_claimed(late: LateRank, claimed: Mapping[int | None, Intervals]) -> bool:
+    return any(
+        table.rank in claimed and len(iv.intersect(claimed[table.rank], late.any_wait_time_of(table)))
+        for table in late.matched.tables
+    )
+
+
+def _reduce(
+    summary: RankSummary, claimed: Mapping[int | None, Intervals], late: LateRank | None = None
+) -> tuple[UnexplainedSlice, ...]:
+    """The slices of a rank without what is claimed, and without its waits for `late` and others, if it is given."""
+    table = summary.collectives
+    if not summary.unexplained or table is None:
+        return summary.unexplained
+    time = claimed.get(summary.rank, iv.EMPTY)
+    if late is not None:
+        time = iv.union_of((time, late.any_wait_time_of(table)))
+    return reduce_slice(summary.unexplained, _DETAIL, iv.total(iv.intersect(time, table.exposed)))
+
+
+def _bound(summary: RankSummary, late: LateRank) -> _Bounded | None:
+    """The slices of a rank between bounds of its waits; None where the bounds do not tell which of them stay."""
+    table = summary.collectives
+    if table is None:
+        return _Bounded(summary, summary.unexplained, summary.unexplained)
+    upper = reduce_slice(summary.unexplained, _DETAIL, late.min_wait_ns_of(table))
+    lower = reduce_slice(summary.unexplained, _DETAIL, iv.total(table.exposed))
+    return _Bounded(summary, upper, lower) if len(upper) == len(lower) else None
+
+
+def _resolve_largest(
+    bounded: Sequence[_Bounded], claimed: Mapping[int | None, Intervals], late: LateRank
+) -> list[UnexplainedSlice]:
+    """The slices of the ranks, exact for all that may have the largest one: of the others only the rank is said.
+
+    The waits of a rank are slow to compute, and thousands of ranks have much the same.
+    """
+    largest = 0.0
+    slices: list[UnexplainedSlice] = []
+    for each in sorted(bounded, key=lambda each: -_share(each.upper)):
+        exact = _reduce(each.summary, claimed, late) if _share(each.upper) >= largest else each.lower
+        largest = max(largest, _share(exact))
+        slices += exact
+    return slices
+
+
+def _share(slices: Sequence[UnexplainedSlice]) -> float:
+    return next((each.share for each in slices if each.detail == _DETAIL), 0.0)
 
 
 def reduce_slice(slices: Iterable[UnexplainedSlice], detail: str, by_ns: int) -> tuple[UnexplainedSlice, ...]:

@@ -14,7 +14,6 @@ from real_traces import read_once
 
 from perfdoctor.pipeline import run_rule, summarize_rank
 from perfdoctor.rank import Rank
-from perfdoctor.report.explain_gpu_time import NEAR_ROOF_SHARE
 from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.report.unexplained import MIN_SHARE
 from perfdoctor.rules import registry
@@ -22,6 +21,7 @@ from perfdoctor.rules.analyzer import FleetAnalyzer, Run
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.split_ranks import split_ranks
+from perfdoctor.unexplained.explain_gpu_time import NEAR_ROOF_SHARE
 
 pytestmark = pytest.mark.corpus
 

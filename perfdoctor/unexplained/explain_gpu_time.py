@@ -7,7 +7,7 @@ import numpy as np
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
-from perfdoctor.report.slice_facts import Rows, SliceFacts
+from perfdoctor.rank import Rank
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
@@ -15,6 +15,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMSET
 from perfdoctor.trace.tables.nesting import own_durations
 from perfdoctor.trace.tables.quantiles import quantiles
+from perfdoctor.unexplained.name_work import Rows, count_events, find_items_in, name_launchers, name_ops
 from perfdoctor.units import format_bytes, format_count, format_rate, format_time
 
 NEAR_ROOF_SHARE = 0.4
@@ -31,111 +32,112 @@ _WORDS_OF_MEMORY = {
 }
 
 
-def find_time_below_roof(facts: SliceFacts, time: Intervals) -> Intervals:
+def find_time_below_roof(rank: Rank, time: Intervals) -> Intervals:
     """The part of compute or bandwidth time whose kernels are not known to be near their roof."""
-    if facts.device_kind == "cpu":
+    if rank.device_kind == "cpu":
         return time
-    gpu, doubtful = facts.trace.gpu, _match_doubtful(facts)
+    gpu, doubtful = rank.trace.gpu, _match_doubtful(rank)
     return iv.intersect(iv.union(gpu.start_ns[doubtful], gpu.end_ns[doubtful]), time)
 
 
-def _match_computing(facts: SliceFacts) -> BoolArray:
+def _match_computing(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a kernel and no collective."""
-    return facts.classes.match_rows(lambda kernel: kernel.category != "communication")
+    return rank.kernel_classes.match_rows(lambda kernel: kernel.category != "communication")
 
 
-def _match_doubtful(facts: SliceFacts) -> BoolArray:
+def _match_doubtful(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a kernel that is not known to be near its roof.
 
     A helper, such as the transform of a convolution, counts as the kernel of its op whose work is known.
     """
-    op, efficiency = facts.trace.gpu.op, facts.bounds.efficiency
+    op, efficiency = rank.trace.gpu.op, rank.bounds.efficiency
     with np.errstate(invalid="ignore"):
         near: BoolArray = efficiency >= NEAR_ROOF_SHARE
-    near_op = np.zeros(len(facts.trace.ops) + 1, bool)  # the last entry is for items without an op
+    near_op = np.zeros(len(rank.trace.ops) + 1, bool)  # the last entry is for items without an op
     near_op[op[near]] = True
     near_op[-1] = False
     near |= np.isnan(efficiency) & near_op[op]
-    doubtful: BoolArray = _match_computing(facts) & (facts.bounds.kind != LATENCY) & ~near
+    doubtful: BoolArray = _match_computing(rank) & (rank.bounds.kind != LATENCY) & ~near
     return doubtful
 
 
-def explain_kernels(facts: SliceFacts, time: Intervals) -> str:
+def explain_kernels(rank: Rank, time: Intervals) -> str:
     """What is known of compute or bandwidth time that is not known to be near its roof."""
-    if facts.device_kind == "cpu":
-        return _explain_cpu_ops(facts, time, "op")
-    rows = facts.items_in(time, _match_doubtful(facts))
+    if rank.device_kind == "cpu":
+        return _explain_cpu_ops(rank, time, "op")
+    rows = find_items_in(rank, time, _match_doubtful(rank))
     if not len(rows):
         return "Each of its kernels ran beside others for most of its time."
-    efficiency = facts.bounds.efficiency[rows]
+    efficiency = rank.bounds.efficiency[rows]
     known = ~np.isnan(efficiency)
     sentences = []
     if not known.all():
-        sentences.append(_describe_unjudged(facts, rows[~known]))
+        sentences.append(_describe_unjudged(rank, rows[~known]))
     if known.any():
         (median,) = quantiles(efficiency[known], (0.5,))
         sentences.append(
-            f"{facts.count(int(known.sum()), 'kernel')} at {median:.0%} of their roof in the "
-            f"median, most of the time in {facts.launched_by(rows[known])}."
+            f"{count_events(rank, int(known.sum()), 'kernel')} at {median:.0%} of their roof in the "
+            f"median, most of the time in {name_launchers(rank, rows[known])}."
         )
     return " ".join(sentences)
 
 
-def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
+def _describe_unjudged(rank: Rank, rows: Rows) -> str:
     """Kernels whose roof is unknown, and why it is."""
-    unlinked = facts.trace.gpu.op[rows] < 0
-    if facts.hardware.device is None:
-        is_named = facts.hardware.source != "kernels" and facts.hardware.label
-        why = f"the peaks of {facts.hardware.label if is_named else 'this GPU'} are not known (--device names another)"
-    elif "shapes" not in facts.available_data:
+    unlinked = rank.trace.gpu.op[rows] < 0
+    if rank.hardware.device is None:
+        is_named = rank.hardware.source != "kernels" and rank.hardware.label
+        why = f"the peaks of {rank.hardware.label if is_named else 'this GPU'} are not known (--device names another)"
+    elif "shapes" not in rank.available_data:
         why = "no shapes of inputs were recorded: record with record_shapes=True"
     elif unlinked.mean() > 0.5:
         why = "most of them are joined to no op, so the shapes of their inputs are not known"
     else:
         why = "their work does not follow from the recorded inputs of their ops"
     return (
-        f"{facts.count(len(rows), 'kernel')}, most of the time in {facts.launched_by(rows)}: how near this is to the "
-        f"limit cannot be judged, because {why}."
+        f"{count_events(rank, len(rows), 'kernel')}, most of the time in {name_launchers(rank, rows)}: how near this "
+        f"is to the limit cannot be judged, because {why}."
     )
 
 
-def _explain_cpu_ops(facts: SliceFacts, time: Intervals, noun: str) -> str:
-    ops = facts.trace.ops
+def _explain_cpu_ops(rank: Rank, time: Intervals, noun: str) -> str:
+    ops = rank.trace.ops
     own_ns = own_durations(ops.parent, iv.overlap(ops.start_ns, ops.end_ns, time))
     rows = np.flatnonzero(own_ns > 0)
-    names = facts.ops_named(rows, own_ns[rows], 3)
+    names = name_ops(rank, rows, own_ns[rows], 3)
     return (
-        f"{facts.count(len(rows), noun)} on the CPU, most of the time in {names}; the peaks of a CPU are not known, so "
-        "how near this is to the limit cannot be judged."
+        f"{count_events(rank, len(rows), noun)} on the CPU, most of the time in {names}; the peaks of a CPU are not "
+        "known, so how near this is to the limit cannot be judged."
     )
 
 
-def explain_latency(facts: SliceFacts, time: Intervals) -> str:
+def explain_latency(rank: Rank, time: Intervals) -> str:
     """What is known of kernels that reach neither roof, or are too short to."""
-    if facts.device_kind == "cpu":
-        return _explain_cpu_ops(facts, time, "short op")
-    gpu = facts.trace.gpu
-    rows = facts.items_in(time, _match_computing(facts))
+    if rank.device_kind == "cpu":
+        return _explain_cpu_ops(rank, time, "short op")
+    gpu = rank.trace.gpu
+    rows = find_items_in(rank, time, _match_computing(rank))
     if not len(rows):
         return "Each of its kernels ran beside others for most of its time."
-    said = [f"{facts.count(len(rows), 'kernel')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"]
-    if _match_graph_launches(facts)[rows].mean() > 0.5:
+    median = format_time(float(np.median(gpu.dur_ns[rows])))
+    said = [f"{count_events(rank, len(rows), 'kernel')}, {median} each in the median"]
+    if _match_graph_launches(rank)[rows].mean() > 0.5:
         said.append("launched by graphs")
-    said += [text for text in (_describe_grids(facts, rows), _describe_roof_share(facts, rows)) if text]
-    return f"{', '.join(said)}; most of the time in {facts.launched_by(rows, 3)}."
+    said += [text for text in (_describe_grids(rank, rows), _describe_roof_share(rank, rows)) if text]
+    return f"{', '.join(said)}; most of the time in {name_launchers(rank, rows, 3)}."
 
 
-def _match_graph_launches(facts: SliceFacts) -> BoolArray:
+def _match_graph_launches(rank: Rank) -> BoolArray:
     """For each GPU item whether a graph launched it."""
-    gpu, calls = facts.trace.gpu, facts.trace.calls
-    launches_graph = np.append(facts.trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL), False)
+    gpu, calls = rank.trace.gpu, rank.trace.calls
+    launches_graph = np.append(rank.trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL), False)
     result: BoolArray = launches_graph[gpu.call]
     return result
 
 
-def _describe_grids(facts: SliceFacts, rows: Rows) -> str:
+def _describe_grids(rank: Rank, rows: Rows) -> str:
     """How much of the GPU their thread blocks fill; an empty text where that was not recorded."""
-    blocks, processors = facts.trace.gpu.blocks[rows], facts.hardware.sm_count
+    blocks, processors = rank.trace.gpu.blocks[rows], rank.hardware.sm_count
     blocks = blocks[blocks > 0]
     if processors is None or not len(blocks):
         return ""
@@ -145,63 +147,63 @@ def _describe_grids(facts: SliceFacts, rows: Rows) -> str:
     return f"{small:.0%} of them with fewer blocks than the GPU's {processors} multiprocessors" if small >= 0.05 else ""
 
 
-def _describe_roof_share(facts: SliceFacts, rows: Rows) -> str:
+def _describe_roof_share(rank: Rank, rows: Rows) -> str:
     """Which share of their roof they reach on the whole, where it is known for most of their time."""
-    share, dur_ns = facts.bounds.roof_share[rows], facts.trace.gpu.dur_ns[rows]
+    share, dur_ns = rank.bounds.roof_share[rows], rank.trace.gpu.dur_ns[rows]
     known = ~np.isnan(share)
     if 2 * dur_ns[known].sum() <= dur_ns.sum():
         return ""
     return f"at {(share[known] * dur_ns[known]).sum() / max(dur_ns[known].sum(), 1):.0%} of their roof on the whole"
 
 
-def explain_communication(facts: SliceFacts, time: Intervals) -> str:
+def explain_communication(rank: Rank, time: Intervals) -> str:
     """Which collectives take the time, how many and how large."""
-    totals = sorted((each for each in facts.collectives.totals if each.exposed_ns), key=lambda each: -each.exposed_ns)
+    totals = sorted((each for each in rank.collectives.totals if each.exposed_ns), key=lambda each: -each.exposed_ns)
     if not totals:
         return f"{format_count(len(time), 'stretch', 'stretches')} of collectives with nothing computed beside them."
-    named = "; ".join(_describe_collectives(facts, each) for each in totals[:_MAX_NAMED])
+    named = "; ".join(_describe_collectives(rank, each) for each in totals[:_MAX_NAMED])
     others = len(totals) - _MAX_NAMED
     more = f"; and {format_count(others, 'other kind')}" if others > 0 else ""
     return f"{named}{more}. Nothing computes meanwhile."
 
 
-def _describe_collectives(facts: SliceFacts, total: CollectiveTotal) -> str:
+def _describe_collectives(rank: Rank, total: CollectiveTotal) -> str:
     size = "of unrecorded size" if total.bytes is None else f"of {format_bytes(total.bytes / max(total.count, 1))}"
     group = "" if total.group is None else f" in group {total.group}"
     ranks = "" if total.group_size is None else f" of {total.group_size} ranks"
-    exposed = total.exposed_ns / max(facts.steps.count, 1)
-    each = " a step" if facts.steps.count else ""
+    exposed = total.exposed_ns / max(rank.steps.count, 1)
+    each = " a step" if rank.steps.count else ""
     rate = "" if total.bus_bytes_per_s is None else f" at {format_rate(total.bus_bytes_per_s)} of bus bandwidth"
     return (
-        f"{facts.count(total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}{rate}, "
+        f"{count_events(rank, total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}{rate}, "
         f"{format_time(exposed)}{each} of their time exposed"
     )
 
 
-def explain_copies(facts: SliceFacts, time: Intervals) -> str:
+def explain_copies(rank: Rank, time: Intervals) -> str:
     """Which copies take the time: direction, memory, rate, stream, how many, and which ops make them."""
-    gpu = facts.trace.gpu
-    part = facts.parts["memcpy"]
+    gpu = rank.trace.gpu
+    part = rank.account.parts["memcpy"]
     # Copies whose exposed time a finding claims are none of these; copies that kernels hide are.
     claimed_ns = iv.overlap(gpu.start_ns, gpu.end_ns, iv.subtract(part, time))
     unclaimed = claimed_ns <= iv.overlap(gpu.start_ns, gpu.end_ns, time)
-    groups = group_copies(facts.classes, facts.steps, unclaimed & iv.contains(facts.window, gpu.start_ns), time)
-    said = [describe_copies(facts, each) for each in groups[:_MAX_NAMED]]
+    groups = group_copies(rank.kernel_classes, rank.steps, unclaimed & iv.contains(rank.window, gpu.start_ns), time)
+    said = [describe_copies(rank, each) for each in groups[:_MAX_NAMED]]
     sets = np.flatnonzero(gpu.kind == MEMSET)
     sets = sets[iv.overlap(gpu.start_ns[sets], gpu.end_ns[sets], time) > 0]
     set_ns = iv.total(iv.intersect(iv.union(gpu.start_ns[sets], gpu.end_ns[sets]), time))
     if len(sets) and (not groups or 4 * set_ns > groups[0].exposed_ns):
         said.append(
-            f"{facts.count(len(sets), 'memset')}, {format_time(float(np.median(gpu.dur_ns[sets])))} each in the "
-            f"median, from {facts.launched_by(sets)}"
+            f"{count_events(rank, len(sets), 'memset')}, {format_time(float(np.median(gpu.dur_ns[sets])))} each in the "
+            f"median, from {name_launchers(rank, sets)}"
         )
     return f"{'; '.join(said)}."
 
 
-def describe_copies(facts: SliceFacts, group: CopyGroup) -> str:
+def describe_copies(rank: Rank, group: CopyGroup) -> str:
     """One group of copies, as a clause."""
-    gpu = facts.trace.gpu
-    limit = copy_limit_bytes_per_s(group.direction, facts.captured, facts.hardware.device)
+    gpu = rank.trace.gpu
+    limit = copy_limit_bytes_per_s(group.direction, rank.facts, rank.hardware.device)
     stream = (
         "on the stream of the kernels, so nothing computes meanwhile"
         if group.on_kernel_stream_share > 0.5
@@ -211,8 +213,8 @@ def describe_copies(facts: SliceFacts, group: CopyGroup) -> str:
         stream = "and the GPU runs no kernel at all"
     size = "" if group.bytes is None else f" of {format_bytes(group.bytes / len(group))} in the mean"
     again = ", the same sizes again and again" if group.repeats else ""
-    ops = f", from {facts.launched_by(group.rows)}" if (gpu.op[group.rows] >= 0).any() else ""
-    copies = facts.count(len(group), "copy", "copies")
+    ops = f", from {name_launchers(rank, group.rows)}" if (gpu.op[group.rows] >= 0).any() else ""
+    copies = count_events(rank, len(group), "copy", "copies")
     return f"{copies} {describe_way(group)}{size}{again}, {describe_rate(group, limit)}, {stream}{ops}"
 
 
