@@ -282,7 +282,7 @@ def _check_finding(finding: Finding, data: Run | Fleet) -> Finding:
     Raises:
         TypeError, ValueError: The finding is none, or does not fit.
     """
-    if type(finding) is not Finding:  # a subclass could skip the checks
+    if not isinstance(finding, Finding):
         raise TypeError(f"it yields a {type(finding).__name__} instead of a Finding")
     if finding.scope is not None:
         return finding

@@ -237,8 +237,9 @@ def finding_of_failure(rule: str, name: str, error: Exception, rank: int | None 
 
 
 def _require_type(name: str, value: object, *kinds: type | None) -> None:
-    """Check that a value has exactly one of these types. A subclass could override how values compare or print."""
-    if type(value) in [type(None) if kind is None else kind for kind in kinds]:
+    """Check that a value is of one of these types; a bool counts as an int nowhere."""
+    allowed = tuple(type(None) if kind is None else kind for kind in kinds)
+    if isinstance(value, allowed) and (bool in kinds or not isinstance(value, bool)):
         _require_64_bits(name, value)
         return
     wanted = " or ".join("None" if kind is None else kind.__name__ for kind in kinds)
@@ -247,7 +248,7 @@ def _require_type(name: str, value: object, *kinds: type | None) -> None:
 
 def _require_64_bits(name: str, value: object) -> None:
     """Check that an integer fits into int64, as readers of JSON and numpy columns need."""
-    if type(value) is int and value.bit_length() > 63:
+    if isinstance(value, int) and value.bit_length() > 63:
         raise ValueError(f"{name} of a finding has {value.bit_length()} bits, more than the 64 of an integer")
 
 
@@ -255,9 +256,10 @@ def _require_number(name: str, value: Any, *, maximum: float = math.inf) -> None
     """Check that a value is None or a finite number of at most `maximum`; a limited one is not negative."""
     if value is None:
         return
-    if not isinstance(value, np.integer | np.floating) and type(value) not in (int, float):
+    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
         raise TypeError(f"{name} of a finding must be a number, not {type(value).__name__}")
-    if not abs(value) < math.inf or (maximum < math.inf and not 0 <= value <= maximum):
+    number: Any = value  # mypy knows no order of numpy's numbers
+    if not abs(number) < math.inf or (maximum < math.inf and not 0 <= number <= maximum):
         raise ValueError(f"{name} of a finding cannot be {value}")
     _require_64_bits(name, value)
 
@@ -286,7 +288,7 @@ def _check_evidence(evidence: object) -> None:
         _require_type("a piece of evidence", each, Evidence)
         _require_type("the label of evidence", each.label, str)
         _require_type("the unit of evidence", each.unit, str)
-        if type(each.value) is not str:
+        if not isinstance(each.value, str):
             _require_number(f"the value of evidence '{each.label}'", each.value)
 
 
@@ -294,7 +296,7 @@ def _check_claim(claim: object) -> None:
     _require_type("claim", claim, Claim)
     assert isinstance(claim, Claim)
     intervals: Any = claim.intervals
-    if type(intervals) is not np.ndarray or intervals.dtype != np.int64 or intervals.shape[1:] != (2,):
+    if not isinstance(intervals, np.ndarray) or intervals.dtype != np.int64 or intervals.shape[1:] != (2,):
         raise TypeError("the intervals of a claim must be an int64 array of shape (n, 2)")
     edges = intervals.ravel()
     if (np.diff(edges) < 0).any() or (intervals[:, 0] >= intervals[:, 1]).any():

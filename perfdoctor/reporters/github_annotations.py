@@ -44,7 +44,7 @@ class GithubAnnotations(Reporter):
         """The reporter with the gate and the source files of the options."""
         return cls(options.gate or DEFAULT_GATE, options.source_files)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The commands, a line each."""
         return "\n".join(self._commands(report)) + "\n"
 

@@ -18,7 +18,7 @@ class Json(Reporter):
 
     suffix: ClassVar[str] = ".json"
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as JSON text."""
         return render_plain(report.to_dict())
 

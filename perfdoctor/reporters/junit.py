@@ -47,7 +47,7 @@ class Junit(Reporter):
         """The report with paths as people read them."""
         return with_relative_paths(report)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as XML text."""
         names = {analyzer.rule: analyzer.name for analyzer in load_analyzers()}
         judged = self.gate.judge(report)

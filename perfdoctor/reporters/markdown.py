@@ -74,7 +74,7 @@ class Markdown(Reporter):
         """The report with paths as people read them."""
         return with_relative_paths(report)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as Markdown text."""
         return "\n\n".join(_blocks(report)) + "\n"
 

@@ -49,7 +49,7 @@ class NotebookHtml(Reporter):
         """The report with paths as people read them."""
         return with_relative_paths(report)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as a piece of HTML."""
         return _tag("div", "".join(_report_parts(report)), _BOX) + "\n"
 

@@ -62,7 +62,7 @@ class PullRequest(Reporter):
         """The report with paths as people read them."""
         return with_relative_paths(report)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as Markdown text; details that do not fit into a comment are left out from the end."""
         text = "\n\n".join(self._head(report))
         details = list(_details(report))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from perfdoctor.reporters.printable_findings import with_printable_findings
-
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
     from perfdoctor.reporters.render_options import RenderOptions
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 class Reporter(ABC):
     """Renders a Report. Pure: the same Report gives the same text; the caller writes it.
 
-    A subclass implements `render_printable`, and sets `suffix` to the file suffix of its format, with the dot.
+    A subclass implements `render_prepared`, and sets `suffix` to the file suffix of its format, with the dot.
     """
 
     __slots__ = ()
@@ -33,16 +31,13 @@ class Reporter(ABC):
         return cls()
 
     def render(self, report: Report) -> str:
-        """The whole report as one text that ends in a line break.
-
-        A finding that cannot be printed is replaced by finding PD901 with the name of its rule.
-        """
-        return self.render_printable(self.prepare(with_printable_findings(report)))
+        """The whole report as one text that ends in a line break."""
+        return self.render_prepared(self.prepare(report))
 
     def prepare(self, report: Report) -> Report:
         """The report as this format shows it; all of it as it is unless a subclass shortens it."""
         return report
 
     @abstractmethod
-    def render_printable(self, report: Report) -> str:
-        """The same for a report whose findings hold nothing but plain values."""
+    def render_prepared(self, report: Report) -> str:
+        """The text of a report that `prepare` returned."""

@@ -64,7 +64,7 @@ class Sarif(Reporter):
         """The reporter with the places of the source files and the gate, whose baseline says which results are new."""
         return cls(options.source_files, options.gate or DEFAULT_GATE)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as SARIF text."""
         return render_plain({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [self._run(report)]})
 

@@ -103,7 +103,7 @@ class Terminal(Reporter):
         """The report with paths as people read them."""
         return with_relative_paths(report)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
         blocks = self._quiet_blocks(report) if self.verbosity < 0 else self._blocks(report)
         lines = render_blocks(blocks, self.width, color=self.color).replace(_NO_BREAK, " ").rstrip("\n").split("\n")

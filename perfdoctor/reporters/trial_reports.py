@@ -39,7 +39,7 @@ class TrialTerminal(Reporter):
         """The report with paths as people read them."""
         return with_relative_paths(report)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The trials as text; lines have no trailing blanks."""
         return "\n".join(line.rstrip() for line in trial_lines(report, self.width)) + "\n"
 

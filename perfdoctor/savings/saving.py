@@ -72,9 +72,9 @@ class Saving:
 
     def __post_init__(self) -> None:
         known = _check_figures(self, self.low_ns, self.expected_ns, self.high_ns)
-        if type(self.alone) is not SavingAlone:
+        if not isinstance(self.alone, SavingAlone):
             raise TypeError(f"what a fix saves alone is a SavingAlone, not {type(self.alone).__name__}")
-        if self.promised is not None and type(self.promised) is not SavingPromise:
+        if self.promised is not None and not isinstance(self.promised, SavingPromise):
             raise TypeError(f"what was promised is a SavingPromise or None, not {type(self.promised).__name__}")
         _check_basis(self, self.basis, known)
 
@@ -118,7 +118,7 @@ def _check_basis(saving: object, basis: str, known: list[int]) -> None:
 def _check_figures(saving: object, *figures_ns: int | None) -> list[int]:
     """The figures of a saving that are known, checked: whole nanoseconds in rising order."""
     known = [ns for ns in figures_ns if ns is not None]
-    if any(type(ns) is not int for ns in known):
+    if any(not isinstance(ns, int) or isinstance(ns, bool) for ns in known):
         raise TypeError(f"a saving is in whole nanoseconds or None, not {saving}")
     if known != sorted(known) or any(ns < 0 or ns.bit_length() > 63 for ns in known):
         raise ValueError(f"a saving needs 0 <= low <= expected <= high, not {saving}")

@@ -80,7 +80,5 @@ def test_a_device_is_written_and_never_replaced():
 
 def test_a_reporter_needs_its_suffix():
     with pytest.raises(TypeError, match="suffix"):
-        type("Nameless", (Reporter,), {"render_printable": lambda _self, _report: ""})
-    assert (
-        type("Csv", (Reporter,), {"suffix": ".csv", "render_printable": lambda _self, _report: ""})().suffix == ".csv"
-    )
+        type("Nameless", (Reporter,), {"render_prepared": lambda _self, _report: ""})
+    assert type("Csv", (Reporter,), {"suffix": ".csv", "render_prepared": lambda _self, _report: ""})().suffix == ".csv"

@@ -203,25 +203,6 @@ def test_rows_of_another_table_or_trace_become_pd901(edit: Callable[[Rank], Edit
     check_becomes_pd901(make_rule(lambda _, rank: Finding(**{**valid_fields(rank), "edit": edit(rank)})))
 
 
-def test_an_edit_that_fails_when_it_is_looked_at_becomes_pd901() -> None:
-    class Exploding(Edit):
-        __slots__ = ()
-
-        def __getattribute__(self, name: str) -> Any:
-            if name == "removed_cpu_time":
-                raise RuntimeError("no luck")
-            return super().__getattribute__(name)
-
-    def edit_of(_: Rank) -> Edit:
-        made = object.__new__(Exploding)
-        for field in fields(Edit):
-            if field.name != "removed_cpu_time":
-                object.__setattr__(made, field.name, getattr(Edit(), field.name))
-        return made
-
-    check_becomes_pd901(make_rule(lambda _, rank: Finding(**{**valid_fields(rank), "edit": edit_of(rank)})))
-
-
 def test_a_finding_that_cannot_be_priced_becomes_pd901(monkeypatch: pytest.MonkeyPatch) -> None:
     """If pricing fails for one edit, the other findings keep their price."""
     order_fixes = pricers.order_fixes_greedily

@@ -25,7 +25,6 @@ from perfdoctor.reporters.chrome_trace.tracks import rank_events
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.compressed import open_compressed
 from perfdoctor.reporters.output import open_atomically
-from perfdoctor.reporters.printable_findings import with_printable_findings
 
 _BLOCK_BYTES = 1 << 20
 
@@ -53,7 +52,6 @@ def export_chrome_trace(
         UsageError: There is no such rank, there are more than a viewer can show, or the file is one of the traces.
         InputError: A trace cannot be read again, or the file cannot be written.
     """
-    report = with_printable_findings(report)
     by_file: dict[str, list[int]] = {}
     for index in _choose_traces(report, rank):
         by_file.setdefault(report.traces[index].path, []).append(index)

@@ -21,7 +21,6 @@ from perfdoctor.reporters.chrome_trace.gpu_counters import Counter, gpu_counters
 from perfdoctor.reporters.chrome_trace.side_lanes import SideLanes, find_side_lanes
 from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.reporters.chrome_trace.trace_source import TraceSource
-from perfdoctor.reporters.printable_findings import with_printable_findings
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import FleetAnalyzer
 
@@ -85,7 +84,7 @@ def read_file_tracks(report: Report, indices: Sequence[int], options: AnalysisOp
     """Read a file again for what is shown of the ranks in it.
 
     Args:
-        report: The report on all ranks, with printable findings.
+        report: The report on all ranks.
         indices: Which of `report.traces` to show, all of one file.
         options: How the ranks were analysed.
 
@@ -149,7 +148,7 @@ def _report_alone(rank: Rank, report: Report, index: int, options: AnalysisOptio
         finding for finding in report.findings if finding.rule not in own_rules and _is_of(finding.claim.rank, rank)
     ]
     findings = (*alone.findings, *(replace(finding, covered_by=None) for finding in shared))
-    return with_printable_findings(replace(alone, traces=(report.traces[index],), findings=findings))
+    return replace(alone, traces=(report.traces[index],), findings=findings)
 
 
 def _is_of(claimed: int | None, rank: Rank) -> bool:

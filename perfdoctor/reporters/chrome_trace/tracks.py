@@ -64,8 +64,7 @@ def track_events(
     """The events for one trace of the report, each a JSON object in bytes; times are those of the trace's file.
 
     Args:
-        report: A report with the intervals of its account and claims, as analysis makes it, and with printable findings
-            (see `with_printable_findings`).
+        report: A report with the intervals of its account and claims, as analysis makes it.
         index: Which of `report.traces`.
         nvml_samples: The text of the capture's nvml.jsonl; empty where there is none.
         writer: Of the process that the tracks are in; by default one named perfdoctor.

@@ -43,7 +43,7 @@ class Html(Reporter):
         """The report with paths as people read them."""
         return with_relative_paths(report)
 
-    def render_printable(self, report: Report) -> str:
+    def render_prepared(self, report: Report) -> str:
         """The report as a page."""
         data = page_data(report)
         if data["ranks"] is not None:
