@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -73,3 +74,22 @@ def test_words_of_the_old_vocabulary_are_gone(word: str) -> None:
         if pattern.search(line)
     ]
     assert not found, f"'{word}' stands in {found[:10]} ({len(found)} lines)"
+
+
+def test_analyzers_may_import_no_room_but_the_door() -> None:
+    """Import-linter knows no "all but": a new room has to join the list."""
+
+    def modules(folder: str) -> set[str]:
+        names = {
+            each.stem for each in (ROOT / folder).iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()
+        }
+        return {f"{folder.replace('/', '.')}.{name}" for name in names - {"__init__", "__main__"}}
+
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (contract,) = (each for each in contracts if each.get("source_modules") == ["perfdoctor.analyzers"])
+    assert contract["type"] == "forbidden"
+    assert not contract.get("ignore_imports")
+    open_to_rules = {"perfdoctor.rules", "perfdoctor.rules.internal", "perfdoctor.analyzers"}
+    assert set(contract["forbidden_modules"]) == (modules("perfdoctor") | modules("perfdoctor/rules")) - open_to_rules

@@ -50,6 +50,6 @@ def new_rule(
         f"changed:   {', '.join(map(str, written.other_files))}\n\n"
         f"pip install -e {folder}    # the entry point counts from then on\n"
         f"pytest {written.test_file}\n"
-        f"perfdoctor rules\n\n"
+        f"perfdoctor analyze --select {rule} trace.json.gz\n\n"
         "docs/writing_rules.md says what cost, saving, claim and edit mean.\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -110,7 +111,9 @@ def _find_package(folder: Path, project: Mapping[str, Any], new: Mapping[Path, s
     mapped = project.get("tool", {}).get("setuptools", {}).get("package-dir", {}).get(package)
     for candidate in (folder / mapped if mapped else folder / path, folder / "src" / path):
         if package and (candidate.is_dir() or candidate / "__init__.py" in new):
-            return candidate, package
+            # In this repository perfdoctor/analyzers is a link to the folder that the rules are in.
+            real = candidate.parent / candidate.readlink() if candidate.is_symlink() else candidate
+            return Path(os.path.normpath(real)), package
     raise UsageError(
         f"{folder / 'pyproject.toml'} has no package '{package or '?'}' for the rule: run this in the folder of a "
         "package, or in an empty one"

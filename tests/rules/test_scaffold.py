@@ -83,8 +83,13 @@ def test_a_second_rule_stands_beside_the_first(tmp_path: Path) -> None:
 def test_in_this_repository_it_takes_the_folders_that_rules_and_their_tests_are_in(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     before = (ROOT / "pyproject.toml").read_text()
-    for folder in ("analyzers", "tests/analyzers", "docs/rules/examples"):
+    for folder in ("analyzers", "tests/analyzers", "docs/rules/examples", "perfdoctor/testing"):
         (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "perfdoctor" / "testing" / "__init__.py").touch()  # ruff asks which modules are of the project
+    try:
+        (tmp_path / "perfdoctor" / "analyzers").symlink_to(Path("..", "analyzers"), target_is_directory=True)
+    except OSError as error:
+        pytest.skip(f"no links here: {error}")
     written = write_new_rule(tmp_path, "PD299", "slow-widgets")
     assert written.rule_file == tmp_path / "analyzers" / "pd299_slow_widgets.py"
     assert written.test_file == tmp_path / "tests" / "analyzers" / "test_pd299_slow_widgets.py"
