@@ -46,7 +46,7 @@ _RANGES: Mapping[str, str] = {
 }
 _ALL_RANGES = "|".join(_RANGES.values())
 # Of the steps' time, from which on they are reported: CheckFreq (FAST 2021) takes 3.5 % as what checkpoints may cost; a
-# smaller cost of garbage would not even be a finding of low severity (contracts.md).
+# smaller cost of garbage would not even be a finding of low severity.
 MIN_SHARE, MIN_SHARE_OF_GARBAGE = 0.035, 0.01
 # What happened in one step alone may be the end of an epoch, or of the start-up; nobody knows whether it comes back.
 _MIN_STEPS = 2

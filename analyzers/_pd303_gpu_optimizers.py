@@ -23,11 +23,11 @@ from perfdoctor.rules import (
 from perfdoctor.rules.internal import frozen_dataclass, longest_pass, traffic_kinds
 
 # PD303's thresholds.
-# min_share: what could be saved, of the step; that of a low finding (contracts.md), as the fix is one argument.
+# min_share: what could be saved, of the step; that of a low finding, as the fix is one argument.
 # min_passes: 1 is fused, unless the GPU waits for a loop over at least min_loop tensors (the smallest network of
 # the real traces, a ResNet-50, has 161; optimizers of another kind launch up to 24).
 # min_cpu_share: what an optimizer takes of the step of a program on the CPU alone, which a look at that step would stop
-# at (contracts.md: every slice of 5 % is explained).
+# at: every slice of 5 % has to be explained.
 # min_kernels: fewer kernels a step are a toy, or fused in all but name.
 SETTINGS: Mapping[str, float] = MappingProxyType(
     {"min_share": 0.01, "min_passes": 2, "min_kernels": 5, "min_loop": 50, "min_cpu_share": 0.05}

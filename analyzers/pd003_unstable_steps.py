@@ -45,7 +45,7 @@ from perfdoctor.rules.internal import count_work, even_out_work
 
 # From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
 _UNEVEN_MARKS = 0.5
-# From a tenth of the run on (a high finding, by contracts.md) the title says what slow steps take of it.
+# From a tenth of the run on (a high finding) the title says what slow steps take of it.
 _MUCH_OF_RUN = 0.1
 
 

@@ -76,7 +76,7 @@ class PageableCopy(RankAnalyzer):
     rule = "PD105"
     name = "pageable-copy"
     needs = frozenset({"gpu_items", "launches"})
-    # min_share: a low finding's worth (contracts.md). min_bytes: up to 64 KB the runtime copies into its buffer and
+    # min_share: a low finding's worth. min_bytes: up to 64 KB the runtime copies into its buffer and
     # returns at once (CUDA, "API synchronization behavior"); what waits for such small values is PD102's or PD106's.
     defaults = {"min_share": 0.01, "min_bytes": 1 << 16}
     references = (

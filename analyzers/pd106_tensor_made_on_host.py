@@ -70,7 +70,7 @@ class TensorMadeOnHost(RankAnalyzer):
     rule = "PD106"
     name = "tensor-made-on-host"
     needs = frozenset({"gpu_items", "launches"})
-    # min_share: a low finding's worth (contracts.md). batch_bytes: labels, masks and indices of the real traces are
+    # min_share: a low finding's worth. batch_bytes: labels, masks and indices of the real traces are
     # under 64 KB, their batches 2 MB and more.
     defaults = {"min_share": 0.01, "batch_bytes": 1 << 20}
     references = (

@@ -66,7 +66,7 @@ class PythonGc(RankAnalyzer):
     rule = "PD110"
     name = "python-gc"
     needs = frozenset({"cpu"})
-    # min_share: of the steps' time; a smaller cost would not even be a finding of low severity (contracts.md).
+    # min_share: of the steps' time; a smaller cost would not even be a finding of low severity.
     defaults = {"min_share": MIN_SHARE_OF_GARBAGE}
     references = (
         "https://docs.python.org/3/library/gc.html#gc.freeze",

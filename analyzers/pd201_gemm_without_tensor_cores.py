@@ -78,7 +78,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
     name = "gemm-without-tensor-cores"
     needs = frozenset({"kernels"})
     # min_share: share of the step; less than a hundredth is not worth a change of precision. min_traffic_share: at
-    # most half of it is saved, and a finding of its own should be worth a medium one (contracts.md).
+    # most half of it is saved, and a finding of its own should be worth a medium one.
     defaults = {"min_share": 0.01, "min_traffic_share": 0.06}
     references = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",

@@ -57,7 +57,7 @@ class CastTraffic(RankAnalyzer):
     rule = "PD305"
     name = "cast-traffic"
     needs = frozenset({"kernels", "launches", "shapes"})
-    # min_share: twice that of a low finding (contracts.md), as float32 master weights need one cast a step in any
+    # min_share: twice that of a low finding, as float32 master weights need one cast a step in any
     # case. min_kernels: fewer casts are not autocast.
     defaults = {"min_share": 0.02, "min_kernels": 5}
     references = (

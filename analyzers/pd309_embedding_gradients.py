@@ -52,7 +52,7 @@ class EmbeddingGradients(RankAnalyzer):
     needs = frozenset({"work", "work_launches"})
     # min_elements, min_rows_ratio: a table of 320,000 numbers, or with 10 rows for each looked-up one, took 0.3 to 1.3
     # times as long with sparse gradients, one of 1.6 million with 100 rows 0.1 to 0.4 times (see the tables' file).
-    # min_share: of the expected saving; a second optimizer is work, which a medium finding is worth (contracts.md).
+    # min_share: of the expected saving; a second optimizer is work, which a medium finding is worth.
     defaults = {"min_elements": 1_000_000, "min_rows_ratio": 16, "min_share": 0.03}
     references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",

@@ -73,7 +73,7 @@ class DdpFlags(RankAnalyzer):
     rule = "PD405"
     name = "ddp-flags"
     needs = frozenset({"cpu"})
-    # min_share: a smaller cost would not even be a finding of low severity (contracts.md).
+    # min_share: a smaller cost would not even be a finding of low severity.
     # max_bucket_bytes: no default of PyTorch is smaller: the first bucket has 1 MiB, the others 25.
     # min_buckets: reductions a step, as in PD404.
     defaults = {"min_share": 0.01, "max_bucket_bytes": 1 << 20, "min_buckets": 8}

@@ -43,7 +43,7 @@ class NoSyncMissing(RankAnalyzer):
     rule = "PD406"
     name = "no-sync-missing"
     needs = frozenset({"cpu"})
-    # A smaller cost would not even be a finding of low severity (contracts.md).
+    # A smaller cost would not even be a finding of low severity.
     defaults = {"min_share": 0.01}
     references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",

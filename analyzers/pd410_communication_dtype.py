@@ -66,7 +66,7 @@ class CommunicationDtype(FleetAnalyzer):
     rule = "PD410"
     name = "communication-dtype"
     needs = frozenset({"kernels", "sizes"})
-    # min_share: a smaller saving would not even be a finding of low severity (contracts.md).
+    # min_share: a smaller saving would not even be a finding of low severity.
     # min_bytes: in nccl-tests' curves an all-reduce of 4 MB within a machine reaches about half of its final bandwidth.
     # min_half_share: of the time of products in half precision, so that a part in float32 does not hide it.
     defaults = {"min_share": 0.01, "min_bytes": 4 << 20, "min_half_share": 0.5}

@@ -69,7 +69,7 @@ class ConvBiasBeforeNorm(RankAnalyzer):
     rule = "PD502"
     name = "conv-bias-before-norm"
     needs = frozenset({"kernels", "launches"})
-    # min_share: less would not even be a finding of low severity (contracts.md).
+    # min_share: less would not even be a finding of low severity.
     defaults = {"min_share": 0.01}
     references = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"

@@ -63,7 +63,7 @@ class EveryRankWrites(FleetAnalyzer):
     rule = "PD515"
     name = "every-rank-writes"
     needs = frozenset({"ranks", "facts"})
-    # min_share: of the steps' time; a smaller cost would not even be a finding of low severity (contracts.md).
+    # min_share: of the steps' time; a smaller cost would not even be a finding of low severity.
     # min_steps: steps with a checkpoint; of one nobody knows whether it comes back.
     defaults = {"min_share": 0.01, "min_steps": 2}
     references = ("https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",)

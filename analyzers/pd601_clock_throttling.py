@@ -79,7 +79,7 @@ class ClockThrottling(RankAnalyzer):
     rule = "PD601"
     name = "clock-throttling"
     needs = frozenset({"kernels", "facts", "nvml"})
-    # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second, so that one slow sample
+    # min_share: of the step, a low finding's worth. min_samples: half a second, so that one slow sample
     # is none. min_throttled: below a fifth of the time a clock costs less than runs differ. max_clock: boost clocks go
     # in steps of 15 MHz and move by some per cent with temperature alone.
     defaults = {"min_share": 0.01, "min_samples": 10, "min_throttled": 0.2, "max_clock": 0.95}

@@ -58,7 +58,7 @@ class DegradedLink(RankAnalyzer):
     rule = "PD602"
     name = "degraded-link"
     needs = frozenset({"gpu_items", "facts", "nvml"})
-    # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second: links change their
+    # min_share: of the step, a low finding's worth. min_samples: half a second: links change their
     # generation within milliseconds of a load.
     defaults = {"min_share": 0.01, "min_samples": 10}
     references = ("https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",)

@@ -51,7 +51,7 @@ class PowerCap(RankAnalyzer):
     rule = "PD604"
     name = "power-cap"
     needs = frozenset({"kernels", "facts", "nvml"})
-    # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second. min_capped: a limit that
+    # min_share: of the step, a low finding's worth. min_samples: half a second. min_capped: a limit that
     # binds in less than half of the samples sets the pace of peaks only. max_clock: boost clocks move by some per cent
     # with temperature alone. lowered: limits are set in whole watts; within 2 % they are the default's.
     defaults = {"min_share": 0.01, "min_samples": 10, "min_capped": 0.5, "max_clock": 0.95, "lowered": 0.98}

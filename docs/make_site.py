@@ -174,7 +174,7 @@ def include_section(wanted: str, uri: str) -> str:
     """The text below a heading of a file, up to the next heading of its level; empty where there is no such heading.
 
     Args:
-        wanted: The file and the heading, as "README.md ## Many ranks".
+        wanted: The file and the heading, as "CHANGELOG.md ## [Unreleased]".
         uri: The address of the page that includes it.
     """
     path, heading = wanted.split(" ", 1)

@@ -24,7 +24,7 @@ SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high")
 FindingKey: TypeAlias = tuple[str, str, str]
 """Rule, subject and location: findings that agree in these are merged."""
 
-# Shares of the step, from contracts.md: high >= 10 %, medium >= 3 %, low >= 1 %.
+# Shares of the step, as reports promise them to CI: high >= 10 %, medium >= 3 %, low >= 1 %.
 _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "medium"), (0.01, "low"))
 
 SOURCE_LINE = "source line"

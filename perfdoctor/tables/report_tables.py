@@ -17,7 +17,7 @@ from perfdoctor.tables.ops import ops_table
 ReportTables: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
 
 MAX_ROWS = 10
-"""Rows of each, by contracts.md."""
+"""Rows of each in the JSON report: the largest; `perfdoctor show` has them all."""
 
 _COLUMNS = {
     "kernels": (

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import make_api_pages
@@ -121,6 +122,14 @@ def test_a_part_of_the_report_that_is_gone_is_a_warning(caplog: pytest.LogCaptur
     assert not caplog.records
     assert make_site.fill_marks("<!-- part: Weather -->", "x.md") == ""
     assert "x.md asks for the part 'Weather', which does not exist" in caplog.text
+
+
+def test_the_readme_counts_the_rules_of_each_family() -> None:
+    rows = re.findall(r"^\| (PD\d) (.+?) \| (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    counts = Counter(rule.rule[:3] for rule in make_rule_pages.own_rules())
+    assert [(prefix, title, int(count)) for prefix, title, count in rows] == [
+        (prefix, title, counts[prefix]) for prefix, title in make_rule_pages.FAMILIES.items()
+    ]
 
 
 def test_each_page_stands_once_in_the_menu() -> None:

@@ -1,4 +1,4 @@
-"""The account: where each nanosecond of the analysed window went, by the definitions of contracts.md.
+"""The account: where each nanosecond of the analysed window went, by the definitions of docs/measuring.md.
 
 The account is a partition: every instant of the window goes to the first of compute, bandwidth, communication, memcpy,
 latency and the causes of idle time that covers it, so its details add up to the window exactly.

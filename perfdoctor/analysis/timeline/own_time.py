@@ -36,7 +36,7 @@ from perfdoctor.trace.tables.steps import find_steps
 LOADER, ZERO_GRAD, PYTHON = "DataLoader", "zero_grad", "Python, outside of ops"
 """Names of what is no op."""
 MAX_ROWS = 10
-"""Rows of a table in the report, by contracts.md."""
+"""Rows of a table in the JSON report: the largest."""
 # The lines are those at so many instants, evenly spread: each stands for 0.05 % of the time.
 _INSTANTS = 2048
 _NODE_NUMBER = re.compile(r"Backward\d*$")

@@ -1,4 +1,4 @@
-"""The timeline: GPU time over the whole trace, by the definitions of contracts.md."""
+"""The timeline: GPU time over the whole trace, by the definitions of docs/measuring.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timeline:
 def timeline_of(trace: Trace) -> Timeline:
     """The timeline over the whole trace, from the first GPU item's start to the last one's end.
 
-    Collectives are here the kernels named nccl or rccl, as in contracts.md and HTA, so that the figures can be compared
+    Collectives are here the kernels named nccl or rccl, as in HTA, so that the figures can be compared
     with those of other tools; the account includes other collectives, too.
     """
     gpu = trace.gpu

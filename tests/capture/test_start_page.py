@@ -1,4 +1,4 @@
-"""What the README says of trainers and notebooks: its own lines are run."""
+"""What docs/start.md says of trainers and notebooks: its own lines are run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start.md"
 STEPS = 32
 
 
 def snippet(name: str) -> str:
-    found = re.search(rf"<!-- {name} -->\n```python\n(.*?)```\n<!-- /{name} -->", README.read_text("utf-8"), re.DOTALL)
+    found = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```\n", PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None
     return found[1]
 
