@@ -43,7 +43,8 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.finding import HOT_PATH, Evidence, Finding, FindingScope
 from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
-from perfdoctor.rules.advice import Advice, advise
+from perfdoctor.rules.advice import Advice, When, advise
+from perfdoctor.rules.advice.programs import rows_of
 from perfdoctor.rules.amounts import format_frequency, format_per_step
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.kernel_evidence import top_kernels, top_op
@@ -146,6 +147,7 @@ __all__ = [
     "Trace",
     "UnprofiledTime",
     "UnusableInputsError",
+    "When",
     "activity_kinds",
     "advise",
     "bus_bytes",
@@ -191,6 +193,7 @@ __all__ = [
     "remove_pauses",
     "remove_sections",
     "remove_waits",
+    "rows_of",
     "scale_durations",
     "set_duration_range",
     "set_durations",

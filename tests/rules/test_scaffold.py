@@ -85,7 +85,7 @@ def test_in_this_repository_it_takes_the_folders_that_rules_and_their_tests_are_
     before = (ROOT / "pyproject.toml").read_text()
     for folder in ("analyzers", "tests/analyzers", "docs/rules/examples", "perfdoctor/testing"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "perfdoctor" / "testing" / "__init__.py").touch()  # ruff asks which modules are of the project
+    (tmp_path / "perfdoctor" / "testing" / "__init__.py").write_text('"""As ruff finds it."""\n', encoding="utf-8")
     try:
         (tmp_path / "perfdoctor" / "analyzers").symlink_to(Path("..", "analyzers"), target_is_directory=True)
     except OSError as error:

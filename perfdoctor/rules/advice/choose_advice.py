@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from perfdoctor.analysis.context.context import Context
@@ -10,11 +11,11 @@ from perfdoctor.rules.advice.advice_row import Advice, AdviceRow, is_older
 _OF_PYTORCH = "PyTorch "
 
 
-def advise(situation: str, context: Context, **known: object) -> Advice:
+def advise(situation: str | Sequence[AdviceRow], context: Context, **known: object) -> Advice:
     """What to do in a situation in a program.
 
     Args:
-        situation: As in the table.
+        situation: As in the table; or rows of your own, as `rows_of` makes them, of which the last is for any program.
         context: What program it is.
         known: What the rule knows, which replaces `{name}` in the texts.
 
@@ -29,13 +30,13 @@ def advise(situation: str, context: Context, **known: object) -> Advice:
     )
 
 
-def find_row(situation: str, context: Context) -> AdviceRow:
+def find_row(situation: str | Sequence[AdviceRow], context: Context) -> AdviceRow:
     """The row that is chosen; the last row of a situation holds for any program.
 
     Raises:
         KeyError: The table has no such situation.
     """
-    rows = _rows_by_situation()[situation]
+    rows = _rows_by_situation()[situation] if isinstance(situation, str) else situation
     return next((row for row in rows if row.when.holds(context)), rows[-1])
 
 
