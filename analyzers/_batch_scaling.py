@@ -91,7 +91,7 @@ def scale_batch(rank: Rank) -> BatchScaling | None:
     if recorded is not None:
         basis = "steps with fewer samples, as timed"
     twice = recorded or by_work
-    return None if twice is None else BatchScaling(rank.per_step(rank.window_ns), twice, fixed, basis)
+    return None if twice is None else BatchScaling(rank.mean_step_ns, twice, fixed, basis)
 
 
 # --- steps of several sizes -------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _fit_recorded_sizes(rank: Rank) -> StepRange | None:
     slopes = sorted(
         max(each, 0.0) / missing for each in (full_ns[0] - few_ns[2], full_ns[1] - few_ns[1], full_ns[2] - few_ns[0])
     )
-    step_ns = rank.per_step(rank.window_ns)
+    step_ns = rank.mean_step_ns
     return StepRange(*(step_ns * (1 + min(slope / usual_ns, 1.0)) for slope in slopes))
 
 
@@ -231,7 +231,7 @@ def _scale_cpu_step(rank: Rank) -> tuple[StepRange, Intervals]:
     What runs outside of ops (unexplained) may loop over samples: it counts as growing. Of ops of the backward pass on
     another thread only the time counts in which they ran.
     """
-    step_ns = rank.per_step(rank.window_ns)
+    step_ns = rank.mean_step_ns
     trace, ops = rank.trace, rank.trace.ops
     parts = rank.account.parts
     outside = iv.union_of((rank.loader_waits.intervals, parts["idle_unexplained"]))

@@ -185,7 +185,7 @@ def claim_of(rank: Rank, calls: Iterable[str], cost_ns: int) -> Claim:
 
 def cost_of(rank: Rank, pause: HostPause) -> int:
     """What calls cost a step, in ns."""
-    whole_ns = rank.per_step(rank.window_ns)
+    whole_ns = rank.mean_step_ns
     return min(round(pause.share * whole_ns), whole_ns)
 
 

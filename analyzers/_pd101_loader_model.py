@@ -187,7 +187,7 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
     fetch_ns = fetch.get("median_ns")
     return LoaderModel(
         workers=workers,
-        step_ns=rank.per_step(rank.window_ns) - startup_ns,
+        step_ns=rank.mean_step_ns - startup_ns,
         wait_ns=rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - startup_ns,
         idle_ns=idle_ns,
         cores=_count_cores(rank, cores),

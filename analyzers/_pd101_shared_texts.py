@@ -106,7 +106,7 @@ def scale_saving(rank: Rank, loader: SharedCores, choice: Choice) -> Saving:
 
 def recorded_scale(rank: Rank, loader: SharedCores) -> float:
     """How much longer a recorded step is than the measured one."""
-    return rank.per_step(rank.window_ns) / max(loader.step_ns, 1)
+    return rank.mean_step_ns / max(loader.step_ns, 1)
 
 
 def _what_waits(loader: SharedCores, created: SourceLocation | None) -> str:

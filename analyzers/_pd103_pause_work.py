@@ -71,7 +71,7 @@ def remaining_share_of(group: PauseGroup, rank: Rank) -> float | None:
     if group.path.kind not in _DONE_AHEAD:
         return None
     pause_ns = rank.per_step(iv.total(group.time))
-    rest_ns = rank.per_step(rank.window_ns) - pause_ns
+    rest_ns = rank.mean_step_ns - pause_ns
     return max(pause_ns - rest_ns, 0) / max(pause_ns, 1)
 
 

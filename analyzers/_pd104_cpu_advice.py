@@ -81,7 +81,7 @@ def passes_of(rank: Rank) -> Intervals:
 def saving_by_lstm(rank: Rank, cells: CellLoop) -> Saving:
     """What nn.LSTM saves in place of the loop; bounds alone where no step was timed without the profiler."""
     share = cells.share * (rank.share(rank.per_step(intervals.total(passes_of(rank)))) or 0.0)
-    step_ns = rank.per_step(rank.window_ns)
+    step_ns = rank.mean_step_ns
     high, expected, low = (round(step_ns * share * (1 - remaining)) for remaining in _LSTM_REMAINS)
     if rank.profiler_factor is None:
         return Saving(0, None, high, "bounded")
@@ -116,7 +116,7 @@ def bound_ns(rank: Rank, time: Intervals, unprofiled: UnprofiledTime) -> int:
     if not unprofiled.timed or rank.profiler_factor is None:
         return unprofiled.max_ns
     recorded_ns = rank.count_per_step(rank.window_ns - intervals.total(time))
-    return min(unprofiled.max_ns, max(unprofiled.program_ns, rank.per_step(rank.window_ns) - recorded_ns))
+    return min(unprofiled.max_ns, max(unprofiled.program_ns, rank.mean_step_ns - recorded_ns))
 
 
 def evidence_of_compiling(saved_ns: int) -> Evidence:

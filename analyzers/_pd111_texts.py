@@ -71,7 +71,7 @@ def advise_cheaper_batch(
     # Items that are ready still have to be picked and put together.
     expected_ns = max(wait_ns - _READY_BATCH_NS, 0) if is_once else None
     what = _name_part(batch, work, location)
-    step_ns = rank.per_step(rank.window_ns)
+    step_ns = rank.mean_step_ns
     who = "GPU" if rank.device_kind == "gpu" else "training loop"
     title = f"The {who} waits {format_ms(wait_ns)} of each {format_ms(step_ns)} step for a batch: {what}"
     why = "" if shared is None else _why_no_workers(shared)

@@ -106,7 +106,7 @@ def own_time_of(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str,
     if rank.profiler_factor is None or not base_ns or not timed_ns or any(ns is None for ns in own_ns):
         return by_trace
     share = min(timed_ns / base_ns, 1.0)  # both are of the same steps
-    own_ns_a_step = round(share * rank.per_step(rank.window_ns))
+    own_ns_a_step = round(share * rank.mean_step_ns)
     return UnprofiledTime(own_ns_a_step, own_ns_a_step, share, True)
 
 

@@ -276,7 +276,7 @@ class UnstableSteps(RankAnalyzer):
             rank,
             title=f"{describe_slow_steps(slow, count, longest_ns, 'steps of the run')}{every}"
             f"{f': {cause.text}' if cause.text else ''}{of_run}",
-            cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.per_step(rank.window_ns)),
+            cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.mean_step_ns),
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
             advice=cause.advice,
             claim=Claim(),
@@ -306,7 +306,7 @@ class UnstableSteps(RankAnalyzer):
         finding = self.finding(
             rank,
             title=f"Steps keep growing: the last quarter of the run takes {growth:.1f} times as long as the first",
-            cost_ns=min(round(float(run.even_ns.mean()) - first_ns), rank.per_step(rank.window_ns)),
+            cost_ns=min(round(float(run.even_ns.mean()) - first_ns), rank.mean_step_ns),
             saving=Saving(),
             advice="If the program gives later steps more work (longer episodes or inputs), nothing is wrong. Else "
             "find what grows: a list of losses that keeps its graphs (detach them), a buffer that is searched. Record "

@@ -208,7 +208,7 @@ def _compiling_in_facts(rank: Rank, captured: Mapping[str, Any]) -> CompileTime:
     compile_ns, frames = base.get("ns"), base.get("frames")
     if not isinstance(compile_ns, int) or not isinstance(frames, int) or not steps:
         return CompileTime(0, 0, steps, iv.EMPTY)
-    cost_ns = min(compile_ns // steps, rank.per_step(rank.window_ns))
+    cost_ns = min(compile_ns // steps, rank.mean_step_ns)
     return CompileTime(cost_ns, min(frames, steps), steps, iv.EMPTY)
 
 

@@ -103,7 +103,7 @@ class WorkerOversubscription(RankAnalyzer):
     def _report(
         self, rank: Rank, captured: Mapping[str, Any], loader: SharedCores, remedy: _Remedy, threads: int, busy: float
     ) -> Finding:
-        scale = rank.per_step(rank.window_ns) / loader.step_ns
+        scale = rank.mean_step_ns / loader.step_ns
         cost_ns = rank.per_step(iv.total(remedy.time))
         low_ns, expected_ns, high_ns = (
             min(max(round(scale * each), 0), cost_ns) for each in (remedy.low_ns, remedy.expected_ns, remedy.high_ns)

@@ -96,7 +96,7 @@ class DebugApisOn(RankAnalyzer):
                 return
             switch = Switch()
         stacks_ns, checks_ns = switch.step_ns, rank.per_step(iv.total(checks))
-        step_ns = rank.per_step(rank.window_ns)
+        step_ns = rank.mean_step_ns
         cost_ns = min((stacks_ns or 0) + checks_ns, step_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
@@ -128,7 +128,7 @@ class DebugApisOn(RankAnalyzer):
         switch = find_switch(rank, GRADCHECK)
         if switch is None or switch.step_ns is None or not self.exceeds_min_share(rank, switch.step_ns):
             return
-        cost_ns = min(switch.step_ns, rank.per_step(rank.window_ns))
+        cost_ns = min(switch.step_ns, rank.mean_step_ns)
         advice = advise("gradcheck in the step", rank.context)
         yield self.finding(
             rank,

@@ -78,7 +78,7 @@ class CpuThreads(RankAnalyzer):
         location = captured_location(cpu.get("threads_set"))
         large = find_parallel_ops(rank, threads)
         stopped_share = _stopped_share(cpu, cores, threads)
-        cost_ns = min(round(stopped_share * rank.per_step(rank.window_ns)), large.time_ns)
+        cost_ns = min(round(stopped_share * rank.mean_step_ns), large.time_ns)
         ranks = cores.get("local_ranks")
         shared = f", which {ranks} ranks share" if isinstance(ranks, int) and ranks > 1 else ""
         where = f" at {location.short}" if location else " (OMP_NUM_THREADS)" if omp else ""

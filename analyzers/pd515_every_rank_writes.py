@@ -85,7 +85,7 @@ class EveryRankWrites(FleetAnalyzer):
         others_ns = min(sum(each.ns for each in others), run_ns)
         wait_ns = first.wait_ns
         lost_ns = others_ns if wait_ns is None else min(wait_ns, others_ns)
-        whole_ns = rank.per_step(rank.window_ns)
+        whole_ns = rank.mean_step_ns
         cost_ns = min(round(lost_ns / run_ns * whole_ns), whole_ns)
         if not cost_ns or not self.exceeds_min_share(rank, cost_ns):
             return

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.communication.collectives import CollectiveTable
-from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis_options import AnalysisOptions, Settings, check_device
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
@@ -232,7 +231,7 @@ class Report(BaseReport):
         of_rank = [i for i, trace in enumerate(self.traces[: len(self.account)]) if rank in (None, trace.rank)]
         if not of_rank:
             raise UsageError(f"none of the traces is of rank {rank}")
-        index = max(of_rank, key=lambda i: _mean_step_ns(self.account[i]))
+        index = max(of_rank, key=lambda i: self.account[i].mean_step_ns)
         return (self.traces[index].rank, *source.read(self, index))
 
     def guide(self) -> Guide:
@@ -378,10 +377,6 @@ def make_table(
     of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress), visit)
     table = build_table(of_rank, what, by, peers)
     return _as_table(replace(table, notes=(*notes, *table.notes)))
-
-
-def _mean_step_ns(account: Account) -> float:
-    return account.window_ns * account.time_scale / max(len(account.steps), 1)
 
 
 def _as_table(table: BaseTable) -> Table:

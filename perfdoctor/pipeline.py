@@ -324,7 +324,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         None if steps.median_ns is None else rank.to_unprofiled_ns(steps.median_ns),
         steps.variation,
         recorded_median_ns=steps.median_ns,
-        mean_ns=rank.per_step(rank.window_ns),
+        mean_ns=rank.mean_step_ns,
         one_off_ns=iv.total(rank.one_offs) + (0 if rank.start_up is None else rank.start_up.idle_ns),
     )
 

@@ -48,6 +48,7 @@ from perfdoctor.analysis.timeline.account import (
     cpu_layers,
     gpu_layers,
     layers_without_gpu_events,
+    mean_per_step,
     tensor_core_use,
 )
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
@@ -179,11 +180,16 @@ class Rank:
 
     def per_step(self, window_ns: int) -> int:
         """Recorded time in the window as time per step, without the profiler; of the window when there are no steps."""
-        return round(self.time_scale * window_ns / max(self.steps.count, 1))
+        return round(mean_per_step(window_ns, self.steps.count, self.time_scale))
+
+    @property
+    def mean_step_ns(self) -> int:
+        """The analysed window as time per step."""
+        return self.per_step(self.window_ns)
 
     def count_per_step(self, count: int) -> int:
         """A number of events or bytes in the window as the number per step; of the window when there are no steps."""
-        return round(count / max(self.steps.count, 1))
+        return round(mean_per_step(count, self.steps.count))
 
     def to_unprofiled_ns(self, recorded_ns: float) -> int:
         """The length of something in one step, as it is without the profiler: what users are shown."""
@@ -191,7 +197,7 @@ class Rank:
 
     def share(self, per_step_ns: int) -> float | None:
         """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
-        whole = self.per_step(self.window_ns)
+        whole = self.mean_step_ns
         return min(per_step_ns / whole, 1.0) if whole else None
 
     @property
@@ -398,7 +404,7 @@ class Rank:
     @property
     def unprofiled_step_ns(self) -> int | None:
         """The length of a step without the profiler; None where nobody timed such steps."""
-        return None if self.profiler_factor is None else self.per_step(self.window_ns)
+        return None if self.profiler_factor is None else self.mean_step_ns
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""

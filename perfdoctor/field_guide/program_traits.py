@@ -160,7 +160,7 @@ def traits_of(report: Report, rank: Rank) -> ProgramTraits:
         balance=_balance(rank),
         processes=_count_processes(report, facts),
         devices=max(len(np.unique(trace.gpu.device)), len(captured_list(facts, "devices")), 0),
-        step_ns=rank.per_step(rank.window_ns),
+        step_ns=rank.mean_step_ns,
         unit=rank.unit_name,
         op_names=frozenset(each.strings[code] for each in traces for code in each.name_ids(each.ops)),
         time_share=_time_by_category(rank),

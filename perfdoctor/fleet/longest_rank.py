@@ -48,7 +48,7 @@ def read_longest_rank(
             count += 1
             if visit is not None:
                 visit(rank)
-            if longest is None or _step_ns(rank) > _step_ns(longest):
+            if longest is None or rank.mean_step_ns > longest.mean_step_ns:
                 longest = rank
     if longest is None:
         raise failures[0] if failures else InputError(f"none of the traces is of rank {options.rank}")
@@ -59,7 +59,3 @@ def read_longest_rank(
         which = longest.trace.path if longest.rank is None else f"rank {longest.rank}"
         notes.insert(0, f"of {count} ranks this is {which}, which has the longest step")
     return longest, tuple(notes)
-
-
-def _step_ns(rank: Rank) -> int:
-    return rank.per_step(rank.window_ns)

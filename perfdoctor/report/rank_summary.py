@@ -19,7 +19,7 @@ from perfdoctor.analysis.communication.stragglers import LateRank, find_late_ran
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.step_breakdown import StepBreakdown
-from perfdoctor.analysis.timeline.account import Account
+from perfdoctor.analysis.timeline.account import Account, mean_per_step
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
@@ -91,7 +91,7 @@ class RankSummary:
 
     def per_step(self, window_ns: int) -> int:
         """Recorded time in the window as time per step, without the profiler; see `Rank.per_step`."""
-        return round(self.account.time_scale * window_ns / max(self.steps.count, 1))
+        return round(mean_per_step(window_ns, self.steps.count, self.account.time_scale))
 
     @property
     def mean_step_ns(self) -> int:

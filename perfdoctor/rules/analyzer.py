@@ -168,7 +168,7 @@ class Analyzer(ABC):
 
 def scope_of(rank: Rank) -> FindingScope:
     """The limits of findings on a rank."""
-    return FindingScope(rank.per_step(rank.window_ns), rank.window, len(rank.trace.gpu), len(rank.trace.calls))
+    return FindingScope(rank.mean_step_ns, rank.window, len(rank.trace.gpu), len(rank.trace.calls))
 
 
 class RankAnalyzer(Analyzer):

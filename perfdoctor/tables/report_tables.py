@@ -63,7 +63,7 @@ def _rows_of(table: Table) -> tuple[Mapping[str, Any], ...]:
 
 def _lines(rank: Rank) -> tuple[Mapping[str, Any], ...]:
     """The lines with most time, among those of some instants: a table of all of them takes longer."""
-    step_ns = rank.per_step(rank.window_ns)
+    step_ns = rank.mean_step_ns
     return tuple(
         {
             "file": each.location.file,

@@ -51,7 +51,7 @@ def choose_source(rank: Rank, need: Need | None = None) -> Source:
     Recording shapes and stacks takes time on the CPU, so that the steps of an evidence window are longer: what takes
     a share of them takes the same share of the step that is analysed.
     """
-    step_ns = rank.per_step(rank.window_ns)
+    step_ns = rank.mean_step_ns
     if need is None or _HAS[need](rank.trace):
         return Source(rank, step_ns, (_describe_step(rank, step_ns),))
     evidence = rank.evidence

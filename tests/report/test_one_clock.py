@@ -46,7 +46,7 @@ def report_on(rank: Rank) -> Report:
 def test_amounts_add_up_to_the_median_step_without_the_profiler() -> None:
     rank = rank_of([600, 610, 590])
     assert rank.profiler_factor == pytest.approx(1000 / 600)
-    assert rank.per_step(rank.window_ns) == 600_000
+    assert rank.mean_step_ns == 600_000
     assert sum(rank.per_step(ns) for ns in rank.account.detail.values()) == pytest.approx(600_000, abs=5)
     assert rank.share(rank.per_step(5 * 300_000)) == pytest.approx(1500 / 6000)
     assert (rank.to_unprofiled_ns(2_000_000), rank.count_per_step(50)) == (1_200_000, 10)
@@ -55,7 +55,7 @@ def test_amounts_add_up_to_the_median_step_without_the_profiler() -> None:
 @pytest.mark.parametrize("base_us", [[], [1200]])
 def test_without_timed_steps_time_is_as_recorded_and_slower_ones_count_as_well(base_us: list[int]) -> None:
     rank = rank_of(base_us)
-    assert rank.per_step(rank.window_ns) == (1_200_000 if base_us else sum(RECORDED_US) * 1000 // 5)
+    assert rank.mean_step_ns == (1_200_000 if base_us else sum(RECORDED_US) * 1000 // 5)
 
 
 def test_steps_with_other_numbers_of_batches_are_compared_by_the_batch() -> None:
@@ -96,7 +96,7 @@ class Waits(RankAnalyzer):
             rank,
             title=f"waits {cost_ns / 1e3:.0f} us",
             cost_ns=cost_ns,
-            saving=Saving(0, cost_ns * 2 // 3, rank.per_step(rank.window_ns), "bounded"),
+            saving=Saving(0, cost_ns * 2 // 3, rank.mean_step_ns, "bounded"),
             advice="Wait less.",
             claim=Claim(time),
         )

@@ -230,7 +230,7 @@ def test_time_that_a_replayed_fix_claims_is_not_promised_again() -> None:
 def test_savings_never_exceed_cost_nor_together_the_step(file: dict[str, Any], data: st.DataObject) -> None:
     rank = rank_of(file)
     items = np.flatnonzero(iv.contains(rank.window, rank.trace.gpu.start_ns))
-    step_ns = rank.per_step(rank.window_ns)
+    step_ns = rank.mean_step_ns
     findings = []
     for number in range(data.draw(st.integers(1, 4))):
         share, cost = data.draw(st.floats(0, 1)), data.draw(st.integers(0, step_ns))

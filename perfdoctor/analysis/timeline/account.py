@@ -90,6 +90,22 @@ class Account:
         """The time of compute, bandwidth, communication and overhead, in ns; together they add up to `window_ns`."""
         return {bucket: sum(self.detail[name] for name in names) for bucket, names in BUCKETS.items()}
 
+    @property
+    def mean_step_ns(self) -> float:
+        """The window as time per step, without the profiler."""
+        return mean_per_step(self.window_ns, len(self.steps), self.time_scale)
+
+
+def mean_per_step(in_window: float, steps: int, time_scale: float = 1.0) -> float:
+    """Recorded time (or events, bytes) in the window as its mean per step; of the whole window without steps.
+
+    Args:
+        in_window: What the window holds.
+        steps: The number of analysed steps.
+        time_scale: Time without the profiler over recorded time.
+    """
+    return time_scale * in_window / max(steps, 1)
+
 
 def account_of(
     rank: int | None,
