@@ -1,9 +1,18 @@
-"""The report over many files: each is analysed in this process, in several, or on a cluster, and reduced here."""
+"""The way from traces to a Report, in whichever processes.
+
+::
+
+    discover     discover.find_traces           paths      -> files
+    read         rank_tasks.read_ranks          a file     -> its ranks, nearly always one
+    summarize    pipeline.summarize_rank        a rank     -> its account and findings, some ten kilobytes
+    reduce       pipeline.report_on_summaries   summaries  -> the Report
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import TypeVar
 
 from perfdoctor import pipeline
@@ -30,9 +39,8 @@ def analyze_jobs(
 ) -> list[Report]:
     """The Report on each of several jobs, whose files the same processes share.
 
-    Each file is read, and its ranks are summarized, in this process, in one of several, or on a cluster; what becomes
-    of the others does not matter to it. The summaries of a job are then reduced to its report, which has the files that
-    cannot be analysed in `Report.missing`.
+    Files are read, and their ranks summarized, in this process, in several, or on a cluster. The summaries of a job
+    are then reduced to its report, which has the files that cannot be analysed in `Report.missing`.
 
     Args:
         jobs: The files of each job, as `find_traces` discovers them.
@@ -62,15 +70,12 @@ def analyze_jobs(
         summaries[index] = result
         before = longest.setdefault(job_of[index], index)
         longest[job_of[index]] = keep_longest_step(summaries, before, index)
-    return [
-        _reduce(
-            [summary for index in range(len(files)) if job_of[index] == job for summary in summaries.get(index, ())],
-            [failures[index] for index in sorted(failures) if job_of[index] == job],
-            rules,
-            options,
-        )
-        for job in range(len(jobs))
-    ]
+    reports = []
+    for end, job in zip(accumulate(map(len, jobs)), jobs, strict=True):
+        own = range(end - len(job), end)
+        found = [summary for index in own for summary in summaries.get(index, ())]
+        reports.append(_reduce(found, [failures[index] for index in own if index in failures], rules, options))
+    return reports
 
 
 def _read_and_summarize(
