@@ -50,6 +50,28 @@ def test_a_misspelled_command_gets_the_nearest_one(perfdoctor):
     assert "No such command 'analyse'. Did you mean 'analyze'?" in perfdoctor("analyse", "x").line
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["analyze", "x.json", "--fial-on", "high"], "No such option: --fial-on"),
+        (["analyze", "x.json", "--fail-on", "bad"], "'--fail-on': 'bad' is not one of 'info', 'low', 'medium', 'high'"),
+        (["analyze", "x.json", "-o"], "Option '-o' requires an argument; see perfdoctor analyze --help"),
+        (["show", "kernels", "x.json", "--top", "-1"], "Invalid value for '--top'"),
+    ],
+)
+def test_an_option_that_cannot_be_read_says_what_is_wrong_with_it(perfdoctor, argv, words):
+    ended = perfdoctor(*argv)
+    assert ended.code == 2
+    assert words in ended.line
+
+
+@pytest.mark.parametrize("command", list(main_module.COMMANDS))
+def test_help_has_no_mark_of_a_parser(perfdoctor, command):
+    text = perfdoctor(command, "--help").out
+    assert "\b" not in text
+    assert "\\b" not in text
+
+
 def test_rules_lists_all_that_are_registered(perfdoctor):
     ended = perfdoctor("rules")
     assert ended.code == 0
