@@ -24,18 +24,24 @@ _PYENV = sorted(path.name for path in Path(os.environ.get("PYENV_ROOT", "~/.pyen
 os.environ.setdefault("PYENV_VERSION", ":".join(name for name in _PYENV if name.startswith(PYTHONS)))
 
 
+def run_tests(session: nox.Session, **environment: str) -> None:
+    """Run the tests that are named after --, or all: first those in-process, then those that start programs."""
+    for chosen in [session.posargs] if session.posargs else ([], ["-m", "process"]):
+        session.run("pytest", "-n", "auto", *chosen, env=environment)
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run all tests; pip chooses the torch, whose CUDA build takes gigabytes."""
     session.install("-e", ".[test]", "-c", "constraints.txt")
-    session.run("pytest", *session.posargs, env={"PERFDOCTOR_TEST_DOWNLOADS": "1"})
+    run_tests(session, PERFDOCTOR_TEST_DOWNLOADS="1")
 
 
 @nox.session(python=PYTHONS)
 def analysis(session: nox.Session) -> None:
     """Run all tests in an environment without torch; what records programs is skipped."""
     session.install("-e", ".[test-analysis]", "-c", "constraints.txt")
-    session.run("pytest", *session.posargs)
+    run_tests(session)
 
 
 @nox.session(python=["3.11", "3.13"])
@@ -47,14 +53,21 @@ def lowest(session: nox.Session) -> None:
     session.run("uv", "pip", "compile", "--quiet", *wanted, "--extra", "test-analysis", "-o", pins, "pyproject.toml")
     session.install("-r", pins)
     session.install("--no-deps", "-e", ".")
-    session.run("pytest", *session.posargs)
+    run_tests(session)
 
 
 @nox.session(python=OLDEST)
 def newest(session: nox.Session) -> None:
     """Run all tests with the newest versions of everything."""
     session.install("--upgrade", "--upgrade-strategy", "eager", "-e", ".[test]")
-    session.run("pytest", *session.posargs)
+    run_tests(session)
+
+
+@nox.session(python=OLDEST)
+def laws(session: nox.Session) -> None:
+    """Try every property on many examples, as at night."""
+    session.install("-e", ".[test-analysis]", "-c", "constraints.txt")
+    run_tests(session, HYPOTHESIS_PROFILE="nightly")
 
 
 @nox.session(python=OLDEST)

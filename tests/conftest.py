@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cache
@@ -18,10 +19,12 @@ from left_out_library import without_library
 
 from perfdoctor.rules import registry
 
-# No deadlines: tests share the machine with the programs that other tests start.
-settings.register_profile("perfdoctor", deadline=None)
+# No deadlines: tests share the machine with the programs that other tests start. Few examples while somebody waits:
+# at night there is time for many (`nox -s laws`).
+settings.register_profile("perfdoctor", deadline=None, max_examples=25)
 # CI judges a change, so it tries the same examples each time; developers' runs look for new ones.
 settings.register_profile("ci", settings.get_profile("perfdoctor"), derandomize=True, database=None)
+settings.register_profile("nightly", settings.get_profile("perfdoctor"), max_examples=1000, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "perfdoctor"))
 
 # Threads of programs that tests start sleep while they wait: spinning, those of two programs at a time on two cores
@@ -41,8 +44,37 @@ registry.entry_points = _built_in_entry_points
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+# What takes another process, a server or a port: tests of that are marked `process`.
+_STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind")
+_item: pytest.Item | None = None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files from what comes out")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let `pytest` alone leave out what `pytest -m process` runs; a named file or folder is run whole."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr:
+        config.option.markexpr = "not process"
+    sys.addaudithook(_refuse_processes)
+
+
+def _refuse_processes(event: str, _arguments: tuple[object, ...]) -> None:
+    """Fail a test that starts something without the mark, by an error that no `except Exception` hides."""
+    if event in _STARTS and _item is not None and not _item.get_closest_marker("process"):
+        pytest.fail(f"{event}: what starts a process or a server is marked `process`: {_item.nodeid}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Remember the test that runs, with its fixtures."""
+    global _item
+    _item = item
+    try:
+        return (yield)
+    finally:
+        _item = None
 
 
 @cache

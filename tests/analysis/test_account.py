@@ -33,7 +33,7 @@ def check_partition(account: Account, window: iv.Intervals) -> None:
     assert iv.union_of(account.parts.values()).tolist() == window.tolist()
 
 
-@settings(relaxed, max_examples=250)
+@relaxed
 @given(any_file(), st.sampled_from((slice(None), slice(1, None), slice(0, 1))))
 def test_the_account_adds_up_on_any_trace(file: File, steps: slice) -> None:
     rank = rank_of(file)
@@ -41,7 +41,7 @@ def test_the_account_adds_up_on_any_trace(file: File, steps: slice) -> None:
     check_partition(rank.account, rank.window)
 
 
-@settings(relaxed, max_examples=200)
+@relaxed
 @given(any_file())
 def test_the_timeline_equals_that_of_a_sweep_over_the_raw_file(file: File) -> None:
     found = to_plain(rank_of(file).timeline)

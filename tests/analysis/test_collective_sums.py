@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analysis.communication import collective_sums
@@ -90,7 +90,6 @@ def check_equal(sums: CollectiveSums, plain: dict[int, dict[str, Any]]) -> None:
             assert np.array_equal(getattr(sums, name)[row], value), name
 
 
-@settings(max_examples=150)
 @given(ranks(), st.data())
 def test_any_tree_gives_the_plain_sums(given_ranks: Ranks, data: st.DataObject) -> None:
     tables, clocks, numbers = given_ranks
@@ -107,7 +106,6 @@ def test_any_tree_gives_the_plain_sums(given_ranks: Ranks, data: st.DataObject) 
     check_equal(parts[0], sum_plainly(given_ranks))
 
 
-@settings(max_examples=100)
 @given(given_ranks=ranks(), fan_in=st.integers(2, 5))
 def test_any_number_at_a_time_gives_the_plain_sums(given_ranks: Ranks, fan_in: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analysis.communication.collectives import CollectiveTable, CollectiveTotal
@@ -31,7 +31,6 @@ irregular_ends = st.lists(st.integers(2_000, 60_000), min_size=4, max_size=12, u
 )
 
 
-@settings(max_examples=60)
 @given(irregular_ends, st.lists(st.integers(-3_000_000, 3_000_000), min_size=1, max_size=3), st.data())
 def test_clocks_are_aligned_on_shared_ends(ends: list[int], clocks: list[int], data: st.DataObject) -> None:
     jitter = st.integers(0, 100)

@@ -18,7 +18,7 @@ from perfdoctor.savings.unprofiled_time import unprofiled_time_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 
-relaxed = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow])
 
 OPS = ("aten::mul", "aten::mm", "aten::zero_", "aten::add_", "torch::autograd::AccumulateGrad", "aten::sqrt")
 RANGES = ("Optimizer.step#AdamW.step", "Optimizer.zero_grad#AdamW.zero_grad", "_compile (dynamo_timed)", "mine")

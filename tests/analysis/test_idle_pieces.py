@@ -93,7 +93,7 @@ def test_before_a_long_gap_the_cpu_is_looked_at_in_several_places() -> None:
     assert set(instants.thread.tolist()) == {rank.launching_thread}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(any_file())
 def test_of_any_trace_the_pieces_are_the_idle_time(file: File) -> None:
     rank = rank_of(file)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_strategies import File, any_file, rank_of
 
@@ -186,7 +186,6 @@ def test_threads_of_the_cpu_may_wake_up_late(late_ms: float, fits: bool) -> None
     assert partner_rows(match_all(table_of(0, ends), table_of(1, others)), 1) != list(range(8))
 
 
-@settings(max_examples=80)
 @given(st.permutations(range(4)), st.lists(st.integers(-5000, 5000), min_size=4, max_size=4))
 def test_the_order_of_ranks_changes_no_lateness(order: Sequence[int], clocks: list[int]) -> None:
     ranks = [table_of(r, [end + clocks[r] for end in IRREGULAR], takes_ms=0.9 - 0.2 * r) for r in range(4)]
@@ -291,7 +290,6 @@ def test_a_long_table_keeps_its_end_and_fits_into_a_summary() -> None:
     assert len(pickle.dumps(found)) < 230_000
 
 
-@settings(max_examples=100)
 @given(any_file())
 def test_phases_split_the_window_exactly(file: File) -> None:
     run = rank_of(file)

@@ -66,7 +66,7 @@ def test_a_collective_takes_what_no_op_does() -> None:
 spans = st.tuples(st.sampled_from(["aten::mm", NODE, "aten::add_"]), st.integers(0, 1900), st.integers(1, 300))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(spans, max_size=12), st.lists(st.tuples(st.integers(0, 1900), st.integers(1, 300)), max_size=3))
 def test_rows_add_up_to_the_window(ops: list[tuple[str, int, int]], steps: list[tuple[int, int]]) -> None:
     trace = TraceBuilder(device=None).step(0, 1000).step(1000, 1000)

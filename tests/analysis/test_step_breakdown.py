@@ -24,7 +24,7 @@ def rows_of(breakdown: StepBreakdown, table: str) -> dict[tuple[str, str, str], 
     }
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(any_file())
 def test_every_table_adds_up_to_every_step(file: dict[str, Any]) -> None:
     rank = rank_of(file)

@@ -1,4 +1,4 @@
-"""Helpers that start real programs: write a script, record it by `launch.run` in a child, and read the capture."""
+"""Helpers that start programs: write a script, record it by `launch.run` in a child, and read the capture."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from fork_server import ADDRESS, ForkServer
 
 # Small windows: 11 steps fill them, and a start of torch costs seconds already.
 WINDOWS = {"skip": 2, "base": 2, "warmup": 1, "timing": 3, "evidence": 2}
@@ -147,10 +150,11 @@ def clean_environment() -> dict[str, str]:
 
 
 class Launcher:
-    """Writes scripts into a folder and records them."""
+    """Writes scripts into a folder and records them, in forks of a Python with torch where that is the same."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, server: ForkServer | None) -> None:
         self.folder = folder
+        self._server = server
         self._count = 0
         (folder / "light_dynamo.py").write_text(LIGHT_DYNAMO)
 
@@ -161,14 +165,7 @@ class Launcher:
 
     def run_plain(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """The same command without perfdoctor."""
-        return subprocess.run(
-            [sys.executable, *argv],
-            cwd=self.folder,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=150,
-        )
+        return self._run(argv, clean_environment(), is_forked=True)
 
     def run(
         self,
@@ -176,26 +173,48 @@ class Launcher:
         env: dict[str, str] | None = None,
         while_running: Callable[[subprocess.Popen[str]], None] | None = None,
         out: Path | None = None,
+        is_forked: bool = True,
         **options: Any,
     ) -> Recorded:
+        """Record a command.
+
+        Args:
+            argv: The command, as for `perfdoctor run`.
+            env: Variables beside the ordinary ones; torch reads some when it is loaded, so that nothing is forked then.
+            while_running: Called with the process of perfdoctor.
+            out: The folder of the capture.
+            is_forked: Whether a fork may run the program; not where the start of Python itself is tested.
+            options: Of `CaptureOptions`.
+        """
         self._count += 1
         out = out or self.folder / f"capture{self._count}"
         answer = self.folder / f"result{self._count}.json"
         wanted = json.dumps({**WINDOWS, **options, "out": str(out)})
-        child = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(answer), wanted, *argv],
-            cwd=self.folder,
-            env={**clean_environment(), **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        done = self._run(
+            ("-c", DRIVER, str(answer), wanted, *argv),
+            {**clean_environment(), **(env or {})},
+            is_forked=is_forked and not env,
+            while_running=while_running,
         )
-        if while_running:
-            while_running(child)
-        stdout, stderr = child.communicate(timeout=150)
         result = json.loads(answer.read_text()) if answer.exists() else {}
-        return Recorded(child.returncode, stdout, stderr, result, out)
+        return Recorded(done.returncode, done.stdout, done.stderr, result, out)
+
+    def _run(
+        self, argv: Sequence[str], environment: dict[str, str], *, is_forked: bool, while_running: Any = None
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *argv]
+        with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+            files = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr, "cwd": self.folder}
+            if self._server and is_forked:
+                child: Any = self._server.start(command, env={**environment, ADDRESS: self._server.address}, **files)
+            else:
+                child = subprocess.Popen(command, env=environment, **files)
+            if while_running:
+                while_running(child)
+            code = child.wait(timeout=150)
+            stdout.seek(0)
+            stderr.seek(0)
+            return subprocess.CompletedProcess(command, code, stdout.read(), stderr.read())
 
     def record(self, source: str, *args: str, **options: Any) -> Recorded:
         """Write a script and record it."""
@@ -222,9 +241,20 @@ def signal_when_ready(
     return interrupt
 
 
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer | None]:
+    """The server of forks; none without torch, where a Python starts fast enough."""
+    if find_spec("torch") is None:
+        yield None
+        return
+    server = ForkServer(tmp_path_factory.mktemp("server"), clean_environment())
+    yield server
+    server.stop()
+
+
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
-    return Launcher(tmp_path_factory.mktemp("programs"))
+def launcher(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer | None) -> Launcher:
+    return Launcher(tmp_path_factory.mktemp("programs"), fork_server)
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +279,10 @@ def free_port() -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return str(listener.getsockname()[1])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts programs: all tests that ask for the launcher."""
+    for item in items:
+        if "launcher" in getattr(item, "fixturenames", ()):
+            item.add_marker("process")

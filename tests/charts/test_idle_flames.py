@@ -15,7 +15,7 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables.model import Trace
 
 US = 1_000
-relaxed = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def stacks(flames: FlameGraph | None) -> dict[tuple[str, ...], tuple[int, str]]:

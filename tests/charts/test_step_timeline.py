@@ -22,7 +22,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
 
 US = 1_000
-relaxed = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow])
 Row = tuple[str, str, str, int, int, int]
 
 

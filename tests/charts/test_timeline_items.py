@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.charts.lanes import depth_of, side_lanes
@@ -65,7 +65,6 @@ def test_items_of_different_tracks_or_depths_are_not_joined() -> None:
     assert set(zip(joined.track.tolist(), joined.depth.tolist(), strict=True)) == {(0, 0), (0, 1), (1, 0)}
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(2, 400))
 def test_whatever_the_items_as_few_as_asked_remain_and_their_counts_add_up(seed: int, max_items: int) -> None:
     random = np.random.default_rng(seed)

@@ -19,7 +19,7 @@ from perfdoctor.reporters.json_ import load_schema
 from perfdoctor.reporters.write_comparison import render_comparison
 
 VALIDATOR = jsonschema.Draft202012Validator(load_schema("comparison"))
-any_pair = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+any_pair = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def recording_of(file: dict[str, Any]) -> Recording:

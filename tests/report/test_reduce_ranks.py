@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleet_helpers import content_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from real_traces import read_once
 
@@ -65,7 +65,6 @@ def trees(draw: st.DrawFn) -> FleetPart:
     return parts[0]
 
 
-@settings(max_examples=40)
 @given(trees())
 def test_any_order_and_grouping_gives_the_same_report(part: FleetPart) -> None:
     assert content_of(pipeline.report_on_summaries([part], registry.load_analyzers())) == report()

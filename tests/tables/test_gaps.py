@@ -127,7 +127,7 @@ def test_a_gpu_that_is_never_idle_has_no_gaps() -> None:
     assert (len(table), table.notes) == (0, ("the GPU is never idle in the analysed time",))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(any_file())
 def test_of_any_trace_they_add_up_to_the_idle_time(file: File) -> None:
     rank = rank_of(file)

@@ -139,7 +139,7 @@ items = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(items)
 def test_every_grouping_has_the_same_total(recorded: list[tuple[str, int, int, str | None, int]]) -> None:
     trace = TraceBuilder().step(0, 1000).step(1000, 1000)

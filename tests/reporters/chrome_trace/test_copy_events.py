@@ -4,7 +4,7 @@ import json
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from left_out_library import without_library
 
@@ -97,7 +97,6 @@ _VALUES = st.one_of(
 _KEYS = st.sampled_from(["ph", "pid", "tid", "ts", "id", "dur", "name", "args", "bind_id", "id2", "p\u0069", "i"])
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.dictionaries(_KEYS, _VALUES, max_size=6), max_size=6),
     st.sampled_from([None, 1]),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.errors import TraceError
@@ -189,7 +189,6 @@ def test_no_bytes_raise_anything_but_a_trace_error(data: bytes) -> None:
         assert trace.events > 0
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_damage_anywhere_raises_nothing_but_a_trace_error(data: st.DataObject) -> None:
     text = bytearray(small())

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.testing import TraceBuilder
@@ -106,7 +106,6 @@ def test_a_trace_repeats(content: Content, b: TraceBuilder) -> None:
     assert b.to_bytes() == b.to_bytes()
 
 
-@settings(max_examples=60)
 @given(builders(), st.integers(0, 400), st.integers(0, 300), st.sampled_from(["first", "last"]), st.booleans())
 def test_chunks_and_blocks_of_any_size_hold_the_same_events(
     b: TraceBuilder, chunk: int, block: int, place: str, pretty: bool

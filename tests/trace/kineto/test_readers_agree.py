@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.errors import TraceError
@@ -98,7 +98,6 @@ def events(draw: st.DrawFn) -> str:
     return "{" + draw(SPACES) + comma.join(order) + draw(SPACES) + "}"
 
 
-@settings(max_examples=600)
 @given(st.lists(st.one_of(events(), events(), SCALARS), max_size=4), SPACES, st.integers(1, 200), st.booleans())
 def test_any_members_in_any_notation(agree: Agree, chosen: list[str], space: str, block: int, bare: bool) -> None:
     anchor = json.dumps(PLAIN | {"cat": "user_annotation"})
@@ -136,7 +135,6 @@ def test_a_text_cut_behind_a_value(agree: Agree, text: str) -> None:
         assert isinstance(agree(text, block), str)
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_bytes_that_are_damaged(agree: Agree, data: st.DataObject) -> None:
     text = bytearray(ordinary())
