@@ -71,6 +71,13 @@ def laws(session: nox.Session) -> None:
 
 
 @nox.session(python=OLDEST)
+def mutants(session: nox.Session) -> None:
+    """Put errors into the rules, one at a time: a test of the rule has to fail; what survives is printed."""
+    session.install("-e", ".[test-analysis]", "-c", "constraints.txt")
+    session.run("python", "-m", "tests.mutate_rules", *session.posargs)
+
+
+@nox.session(python=OLDEST)
 def nonroot(session: nox.Session) -> None:
     """Run the tests that root cannot run, for root under another user."""
     session.install("-e", ".[test-analysis]", "-c", "constraints.txt")

@@ -57,7 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let `pytest` alone leave out what `pytest -m process` runs; a named file or folder is run whole."""
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr:
         config.option.markexpr = "not process"
-    sys.addaudithook(_refuse_processes)
+    if config.option.markexpr == "not process":
+        sys.addaudithook(_refuse_processes)
 
 
 def _refuse_processes(event: str, _arguments: tuple[object, ...]) -> None:

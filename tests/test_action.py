@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GUIDE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 _INPUT = re.compile(r"\$\{\{ inputs\.([\w-]+)")
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+pytestmark = [pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here"), pytest.mark.process]
 
 
 class Step(NamedTuple):

@@ -20,6 +20,8 @@ import pytest
 import release_notes
 import yaml
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REPOSITORY: str = PROJECT["urls"]["Repository"]
@@ -151,7 +153,7 @@ def test_the_readme_begins_with_installing_it_and_the_demo() -> None:
     first = [line.split("#")[0].split()[:2] for line in blocks[0].splitlines()]
     assert first == [["pip", "install"], ["perfdoctor", "demo"], ["perfdoctor", "run"], ["perfdoctor", "analyze"]]
     (test_command,) = re.findall(r"<!-- test-command -->\n```sh\n(.*)\n```\n<!-- /test-command -->", text)
-    assert test_command == "pip install -e '.[test]' -c constraints.txt && pytest"
+    assert test_command == "pip install -e '.[test]' -c constraints.txt && pytest -n auto"
 
 
 # --- distributions ----------------------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def find_sessions(text: str) -> set[str]:
 
 
 def test_sessions_of_nox_exist() -> None:
-    assert sessions_called() == {"tests", "analysis", "lowest", "newest", "nonroot", "lint", "fuzz"}
+    assert sessions_called() == {"tests", "analysis", "lowest", "newest", "nonroot", "lint", "fuzz", "laws", "mutants"}
     noxfile = ROOT / "noxfile.py"
     if not noxfile.is_file():
         pytest.skip("there is no noxfile.py")

@@ -29,6 +29,8 @@ from benchmarks.promises import TimedPairs
 from benchmarks.run_python import ProgramFailedError, run_python
 from perfdoctor.rules import registry
 
+pytestmark = pytest.mark.process
+
 CASES = {case.name: case for case in read_cases()}
 SHORT = choose_cases(short=True)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from benchmarks import compare_speed
 from perfdoctor.testing import TraceBuilder
+
+pytestmark = pytest.mark.process
 
 
 def test_it_prints_both_times_and_their_ratio(tmp_path, capsys):

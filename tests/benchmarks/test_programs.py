@@ -12,6 +12,8 @@ from benchmarks.programs import __main__ as driver
 from benchmarks.programs.truths import SCRIPTS, Edit, Program, read_programs
 from benchmarks.programs.verdicts import COLUMNS, Row, Said, first_said, format_table, list_cells
 
+pytestmark = pytest.mark.process
+
 PROGRAMS = {program.name: program for program in read_programs()}
 
 

@@ -136,6 +136,7 @@ def serve(listener: socket.socket, owner: socket.socket) -> None:
         each.setblocking(False)
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not what nohup has set
     clients: dict[int, socket.socket] = {}
     while True:
         ready = select.select([listener, owner, has_ended], [], [])[0]

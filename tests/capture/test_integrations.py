@@ -23,6 +23,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "rank0" / "facts.json").read_text())
 
 
+@pytest.mark.process
 def test_the_package_imports_no_framework() -> None:
     code = (
         "import sys, perfdoctor.integrations; assert dir(perfdoctor.integrations);"
@@ -76,6 +77,7 @@ def lightning_fit(callback: Any, folder: Path, fail_at: int | None = None) -> No
     trainer.fit(Module(), torch.utils.data.DataLoader(data))
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("frameworks_may_warn")
 def test_lightning_steps_are_optimizer_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
@@ -107,6 +109,7 @@ def test_an_exception_under_lightning_leaves_what_was_recorded(
     assert (facts["exit"], facts["windows"]["timing"]["steps"]) == ("exception", 1)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("frameworks_may_warn")
 def test_transformers_steps_are_optimizer_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -202,6 +202,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getsid", lambda pid: pid)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("sessions")
 def test_the_processes_of_the_job_are_no_others() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)

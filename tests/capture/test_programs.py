@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -424,13 +425,14 @@ def test_the_examples_wait_for_their_loader(launcher: Any, name: str) -> None:
     path = Path(__file__).resolve().parents[2] / "examples" / name
     source = path.read_text()
     assert "perfdoctor." not in source, "an example of an unmodified program"
-    recorded = launcher.run(str(path), "--steps", "12", "--batch-size", "16", evidence=0)
+    recorded = launcher.run(str(path), "--steps", "16", "--batch-size", "16", base=7, evidence=0)
     assert recorded.exit_code == 0, recorded.stderr
     facts = recorded.facts()
     (loader,) = facts["loaders"]
     assert loader["num_workers"] == 0
     assert "in loader:" in source.splitlines()[loader["location"]["line"] - 1]
-    assert sum(facts["base_loader_wait_ns"]) > 0.1 * sum(facts["base_step_ns"])
+    # Medians: on a busy machine single steps of some milliseconds take many times as long.
+    assert median(facts["base_loader_wait_ns"]) > 0.1 * median(facts["base_step_ns"])
 
 
 def test_every_rank_may_run_its_own_perfdoctor(launcher: Any, capture_kit: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield
 
 
+@pytest.mark.process
 def test_the_lines_for_lightning(capsys: pytest.CaptureFixture[str]) -> None:
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
 
@@ -49,6 +50,7 @@ def test_the_lines_for_lightning(capsys: pytest.CaptureFixture[str]) -> None:
     check_capture(capsys.readouterr().out)
 
 
+@pytest.mark.process
 def test_the_lines_for_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")

@@ -18,6 +18,8 @@ from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import Trial
 from perfdoctor.capture.launch import TrialRun, run_trial
 from perfdoctor.errors import CaptureError, UsageError
 
+pytestmark = pytest.mark.process
+
 SKIP, BASE = 3, 4
 
 TRAIN = """

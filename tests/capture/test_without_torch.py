@@ -77,6 +77,7 @@ def test_force_replaces_a_capture_and_leaves_the_rest(launcher: Any) -> None:
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.process
 def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     child = (
@@ -93,11 +94,13 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path
     assert process.wait(timeout=30) == 137
 
 
+@pytest.mark.process
 def test_importing_the_session_loads_no_torch() -> None:
     code = "import sys, perfdoctor.capture.session, perfdoctor.capture.launch; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.process
 def test_a_session_without_torch_is_one_sentence() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -11,6 +11,8 @@ import pytest
 
 from perfdoctor.cli.main import main
 
+pytestmark = pytest.mark.process
+
 SAY = "import atexit, gc, os; atexit.register(lambda: print(gc.get_freeze_count() > 0, os.environ.get('{name}')))"
 
 

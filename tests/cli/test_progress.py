@@ -108,9 +108,9 @@ def test_a_bar_has_no_thread_before_reading_begins(terminal: Terminal) -> None:
     before = set(threading.enumerate())
     with open_progress_bar(stream=terminal) as show:  # worker processes start here, as copies
         assert show is not None
-        assert set(threading.enumerate()) == before
+        assert not set(threading.enumerate()) - before  # threads of other tests may end meanwhile
         show(at(0, total=None))
-        assert set(threading.enumerate()) > before
+        assert set(threading.enumerate()) - before
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -12,6 +12,8 @@ from perfdoctor.cli.program_target import restore_dashes
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.process
+
 ARGUMENTS = """\
 import sys
 print("arguments:", sys.argv[1:])

@@ -10,6 +10,8 @@ import pytest
 
 from perfdoctor.cli.run import announce_long_analysis
 
+pytestmark = pytest.mark.process
+
 torch = pytest.importorskip("torch")
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from perfdoctor.cli.main import COMMANDS, module_of
 
+pytestmark = pytest.mark.process
+
 # Typer from 0.29 on reads the values of options with pydantic, which the SDK of mcp and others bring too.
 HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas", "mcp")
 

@@ -16,6 +16,8 @@ from perfdoctor.cli.try_ import parse_duration
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.json_ import load_schema
 
+pytestmark = pytest.mark.process
+
 torch = pytest.importorskip("torch")
 
 # The step waits 24 ms for its two samples without workers, and next to nothing with two.

@@ -13,6 +13,8 @@ from programs import Program
 import perfdoctor
 from perfdoctor.testing.synthetic_fleet import ALL_REDUCE, SyntheticFleet
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """\
 import sys, time
 import torch
@@ -44,6 +46,7 @@ def base_steps_ns(capture: Path) -> list[int]:
     return [row["dur_ns"] for row in rows if row["window"] == "base"]
 
 
+@pytest.mark.process
 def test_captures_of_a_real_program(tmp_path: Path) -> None:
     """One test, because the program has to be started once only: a step that sleeps 60 ms, and one that sleeps 20."""
     pytest.importorskip("torch")

@@ -20,6 +20,8 @@ from command_lines import USAGE_ERROR, parse_line
 
 from perfdoctor.cli.main import main
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "rules" / "examples"
 _BLOCK = re.compile(r"(?:^<!-- ([^\n]+) -->\n)?^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -18,6 +18,8 @@ from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.fleet.rank_tasks import FailedFile, analyze_file_remotely
 
+pytestmark = pytest.mark.process
+
 distributed = pytest.importorskip("distributed")
 
 

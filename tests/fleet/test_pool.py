@@ -23,6 +23,8 @@ from perfdoctor.fleet.rank_tasks import FailedFile, analyze_file
 from perfdoctor.fleet.worker_process import can_copy_process
 from perfdoctor.testing import TraceBuilder
 
+pytestmark = pytest.mark.process
+
 
 def test_two_processes_report_what_one_does(fleet: Path) -> None:
     alone, shared = (perfdoctor.analyze(fleet, jobs=jobs) for jobs in (1, 2))

@@ -12,6 +12,8 @@ import pytest
 from perfdoctor import read
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "record.py"
 
 

@@ -27,6 +27,8 @@ from mcp import Client, StdioServerParameters, stdio_client
 from perfdoctor.integrations import mcp_server
 from perfdoctor.integrations.mcp_server import Recordings
 
+pytestmark = pytest.mark.process
+
 COMMAND = [sys.executable, "-m", "perfdoctor", "mcp"]
 
 
@@ -56,6 +58,7 @@ def talk(folder: Path, *calls: tuple[str, dict[str, Any]], options: tuple[str, .
     return anyio.run(run)
 
 
+@pytest.mark.process
 def test_the_tools_say_when_to_use_them(tmp_path: Path) -> None:
     async def run() -> Any:
         async with Client(stdio_client(StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], cwd=tmp_path))) as c:
@@ -71,6 +74,7 @@ def test_the_tools_say_when_to_use_them(tmp_path: Path) -> None:
     assert "- kernels: " in tools[1].description
 
 
+@pytest.mark.process
 def test_the_answers_are_those_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before, after = program().write(tmp_path / "before.json.gz"), program(200).write(tmp_path / "after.json.gz")
@@ -100,6 +104,7 @@ def test_the_answers_are_those_of_the_library(tmp_path: Path, monkeypatch: pytes
     assert sorted(tmp_path.iterdir()) == listed
 
 
+@pytest.mark.process
 def test_what_cannot_be_done_gets_one_sentence(tmp_path: Path) -> None:
     program().write(tmp_path / "trace.json")
     (tmp_path / "no-trace.json").write_text('{"a": 1}')
@@ -135,6 +140,7 @@ def test_what_cannot_be_done_gets_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in message
 
 
+@pytest.mark.process
 def test_folders_outside_the_roots_are_not_read(tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for folder in (inside, outside):
@@ -155,6 +161,7 @@ def test_folders_outside_the_roots_are_not_read(tmp_path: Path) -> None:
     assert all("only files under" in text for failed, text in answers if failed)
 
 
+@pytest.mark.process
 def test_standard_output_holds_messages_and_nothing_else(tmp_path: Path) -> None:
     program().write(tmp_path / "trace.json")
     opening = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}

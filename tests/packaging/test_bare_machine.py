@@ -14,7 +14,7 @@ from build_backend.compilers import ZIG, is_served
 from build_backend.core_library import load_core_sources
 from build_backend.targets import find_zig_target
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows finds programs without PATH")
+pytestmark = [pytest.mark.skipif(os.name == "nt", reason="Windows finds programs without PATH"), pytest.mark.process]
 
 
 @pytest.fixture

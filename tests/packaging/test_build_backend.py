@@ -17,6 +17,8 @@ from build_backend.core_library import load_core_sources
 from build_backend.targets import TARGETS, find_zig_target
 from build_backend.wheel_checks import check_record
 
+pytestmark = pytest.mark.process
+
 WITHOUT_LIBRARY = "warning: perfdoctor is built without its C library and will read with Python: "
 
 

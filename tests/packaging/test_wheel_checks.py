@@ -21,6 +21,8 @@ from build_backend.targets import TARGETS
 from build_backend.wheel_checks import check_library, check_record, check_wheel
 from build_backend.wheel_files import add_library
 
+pytestmark = pytest.mark.process
+
 EXPORTS = '__attribute__((visibility("default"))) const char *perfdoctor_sources(void) '
 
 

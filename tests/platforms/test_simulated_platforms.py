@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 SIMULATED = Path(__file__).parent / "simulated"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 PLATFORMS = ("darwin", "win32")

@@ -17,6 +17,8 @@ from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange, TrialOptions
 from perfdoctor.capture.launch import run_trial
 
+pytestmark = pytest.mark.process
+
 SKIP, BASE = 3, 4
 # Of each change the setting that most programs have not.
 EVERYWHERE = {

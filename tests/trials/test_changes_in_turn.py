@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 # Applies a change as the recorder of a trial does, runs the lines of a case, and answers with what came of both.
 DRIVER = """
 import json, os, sys, traceback, warnings

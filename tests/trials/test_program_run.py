@@ -23,6 +23,8 @@ from perfdoctor.trials.program_run import (
 from perfdoctor.trials.run_log import RunLog, check_same, read_state
 from perfdoctor.trials.step_counts import StepCounts, count_steps, read_step_counts
 
+pytestmark = pytest.mark.process
+
 MS = 1_000_000
 
 

@@ -12,6 +12,8 @@ import pytest
 from benchmarks.headless_browser import Browser, Page
 from perfdoctor.reporters.html import html
 
+pytestmark = pytest.mark.process
+
 Show = Callable[..., Page]
 CTRL, SHIFT = 2, 8
 # By canvas how many colours it has: one, where nothing was drawn.

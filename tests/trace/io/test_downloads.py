@@ -23,6 +23,8 @@ from perfdoctor.trace.io import decompress as inflate
 from perfdoctor.trace.io import stream as source
 from perfdoctor.trace.io import web
 
+pytestmark = pytest.mark.process
+
 AssertSame = Callable[[Trace, Trace], None]
 Pack = Callable[[bytes], bytes]
 

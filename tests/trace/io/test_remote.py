@@ -23,6 +23,8 @@ from perfdoctor.trace import Trace, read
 from perfdoctor.trace.io.remote import Download, is_remote, protocol_of, redact
 from perfdoctor.trace.io.remote_path import RemotePath
 
+pytestmark = pytest.mark.process
+
 
 def small() -> TraceBuilder:
     return TraceBuilder().step(0, 100).op("aten::mm", 5, 20).kernel("sgemm", 30, 40, launch_us=10)
@@ -83,6 +85,7 @@ def test_a_trace_in_an_archive_is_read(memory: Any, tmp_path: Path, content: Cal
     assert content(read("simplecache::memory://t.json")) == content(small().trace())
 
 
+@pytest.mark.process
 def test_a_trace_on_the_web_is_read(web: tuple[str, Path], content: Callable[[Trace], Any]) -> None:
     address, folder = web
     small().write(folder / "t.json.gz")
@@ -130,6 +133,7 @@ def refusal(path: str) -> str:
     return text
 
 
+@pytest.mark.process
 def test_what_cannot_be_read_is_one_sentence_with_the_url(memory: Any, web: tuple[str, Path]) -> None:
     memory.pipe("/empty.json", b"")
     memory.pipe("/text.json", b"hello")
@@ -158,6 +162,7 @@ def piped(data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
 
 
+@pytest.mark.process
 def test_standard_input_is_read(tmp_path: Path) -> None:
     ended = piped(gzip.compress(small().to_bytes()), "analyze", "-", "--json")
     assert (ended.returncode, ended.stderr) == (0, b"")
@@ -166,6 +171,7 @@ def test_standard_input_is_read(tmp_path: Path) -> None:
     assert piped(path.read_bytes(), "analyze", "-", "-q").returncode == 0
 
 
+@pytest.mark.process
 def test_nothing_on_standard_input_is_one_sentence() -> None:
     ended = piped(b"", "analyze", "-")
     assert ended.returncode == 2
@@ -173,6 +179,7 @@ def test_nothing_on_standard_input_is_one_sentence() -> None:
     assert ended.stderr.count(b"\n") == 1
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_a_terminal_is_no_trace() -> None:
     leader, follower = os.openpty()
@@ -186,6 +193,7 @@ def test_a_terminal_is_no_trace() -> None:
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.process
 def test_a_trace_from_standard_input_cannot_be_annotated(tmp_path: Path) -> None:
     ended = piped(small().to_bytes(), "export", "-", "-o", str(tmp_path / "a.json.gz"))
     assert ended.returncode == 2

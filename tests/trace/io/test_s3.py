@@ -23,6 +23,8 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse, read
 from perfdoctor.trace.io import remote
 
+pytestmark = pytest.mark.process
+
 s3fs = pytest.importorskip("s3fs")
 pytest.importorskip("flask_cors")
 moto = pytest.importorskip("moto.server")

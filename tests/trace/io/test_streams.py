@@ -132,6 +132,7 @@ def test_zstandard_is_read_in_frames(tmp_path: Path, large_text: bytes, assert_s
     assert not read(path).complete
 
 
+@pytest.mark.process
 def test_zstandard_without_a_package_for_it_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "t.json.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(50))
@@ -241,6 +242,7 @@ def test_a_window_holds_no_more_than_a_few_blocks(large_text: bytes) -> None:
     assert len(window.buffer) < 20_000
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_files_of_any_size_are_read_by_the_library(tmp_path: Path, large_text: bytes, size: str) -> None:
     path = tmp_path / "t.json.gz"
@@ -306,6 +308,7 @@ NASTY = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("case", NASTY)
 def test_the_nastiest_texts_are_refused_in_time(case: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"

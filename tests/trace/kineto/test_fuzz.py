@@ -1,6 +1,6 @@
 """Mutated traces: both readers agree or both refuse, and nothing crashes or hangs.
 
-Runs for 10 s, or as long as PERFDOCTOR_FUZZ_SECONDS says. A failure names the seed of its case, which
+Runs for 1 s and 30 cases, or as long as PERFDOCTOR_FUZZ_SECONDS says. A failure names the seed of its case, which
 PERFDOCTOR_FUZZ_SEED repeats alone.
 """
 
@@ -19,7 +19,8 @@ from perfdoctor.errors import TraceError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse
 
-SECONDS = float(os.environ.get("PERFDOCTOR_FUZZ_SECONDS", "10"))
+SECONDS = float(os.environ.get("PERFDOCTOR_FUZZ_SECONDS", "1"))
+CASES = 30
 SEED = os.environ.get("PERFDOCTOR_FUZZ_SEED")
 
 PIECES = [
@@ -90,7 +91,7 @@ def test_mutated_traces(assert_same: Callable[[Trace, Trace], None]) -> None:
     until = time.monotonic() + 0.7 * SECONDS
     seed = first = random.SystemRandom().randrange(1 << 40)
     read = 0
-    while time.monotonic() < until:
+    while seed < first + CASES or time.monotonic() < until:
         read += one_case(seed, texts, assert_same)
         seed += 1
     assert read > (seed - first) // 10
@@ -103,7 +104,7 @@ def test_mutated_real_traces(corpus: Path, assert_same: Callable[[Trace, Trace],
     names = ["a100-event-sync.json.gz", "mi250-minitoy.json.gz", "triton-compile.json.gz"]
     texts = [gzip.decompress((corpus / name).read_bytes()) for name in names]
     until = time.monotonic() + 0.3 * SECONDS
-    seed = random.SystemRandom().randrange(1 << 40)
-    while time.monotonic() < until:
+    seed = first = random.SystemRandom().randrange(1 << 40)
+    while seed < first + CASES or time.monotonic() < until:
         one_case(seed, texts, assert_same)
         seed += 1

@@ -101,6 +101,7 @@ def test_a_library_of_other_sources_is_refused_where_there_are_sources(
         assert load_library(tmp_path).perfdoctor_sources()
 
 
+@pytest.mark.process
 def test_where_the_library_is_missing_check_says_so_and_traces_are_read(tmp_path: Path) -> None:
     program = f"""
 import sys

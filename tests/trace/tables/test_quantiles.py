@@ -23,6 +23,7 @@ def test_any_share_can_be_asked_for():
     assert quantiles(np.array([30, 10, 20, 40]), (0.0, 0.1, 1.0)) == pytest.approx([10, 13, 40])
 
 
+@pytest.mark.process
 def test_numpy_ma_stays_out():
     program = (
         "import sys, numpy as np; from perfdoctor.trace.tables.quantiles import quantiles; "
