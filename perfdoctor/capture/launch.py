@@ -217,7 +217,7 @@ def error_log_of(log: Path) -> Path:
 
 
 def read_tail(path: Path, size: int = STDERR_TAIL_BYTES) -> str:
-    """The last whole lines of a file, at most so many bytes; empty when it cannot be read."""
+    """The last whole lines of a file, at most `size` bytes; empty when it cannot be read."""
     try:
         with path.open("rb") as file:
             length = file.seek(0, os.SEEK_END)

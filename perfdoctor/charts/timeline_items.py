@@ -11,7 +11,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import NONE, Int8Array, Int32Array, Int64Array
 
 MAX_ITEMS = 100_000
-"""A canvas draws so many without stutter, and they take some 3 MB of a page."""
+"""The number that a canvas draws without stutter; they take some 3 MB of a page."""
 _PIXELS = 1_600
 # Items shorter than a pixel are joined: of a timeline zoomed in as far as possible, at least 4 times.
 _ZOOMS = (256, 64, 16, 4)

@@ -20,7 +20,7 @@ from perfdoctor.report.report import Report
 BaselineState: TypeAlias = Literal["new", "dearer", "accepted"]
 
 DEARER_BY = 0.2
-"""A known finding that costs so much more, as a share of what it did, is no longer the one that was accepted."""
+"""A known finding whose cost grows by more than this share is not the one that was accepted."""
 _MAX_NOISE = 0.10
 _ENGINE_RULE = "PD901"
 

@@ -37,7 +37,7 @@ BETWEEN_RECORDINGS = 0.02
 """By how much of a step two recordings of one program may differ: assumed where each side has only one recording."""
 # Of more steps an even sample is taken: the pairs of 400 and 400 are sorted in 10 ms.
 _MAX_STEPS = 400
-# Up to so many pairs the distribution of the ranks is exact.
+# Up to this number of pairs the distribution of the ranks is exact.
 _MAX_EXACT_PAIRS = 400
 _MIN_STEPS_FOR_AUTOCORRELATION = 8
 _MAX_AUTOCORRELATION = 0.9

@@ -21,7 +21,7 @@ _DETAIL = "communication"
 
 
 class _Bounded(NamedTuple):
-    """A rank whose slice of communication stays, but nobody knows yet how large.
+    """A rank whose slice of communication stays, with its size known only within bounds.
 
     Attributes:
         summary: The rank.

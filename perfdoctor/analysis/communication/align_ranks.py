@@ -32,15 +32,15 @@ _END_BITS = 44
 _EQUAL_SIZE_KINDS = np.array(
     [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")]
 )
-# Of the rows with group and number so many have partners at nearly the same end, or they are of another run.
+# Share of the rows with group and number that have partners at nearly the same end; with fewer it is another run.
 _MIN_SAME_RUN_SHARE = 0.5
-# With partners for so many of the rows under the expected offset no better offset is searched.
+# Where this share of the rows has partners under the expected offset, no better offset is searched.
 _MIN_FIT_SHARE = 0.9
 # Hardly more collectives of one kind than this end within the tolerance.
 _MAX_ROUNDS = 3
 # Each round of fitting a drift to ends finds partners further away in time; the fourth hardly finds more.
 _MAX_DRIFT_ROUNDS = 4
-# Ranks of one program have the same rows: their keys are kept for so many different ones.
+# Cache size: ranks of one program have the same rows, and their keys are kept.
 _MAX_KNOWN_KEYS = 256
 
 

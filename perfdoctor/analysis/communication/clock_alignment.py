@@ -21,7 +21,7 @@ _CPU_END_TOLERANCE_NS = 20_000_000
 _STEP_DIVISOR = 4
 # With fewer partners than this an offset may be chance.
 MIN_PARTNERS = 3
-# Pairs of ends are compared: with so many ends a rank there are at most 360,000 differences.
+# Maximum number of ends a rank: pairs of ends are compared, at most 360,000 differences.
 _MAX_ENDS = 600
 # Steps repeat, so a shift by a whole step fits nearly as many ends: with this share of the best such shifts are equal.
 _NEAR_BEST_SHARE = 0.9

@@ -19,7 +19,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 
 FAN_IN = 64
-"""Ranks, and sums of ranks, are merged by so many at a time: memory is that of so many and of the result."""
+"""How many ranks, or sums of ranks, are merged at a time: memory is that of one batch and of the result."""
 # Before any arrival.
 _NEVER = np.iinfo(np.int64).min
 

@@ -29,7 +29,7 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
-# A row takes about 60 bytes packed: with so many rows a rank's summary stays below 150 KB.
+# Maximum number of rows: one takes about 60 bytes packed, and a rank's summary stays below 150 KB.
 MAX_ROWS = 1500
 # Of more intervals of exposed communication than this only the longest are in the table.
 _MAX_INTERVALS = 2000

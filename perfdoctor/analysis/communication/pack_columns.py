@@ -141,7 +141,7 @@ def _width(largest: int) -> int:
 
 
 def _store(numbers: Int64Array, width: int) -> bytes:
-    """Numbers from 0 on in so many bytes each."""
+    """Numbers from 0 on in `width` bytes each."""
     if width != 3:
         return numbers.astype(f"<u{width}").tobytes() if width else b""
     return numbers.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3].tobytes()

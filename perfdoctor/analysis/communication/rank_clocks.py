@@ -18,7 +18,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.quantiles import quantiles
 
-# The line is fitted to the medians of so many stretches of time: a few ends that are off do not move a median.
+# The line is fitted to the medians of this many stretches of time: outliers do not move a median.
 _STRETCHES = 16
 _MIN_ENDS = 4 * _STRETCHES
 # A drift that makes less than this is not fitted: ends of one host differ by as much.

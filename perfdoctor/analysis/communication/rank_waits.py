@@ -14,7 +14,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 # A last arriver that waited itself for this share of its lateness does not cause the waiting.
 _MIN_WAITED_SHARE = 0.5
-# Exact waits are computed for so many ranks, those that arrive earliest.
+# Number of ranks whose exact waits are computed: those that arrive earliest.
 _MAX_CANDIDATES = 16
 
 

@@ -25,7 +25,7 @@ from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Noise spreads the waiting evenly; a rank that causes at least half of it stands out from any number of others.
 DOMINANT_SHARE = 0.5
-# Of few ranks one causes half of it by chance: it must cause so many times an even share, of two ranks three quarters.
+# Of few ranks one causes half of it by chance: it must cause this multiple of an even share (of two: three quarters).
 _MIN_TIMES_EVEN_SHARE = 1.5
 # A rank for which the others wait in fewer of the steps than this is late now and then, not slow.
 _PERSISTENT_SHARE = 0.5
@@ -33,7 +33,7 @@ _PERSISTENT_SHARE = 0.5
 _ONE_OFF_SHARE = 0.5
 # Where ranks wait for less of the window by what comes back, what happens once is all that there is to say.
 _MIN_WAITING_SHARE = 0.01
-# A trace without steps tells what comes back from so many collectives on, by when the waiting is.
+# A trace without steps needs this many collectives to show, by when the waiting is, what recurs.
 _MIN_REPEATS = 10
 _NEARLY_ALL_WAITS = 0.9
 # Ranks are late as well if they arrive ahead of the late one by at most this share of what the earliest rank does.
@@ -92,7 +92,7 @@ class LateRank:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the co-late ranks cause more of the waiting than so many ranks may cause by chance."""
+        """Whether the co-late ranks cause more of the waiting than as many ranks may cause by chance."""
         even_share = len(self.co_late) / len(self.matched.tables)
         return self.blame >= max(DOMINANT_SHARE, _MIN_TIMES_EVEN_SHARE * even_share)
 

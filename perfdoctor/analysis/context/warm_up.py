@@ -133,7 +133,7 @@ def _find_one_offs(trace: Trace, steps: Steps, window: Intervals) -> Iterator[st
 def _find_slow_loads(trace: Trace, inside: BoolArray) -> Int64Array:
     """The rows of calls that load code for long while the GPU does nothing."""
     calls, gpu = trace.calls, trace.gpu
-    if not len(gpu):  # then nobody knows what the GPU did
+    if not len(gpu):  # what the GPU did is unknown
         return np.empty(0, np.int64)
     rows = np.flatnonzero(inside & (calls.dur_ns > _LONG_LAUNCH_NS))
     rows = rows[trace.match_rows(calls, vocabulary.MODULE_LOAD_CALL)[rows]] if len(rows) else rows

@@ -50,7 +50,7 @@ _LIBRARY = re.compile(
     r"|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
     r"|perfdoctor/capture|torchinductor_|^nn\.Module: "
 )
-# The most common location is found among so many instants: more would not change it.
+# Number of instants among which the most common location is found: more would not change it.
 _MAX_INSTANTS = 256
 _NOT_PARSED = -2
 

@@ -15,10 +15,10 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
 
-# Shorter breaks between ops are Python itself; of the longer ones so many contain nearly all of the time.
+# Shorter breaks between ops are Python itself; this many of the longer ones contain nearly all of the time.
 _MIN_BREAK_NS = 100_000
 _MAX_BREAKS = 256
-# The location of a break is looked up at so many instants, as several lines may share it.
+# Number of instants at which the location of a break is looked up: several lines may share it.
 _SAMPLES = 4
 _MAX_LINES = 8
 

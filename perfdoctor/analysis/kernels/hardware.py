@@ -137,7 +137,7 @@ def _hardware_by_kernels(trace: Trace, classes: KernelClasses) -> Hardware | Non
 
 
 def _find_candidates(generations: tuple[str, ...], sm_count: int | None) -> tuple[Device, ...]:
-    """The devices of the table of these generations that have so many multiprocessors, if it surely has them all.
+    """The devices of these generations with `sm_count` multiprocessors, if the table surely has them all.
 
     The table has them all where all are of one data-centre chip (x.0), of which there are few products. GeForce and
     laptop parts are too many. A TITAN V counts as the V100 whose chip it has.

@@ -20,7 +20,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import MEMCPY
 from perfdoctor.trace.tables.steps import Steps
 
-# Of the steps so many have the same copies where something is copied again in each: the first and last may be cut.
+# Share of the steps with the same copies where each step copies again: the first and last may be cut.
 _REPEATING_SHARE = 0.75
 # Without steps: each size occurs so often where something is copied again and again.
 _MIN_REPEATS = 3

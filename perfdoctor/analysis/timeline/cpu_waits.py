@@ -11,7 +11,7 @@ from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
-# A launch takes 3 to 10 us. A longer one waited for room in the queue if so many items were queued (CUDA queues 1,024);
+# A launch takes 3 to 10 us. A longer one waited for room if this many items were queued (CUDA queues 1,024);
 # else it loaded a module or a graph, which is work of the CPU.
 FULL_QUEUE_NS = 100_000
 FULL_QUEUE_LENGTH = 256

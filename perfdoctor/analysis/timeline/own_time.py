@@ -37,7 +37,7 @@ LOADER, ZERO_GRAD, PYTHON = "DataLoader", "zero_grad", "Python, outside of ops"
 """Names of what is no op."""
 MAX_ROWS = 10
 """Rows of a table in the JSON report: the largest."""
-# The lines are those at so many instants, evenly spread: each stands for 0.05 % of the time.
+# Number of instants, evenly spread, whose lines are looked up: each stands for 0.05 % of the time.
 _INSTANTS = 2048
 _NODE_NUMBER = re.compile(r"Backward\d*$")
 _NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=\dD)(?=[A-Z])")

@@ -25,7 +25,7 @@ _PAUSE_SHARE = 0.02
 _PAUSE_LAUNCHES = 10
 # So many groups at most are separated: what is left is one group.
 _MAX_GROUPS = 4
-# An op that takes so many times as long as the others of its name does what they do not need: a first use.
+# An op that takes this many times as long as others of its name does extra work: a first use.
 _UNUSUALLY_LONG = 10
 _MIN_USUAL_RUNS = 3
 _MIN_STEPS = 3

@@ -22,7 +22,7 @@ from perfdoctor.trace.tables.steps import Steps
 # A step that has so many times as much as the usual one has it from something else: steps of steady recordings lie
 # within 1.2 of their median, the pauses in them within 2.
 _STANDS_OUT = 2
-# What occurs in so many steps, from the first half of the trace to its second, comes back.
+# What occurs in this many steps, in both halves of the trace, recurs.
 _RECURRING_STEPS = 3
 
 

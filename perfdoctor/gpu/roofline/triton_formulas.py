@@ -49,7 +49,7 @@ def _counts(inputs: RecordedInputs) -> list[int]:
 
 
 def _moved(tensors: list[TensorInput], elements: int) -> OpCost:
-    """Return the cost of a kernel that visits so many elements: it moves no more of a tensor than that."""
+    """The cost of a kernel by the number of elements that it visits: it moves no more of a tensor than that."""
     require_consistent(bool(tensors))
     total_bytes = sum(min(tensor.bytes, elements * tensor.item_bytes) for tensor in tensors)
     largest = max(tensors, key=lambda tensor: tensor.numel)

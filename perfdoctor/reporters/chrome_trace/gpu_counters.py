@@ -34,7 +34,7 @@ class Counter:
 
 
 def points_for(slices: int) -> int:
-    """The most points of a counter in a trace of so many slices.
+    """The maximum number of points of a counter in a trace with that number of slices.
 
     A fiftieth of the slices, between 100 and 4000: a point takes a third of the text of a slice, so ten counters take
     less than a tenth of a trace of more than 5000 slices, and a viewer has a point for each pixel.
@@ -111,7 +111,7 @@ def _depth(begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 def _keep_peaks(time: Int64Array, value: Int64Array, max_points: int) -> tuple[Int64Array, FloatArray]:
-    """At most so many points: one for each of equal parts of the time, with the largest value in it."""
+    """At most `max_points` points: one for each of equal parts of the time, with the largest value in it."""
     if len(time) > max_points:
         edges = np.linspace(time[0], time[-1], max_points).astype(np.int64)[:-1]
         first = np.searchsorted(time, edges, side="left")

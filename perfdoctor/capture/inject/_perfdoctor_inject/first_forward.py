@@ -52,7 +52,7 @@ class FirstForwards:
             nn.Module.__call__ = self._wrapper  # type: ignore[method-assign]
 
     def stop(self) -> None:
-        """Watch no longer, unless somebody has wrapped the call again."""
+        """Stop watching, unless the call has been wrapped again."""
         self._callbacks.clear()
         if self._wrapper is not None and nn.Module.__call__ is self._wrapper:
             nn.Module.__call__ = self._call  # type: ignore[method-assign]

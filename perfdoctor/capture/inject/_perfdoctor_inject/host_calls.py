@@ -170,7 +170,7 @@ class HostCalls:
         gc.callbacks.append(self.on_collection)
 
     def stop_watching(self) -> None:
-        """Time the garbage collector no longer."""
+        """Stop timing the garbage collector."""
         if self.on_collection in gc.callbacks:
             gc.callbacks.remove(self.on_collection)
 

@@ -24,7 +24,7 @@ LOADER_SETTINGS = (
     "drop_last",
     "timeout",
 )
-# The waits of so many batches are kept, one by one, for medians.
+# Number of batches whose waits are kept one by one, for medians.
 MAX_BATCHES_KEPT = 2000
 # A loop that waits in `__next__` for less than this without computing has found its batch ready: a queue that is empty
 # costs a switch to the worker and back, 0.05 ms and more.

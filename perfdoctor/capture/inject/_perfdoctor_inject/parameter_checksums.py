@@ -18,7 +18,7 @@ from torch import nn
 from .messages import warn
 from .model_facts import find_models
 
-# Of a large tensor so many elements, evenly spaced: sums of 200 tensors take some ms.
+# Number of elements of a large tensor, evenly spaced, that are summed: 200 tensors take some ms.
 MAX_ELEMENTS = 65_536
 MAX_TENSORS = 400
 # A group as large as this is not worth a list in the facts of each of its ranks.

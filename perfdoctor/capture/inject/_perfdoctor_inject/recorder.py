@@ -233,7 +233,7 @@ class Recorder:
             self._restart_plan()  # the steps so far were validation, not training
 
     def on_gradient(self, nesting: int) -> None:
-        """`torch.autograd.grad` is about to run, in so many transforms of torch.func."""
+        """`torch.autograd.grad` is about to run, inside that number of transforms of torch.func."""
         self._end_step_if(self.detector.on_gradient(nesting))
 
     def on_scaler_update(self) -> None:

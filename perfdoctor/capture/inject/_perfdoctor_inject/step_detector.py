@@ -23,7 +23,7 @@ INFERENCE_BATCHES_WITH_OPTIMIZER = 64
 ROUNDS_WITHOUT_BOUNDARY = 3
 # Rounds of all optimizers since the last batch after which the loop is taken to run without a loader.
 ROUNDS_WITHOUT_LOADER = 64
-# Steps of one optimizer since the boundary after which the detector waits no longer for another that did not step.
+# Steps of one optimizer since the boundary after which the detector stops waiting for another that did not step.
 STEPS_WITHOUT_OTHERS = 16
 # Gradients by `torch.autograd.grad` after which a program without backward passes and optimizers has steps.
 GRADIENTS_WITHOUT_OPTIMIZER = 3

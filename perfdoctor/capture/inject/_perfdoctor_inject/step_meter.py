@@ -190,7 +190,7 @@ class StepMeter:
         self._batch_is_unused = True
 
     def add_samples(self, samples: int | None) -> None:
-        """A batch of a loader has so many samples; None where it has no tensors."""
+        """Note the number of samples of a loader's batch; None where it has no tensors."""
         if samples is not None:
             self._samples = (self._samples or 0) + samples
 

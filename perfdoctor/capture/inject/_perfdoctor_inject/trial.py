@@ -201,7 +201,7 @@ class TrialProgram:
     # What the recorder calls ----------------------------------------------------------------------------------------
 
     def begin_step(self, steps: int) -> None:
-        """A step begins, after so many steps."""
+        """Begin a step, after `steps` others."""
         for change_name, callback in self._step_callbacks:
             try:
                 callback(steps)

@@ -27,7 +27,7 @@ from .rank_identity import rank_and_world_size
 from .source_lines import SourceLines
 from .window_plan import EVIDENCE_FACTOR, MAX_EVIDENCE_EVENTS
 
-# Without stacks, for steps of so many ops that the calls of Python would fill the trace.
+# Without stacks, for steps with so many ops that the calls of Python would fill the trace.
 LEAN_EVIDENCE_OPTIONS = ("record_shapes", "with_flops")
 EVIDENCE_OPTIONS = ("with_stack", "record_shapes", "with_flops", "with_modules")
 MEMORY_OPTION = "profile_memory"

@@ -110,7 +110,7 @@ _writers: dict[int, FetchWriter] = {}
 
 
 def _writer_of_this_worker() -> FetchWriter | None:
-    """The writer of this process; None in a process that is no worker of a DataLoader, or that cannot write."""
+    """The writer of this process; None outside of DataLoader workers, or where nothing can be written."""
     if worker._worker_info is None:
         return None
     pid = os.getpid()
@@ -155,7 +155,7 @@ def _time_collate(fetcher: Any, writer: FetchWriter | LocalFetches) -> None:
 
 
 def _fetch_here(original: Callable[..., Any], fetcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Fetch a batch in a process that is no worker, and add its time to `local_fetches`."""
+    """Fetch a batch outside of workers, and add its time to `local_fetches`."""
     _time_collate(fetcher, local_fetches)
     start_ns = time.perf_counter_ns()
     try:
