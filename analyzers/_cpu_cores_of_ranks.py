@@ -7,8 +7,8 @@ from statistics import median_low
 
 import numpy as np
 
-from perfdoctor.rules import Int64Array, LateRank, RankSummary, captured_part, quantiles
-from perfdoctor.rules.internal import captured_step_times
+from perfdoctor.rules import Int64Array, LateRank, RankSummary, quantiles
+from perfdoctor.rules.internal import step_times_of
 
 # Of the lateness so much has to be CPU time that the late rank needs more than the others, or its work is theirs.
 _MIN_WORK_SHARE = 0.5
@@ -34,7 +34,7 @@ def does_equal_work(summaries: Sequence[RankSummary], late: LateRank, lateness_n
     quick_ns = [quantiles(each, (_QUICK_STEPS,))[0] for each in cpu_ns]
     own_ns = quick_ns.pop(index)
     excess_ns = own_ns - median_low(quick_ns)
-    recorded = captured_step_times(summaries[index].facts, "base")
+    recorded = step_times_of(summaries[index].facts.base)
     step_ns = float(np.median(recorded.dur_ns)) if recorded is not None else own_ns
     if excess_ns >= _MIN_CPU_EXCESS * median_low(quick_ns):
         lateness_ns = round(lateness_ns * min(own_ns / step_ns, 1.0))
@@ -57,23 +57,22 @@ def do_equal_work(summaries: Sequence[RankSummary], late: LateRank, waiting_ns: 
 
 def has_spare_core(rank: RankSummary) -> bool | None:
     """Whether a core is free for collectives beside the threads of all ranks on this machine; None if not captured."""
-    cores, threads = captured_part(rank.facts, "cores"), captured_part(rank.facts, "cpu").get("torch_threads")
-    available, ranks = cores.get("available"), cores.get("local_ranks") or (rank.facts or {}).get("world_size")
-    if not isinstance(available, int | float) or not isinstance(threads, int) or not isinstance(ranks, int):
+    cores, threads = rank.facts.cores, rank.facts.cpu.torch_threads
+    ranks = cores.local_ranks or rank.facts.world_size
+    if cores.available is None or threads is None or ranks is None:
         return None
-    return available >= ranks * threads + 1
+    return cores.available >= ranks * threads + 1
 
 
 def _are_cores_busy(rank: RankSummary) -> bool:
     """Whether the ranks and other programs used most of the cores; False where that was not captured."""
-    cores = captured_part(rank.facts, "cores")
-    available, used = cores.get("available"), [cores.get(each) for each in ("training", "workers", "others")]
-    known = [each for each in used if isinstance(each, int | float)]
-    return isinstance(available, int | float) and len(known) > 0 and sum(known) >= _MIN_BUSY_SHARE * available
+    cores = rank.facts.cores
+    known = [each for each in (cores.training, cores.workers, cores.others) if each is not None]
+    return cores.available is not None and len(known) > 0 and sum(known) >= _MIN_BUSY_SHARE * cores.available
 
 
 def _cpu_times_of(summaries: Sequence[RankSummary]) -> list[Int64Array] | None:
     """By rank the CPU time of the training thread in each step of the base window; None where one has none."""
-    recorded = [captured_step_times(each.facts, "base") for each in summaries]
+    recorded = [step_times_of(each.facts.base) for each in summaries]
     times = [None if each is None else each.cpu_ns for each in recorded]
     return [each for each in times if each is not None] if all(each is not None for each in times) else None

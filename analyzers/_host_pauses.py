@@ -7,20 +7,20 @@ too. Stacks show those of the recorded steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.rules import (
+    CapturedFacts,
     Claim,
+    HostCall,
     Intervals,
     Rank,
     Recurrence,
     SourceLocation,
     Trace,
-    captured_list,
     captured_location,
-    captured_part,
     format_time,
     most_common_location,
     vocabulary,
@@ -112,15 +112,15 @@ class HostPause(NamedTuple):
         return Recurrence(self.steps, self.of, mean_ns, self.largest_ns)
 
 
-def has_captured_calls(facts: Mapping[str, Any] | None) -> bool:
+def has_captured_calls(facts: CapturedFacts) -> bool:
     """Whether a capture has watched these calls: recordings of earlier releases have not."""
-    return isinstance((facts or {}).get("host_calls"), list) and bool(captured_part(facts, "collector"))
+    return facts.host_calls is not None and bool(facts.collector)
 
 
 def find_calls(rank: Rank, call: str) -> HostPause | None:
     """All calls of one kind; None where there are none, or where nothing shows them."""
     if has_captured_calls(rank.facts) and call != PRINT:
-        return _of_sites(rank, call, [each for each in captured_list(rank.facts, "host_calls") if _is_of(each, call)])
+        return _of_sites(rank, call, [each for each in rank.facts.host_calls or () if _is_of(each, call)])
     return _in_stacks(rank, call)
 
 
@@ -128,19 +128,28 @@ def find_collect_calls(rank: Rank) -> HostPause | None:
     """Explicit calls of gc.collect."""
     if not has_captured_calls(rank.facts):
         return _in_stacks(rank, COLLECT)
-    found = captured_part(rank.facts, "collector")
-    keys = ("collect_calls", "collect_ns", "collect_steps", "collect_step_ns", "collect_largest_step_ns")
-    count, ns, steps, step_ns, largest_ns = (found.get(key) for key in keys)
-    site = {"count": count, "ns": ns, "steps": steps, "step_ns": step_ns, "largest_step_ns": largest_ns}
-    return _of_sites(rank, COLLECT, [{**site, "location": found.get("location")}])
+    found = rank.facts.collector
+    site = HostCall(
+        count=found.collect_calls,
+        ns=found.collect_ns,
+        steps=found.collect_steps,
+        step_ns=found.collect_step_ns,
+        largest_step_ns=found.collect_largest_step_ns,
+        location=found.location,
+    )
+    return _of_sites(rank, COLLECT, [site])
 
 
 def find_automatic_collections(rank: Rank) -> HostPause | None:
     """Collections that Python began by itself; only a capture tells them apart."""
-    found = captured_part(rank.facts, "collector")
-    keys = ("collections", "collections_ns", "collection_steps", "collection_step_ns", "collection_largest_step_ns")
-    count, ns, steps, step_ns, largest_ns = (found.get(key) for key in keys)
-    site = {"count": count, "ns": ns, "steps": steps, "step_ns": step_ns, "largest_step_ns": largest_ns}
+    found = rank.facts.collector
+    site = HostCall(
+        count=found.collections,
+        ns=found.collections_ns,
+        steps=found.collection_steps,
+        step_ns=found.collection_step_ns,
+        largest_step_ns=found.collection_largest_step_ns,
+    )
     return _of_sites(rank, COLLECT, [site])
 
 
@@ -189,49 +198,42 @@ def cost_of(rank: Rank, pause: HostPause) -> int:
     return min(round(pause.share * whole_ns), whole_ns)
 
 
-def captured_int(site: Mapping[str, Any], key: str) -> int:
-    """A number of the facts; 0 where there is none."""
-    value = site.get(key)
-    return value if type(value) is int and value > 0 else 0
+def _is_of(site: HostCall, call: str) -> bool:
+    return site.call == call or (call == FSYNC and site.call == "os.fdatasync")
 
 
-def _is_of(site: Mapping[str, Any], call: str) -> bool:
-    return site.get("call") == call or (call == FSYNC and site.get("call") == "os.fdatasync")
-
-
-def _of_sites(rank: Rank, call: str, sites: list[Mapping[str, Any]]) -> HostPause | None:
+def _of_sites(rank: Rank, call: str, sites: list[HostCall]) -> HostPause | None:
     """The calls of some captured sites together."""
-    run = captured_part(rank.facts, "run")
-    of, run_ns = captured_int(run, "unprofiled_steps"), captured_int(run, "unprofiled_ns")
-    sites = [site for site in sites if captured_int(site, "ns") and captured_int(site, "steps")]
-    ns = sum(captured_int(site, "ns") for site in sites)
+    of, run_ns = rank.facts.run.unprofiled_steps, rank.facts.run.unprofiled_ns
+    sites = [site for site in sites if site.ns and site.steps]
+    ns = sum(site.ns or 0 for site in sites)
     if not sites or not of or not run_ns or ns > run_ns:
         return None
-    longest = max(sites, key=lambda site: captured_int(site, "ns"))
-    steps = min(max(captured_int(site, "steps") for site in sites), of)
+    longest = max(sites, key=lambda site: site.ns or 0)
+    steps = min(max(site.steps or 0 for site in sites), of)
     lost_ns = ns if rank.device_kind == "cpu" else min(ns, _lost_on_gpu(rank, call, sites, steps, of, run_ns))
     return HostPause(
         call,
-        captured_location(longest.get("location")),
+        captured_location(longest.location),
         lost_ns / run_ns,
-        sum(captured_int(site, "count") for site in sites),
+        sum(site.count or 0 for site in sites),
         ns,
         steps,
         of,
-        max(max(captured_int(site, "largest_step_ns") for site in sites), round(ns / steps)),
-        sum(captured_int(site, "bytes") for site in sites) or None,
+        max(max(site.largest_step_ns or 0 for site in sites), round(ns / steps)),
+        sum(site.bytes or 0 for site in sites) or None,
         lines=len(sites),
     )
 
 
-def _lost_on_gpu(rank: Rank, call: str, sites: list[Mapping[str, Any]], steps: int, of: int, run_ns: int) -> int:
+def _lost_on_gpu(rank: Rank, call: str, sites: list[HostCall], steps: int, of: int, run_ns: int) -> int:
     """How much longer such calls made the run on a GPU, which may have had work queued meanwhile.
 
     Steps with such calls are compared with the others; where most steps have some, the GPU's idle time in them counts.
     """
-    median_ns = captured_int(captured_part(rank.facts, "run"), "median_ns")
+    median_ns = rank.facts.run.median_ns
     if 2 * steps < of and median_ns:
-        step_ns = max(captured_int(site, "step_ns") for site in sites)
+        step_ns = max(site.step_ns or 0 for site in sites)
         return max(step_ns - steps * median_ns, 0)
     idle = iv.intersect(iv.intersect(time_of_calls(rank.trace, (call,)), rank.window), _idle_of(rank))
     return round(iv.total(idle) / max(rank.window_ns, 1) * run_ns)

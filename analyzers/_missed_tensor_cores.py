@@ -24,7 +24,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    captured_part,
     find_matrix_kernels,
     find_tensor_core_kernels,
     occurring,
@@ -184,11 +183,11 @@ def _match_memory_bound(rank: Rank) -> BoolArray:
 
 def is_tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
     """Whether float32 maths of a category may use TF32: by the captured flag, else by whether kernels use it."""
-    flags = captured_part(rank.facts, "flags")
-    flag = flags.get(_TF32_FLAGS[category])
-    if isinstance(flag, bool):
+    flags = rank.facts.flags
+    flag = flags.matmul_allow_tf32 if category == "gemm" else flags.cudnn_allow_tf32
+    if flag is not None:
         return flag
-    if category == "gemm" and flags.get("float32_matmul_precision") in ("high", "medium"):
+    if category == "gemm" and flags.float32_matmul_precision in ("high", "medium"):
         return True
     return len(find_tensor_core_kernels(rank, category).of_class(lambda k: k.operand == "tf32")) > 0
 

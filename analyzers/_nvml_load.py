@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import BANDWIDTH, GpuQuery, Intervals, Rank, captured_list, captured_part
+from perfdoctor.rules import BANDWIDTH, GpuQuery, Intervals, NvmlDevice, Rank
 from perfdoctor.rules import intervals as iv
 
 
@@ -33,7 +33,7 @@ class GpuUnderLoad(NamedTuple):
         pcie_generation, pcie_width: The most that was seen under load: an idle link rests below.
     """
 
-    facts: Mapping[str, Any]
+    facts: NvmlDevice
     is_alone: bool
     clocked: int
     linked: int
@@ -44,20 +44,15 @@ class GpuUnderLoad(NamedTuple):
     pcie_generation: int | None
     pcie_width: int | None
 
-    def number(self, name: str) -> float | None:
-        """A constant figure of the device, such as `max_sm_mhz`."""
-        return _number(self.facts.get(name))
-
     @property
     def name(self) -> str:
         """The device in a sentence."""
-        index = self.facts.get("device")
-        return "the GPU" if self.is_alone or not isinstance(index, int) else f"GPU {index}"
+        return "the GPU" if self.is_alone or self.facts.device is None else f"GPU {self.facts.device}"
 
 
 def find_gpus_under_load(rank: Rank) -> list[GpuUnderLoad]:
     """The GPUs of a process that NVML sampled."""
-    devices = captured_list(captured_part(rank.facts, "nvml"), "devices")
+    devices = rank.facts.nvml.devices
     return [_pool_windows(device, is_alone=len(devices) == 1) for device in devices]
 
 
@@ -77,46 +72,32 @@ def last_share_of(time: Intervals, share: float) -> Intervals:
     return iv.union(time[:, 1] - freed_ns, time[:, 1])
 
 
-def _pool_windows(device: Mapping[str, Any], *, is_alone: bool) -> GpuUnderLoad:
-    windows = [each for each in captured_part(device, "under_load").values() if isinstance(each, dict)]
-    clocked = [(window, _count(window.get("clocked"))) for window in windows]
-    total = sum(count for _, count in clocked)
+def _pool_windows(device: NvmlDevice, *, is_alone: bool) -> GpuUnderLoad:
+    windows = device.under_load.values()
+    total = sum(window.clocked or 0 for window in windows)
     counts: Counter[str] = Counter()
     mhz: defaultdict[str, float] = defaultdict(float)
     for window in windows:
-        for name, reason in captured_part(window, "reasons").items():
-            number = _number(reason.get("sm_mhz")) if isinstance(reason, dict) else None
-            if number is not None:
-                counts[name] += _count(reason.get("samples"))
-                mhz[name] += number * _count(reason.get("samples"))
+        for name, reason in window.reasons.items():
+            if reason.sm_mhz is not None and reason.samples:
+                counts[name] += reason.samples
+                mhz[name] += reason.sm_mhz * reason.samples
     reasons = {name: ThrottleReason(n / total, mhz[name] / n) for name, n in counts.items() if n and total}
     return GpuUnderLoad(
         device,
         is_alone,
         total,
-        sum(_count(window.get("linked")) for window in windows),
+        sum(window.linked or 0 for window in windows),
         reasons,
-        _mean([(window.get("sm_mhz"), count) for window, count in clocked]),
-        _mean([(window.get("power_w"), _count(window.get("busy"))) for window in windows]),
-        _mean([(window.get("temperature_c"), _count(window.get("busy"))) for window in windows]),
-        _highest(windows, "pcie_generation"),
-        _highest(windows, "pcie_width"),
+        _mean((window.sm_mhz, window.clocked) for window in windows),
+        _mean((window.power_w, window.busy) for window in windows),
+        _mean((window.temperature_c, window.busy) for window in windows),
+        max((window.pcie_generation for window in windows if window.pcie_generation is not None), default=None),
+        max((window.pcie_width for window in windows if window.pcie_width is not None), default=None),
     )
 
 
-def _mean(values: list[tuple[object, int]]) -> float | None:
-    known = [(number, count) for number, count in ((_number(value), count) for value, count in values) if count]
-    summed = [(number, count) for number, count in known if number is not None]
-    return sum(n * count for n, count in summed) / sum(count for _, count in summed) if summed else None
-
-
-def _highest(windows: list[dict[str, Any]], name: str) -> int | None:
-    return max((value for window in windows if type(value := window.get(name)) is int), default=None)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if type(value) in (int, float) and 0 <= float(value) < 1e12 else None  # type: ignore[arg-type]
-
-
-def _count(value: object) -> int:
-    return value if type(value) is int and 0 <= value < 1 << 40 else 0
+def _mean(values: Iterable[tuple[float | None, int | None]]) -> float | None:
+    """The mean of numbers, each with how many samples it is of."""
+    known = [(number, count) for number, count in values if number is not None and count]
+    return sum(number * count for number, count in known) / sum(count for _, count in known) if known else None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
-from perfdoctor.rules import BoolArray, Int64Array, Rank, captured_list
+from perfdoctor.rules import BoolArray, Int64Array, Rank
 from perfdoctor.rules.internal import RunSteps
 
 # Of the time by which slow steps exceed the others, what names its cause.
@@ -122,11 +122,11 @@ def _excess_of(values: np.ndarray, is_slow: BoolArray) -> float:
 
 def _even_out_loader(rank: Rank | None) -> str:
     """What evens out a loader, by its settings, where they were captured."""
-    loaders = captured_list(rank.facts, "loaders") if rank is not None else []
-    workers = [each.get("num_workers") for each in loaders]
+    loaders = rank.facts.loaders if rank is not None else ()
+    workers = [each.num_workers for each in loaders]
     if workers and all(count == 0 for count in workers):
         return "Make the batches of these steps cheaper: the loop makes them itself, as the loader has no workers."
-    if loaders and all(each.get("persistent_workers") for each in loaders):
+    if loaders and all(each.persistent_workers for each in loaders):
         return "Even it out by a larger prefetch_factor."
     return "Even it out by a larger prefetch_factor, and by persistent_workers=True where epochs are short."
 

@@ -10,11 +10,11 @@ from perfdoctor.rules.internal import (
     Preemption,
     RunSteps,
     StepTimes,
-    captured_step_times,
     even_out_work,
     find_preemption,
     find_preemption_beside_run,
     is_shared_throughout,
+    step_times_of,
 )
 
 # The share of CPU time in what slow steps take more, from which on they do more work.
@@ -48,8 +48,7 @@ class OwnSteps:
 
 def is_alone(rank: Rank) -> bool:
     """Whether the program has one rank."""
-    world_size = (rank.facts or {}).get("world_size")
-    return not isinstance(world_size, int) or world_size < 2
+    return (rank.facts.world_size or 1) < 2
 
 
 def leave_out_host_calls(dur_ns: Int64Array, steps: StepTimes, *, is_alone: bool = True) -> Int64Array:
@@ -93,14 +92,14 @@ def _without_worker_starts(dur_ns: Int64Array, starts: BoolArray) -> Int64Array:
 
 def _recorded_steps(rank: Rank) -> StepTimes | None:
     """What was captured of the steps of the trace; None where that is not known."""
-    recorded = captured_step_times(rank.facts, "timing")
+    recorded = step_times_of(rank.facts.timing)
     # Others are a part of the steps, or of a trace that was cut short.
     return recorded if recorded is not None and len(recorded) == rank.steps.count else None
 
 
 def _preemption_of(rank: Rank, recorded: StepTimes) -> Preemption:
     """Preemption in the steps of the trace, by what is usual without the profiler, too."""
-    base = captured_step_times(rank.facts, "base")
+    base = step_times_of(rank.facts.base)
     found = find_preemption_beside_run([recorded] if base is None else [recorded, base], rank.run_steps)
     count = len(recorded)
     return Preemption(found.own_ns[:count], found.is_preempted[:count], found.lost_core[:count])
@@ -118,7 +117,7 @@ def took_cpu_time(rank: Rank, is_slow: BoolArray, excess_ns: float) -> bool:
     """Whether most of what these steps of the trace take more is CPU time: else they waited, if only for a core."""
     recorded = _recorded_steps(rank)
     if recorded is None:
-        recorded = captured_step_times(rank.facts, "timing")
+        recorded = step_times_of(rank.facts.timing)
         return recorded is not None and recorded.cpu_ns is not None
     cpu_ns = recorded.cpu_ns if recorded.process_cpu_ns is None else recorded.process_cpu_ns
     if cpu_ns is None or is_slow.all() or not is_slow.any():

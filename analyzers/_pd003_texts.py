@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoctor.analyzers._pd003_causes import SlowCause
 from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
-from perfdoctor.rules import Evidence, Finding, Int64Array, Rank, Recurrence, captured_part
+from perfdoctor.rules import Evidence, Finding, Int64Array, Rank, Recurrence
 from perfdoctor.rules.internal import RunSteps
 
 # Names in evidence of parts of the account whose own names say little.
@@ -64,9 +64,8 @@ def limit_severity(finding: Finding, cause: SlowCause) -> Finding:
 
 def find_skip_to_record(rank: Rank, steps: RunSteps, slow: SlowSteps, spacing: int | None) -> int | None:
     """The N of `perfdoctor run --skip N` that lets the recording hold a slow step; None where it is not known."""
-    windows = captured_part(captured_part(rank.facts, "windows"), "timing")
-    first, base = windows.get("first_step"), steps.number[~steps.is_after]
-    if not isinstance(first, int) or not len(base):
+    first, base = rank.facts.windows.timing.first_step, steps.number[~steps.is_after]
+    if first is None or not len(base):
         return None
     until_recording, recorded = first - int(base.min()), rank.steps.count
     slow_numbers = steps.number[slow.rows]

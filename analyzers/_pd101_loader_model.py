@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import Rank, Saving, captured_part, vocabulary
+from perfdoctor.rules import BatchFetch, LoaderFacts, Rank, Saving, vocabulary
 from perfdoctor.rules import intervals as iv
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
@@ -165,7 +164,7 @@ class LoaderModel(NamedTuple):
         return Saving(0, min(max(self.step_ns - step_ns - remaining_ns, 0), max_ns), max_ns, "bounded")
 
 
-def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_ns: int) -> LoaderModel:
+def model_loader(rank: Rank, captured: LoaderFacts, idle_ns: int, startup_ns: int) -> LoaderModel:
     """How the loader of a rank kept up.
 
     Args:
@@ -175,47 +174,42 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
         startup_ns: What the start of workers takes of a step; it is left out.
     """
     waits = rank.loader_waits
-    workers = captured.get("num_workers")
+    workers = captured.num_workers
     names = {rank.trace.strings[code] for code in set(waits.name.tolist())}
     if workers is None and any(vocabulary.SINGLE_PROCESS_LOADER in name for name in names):
         workers = 0
-    cpu = captured_part(rank.facts, "cpu")
-    cores, threads = cpu.get("affinity"), cpu.get("torch_threads")
     batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
-    fetch = captured.get("fetch")
-    fetch = fetch if isinstance(fetch, dict) and fetch.get("where") == "worker" else {}
-    fetch_ns = fetch.get("median_ns")
+    fetch = captured.fetch if captured.fetch.where == "worker" else BatchFetch()
     return LoaderModel(
         workers=workers,
         step_ns=rank.mean_step_ns - startup_ns,
         wait_ns=rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - startup_ns,
         idle_ns=idle_ns,
-        cores=_count_cores(rank, cores),
+        cores=_count_cores(rank),
         cpu_share=_captured_cpu_share(captured) if workers == 0 else _fetch_cpu_share(fetch),
         batches=batches,
-        threads=threads if isinstance(threads, int) and threads > 0 else None,
+        threads=rank.facts.cpu.torch_threads or None,
         # Chunked pipelines set num_workers to 1, as their order of chunks needs it, and warn.
         max_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
-        fetch_ns=round(batches * fetch_ns) if isinstance(fetch_ns, int) else None,
+        fetch_ns=round(batches * fetch.median_ns) if fetch.median_ns is not None else None,
     )
 
 
-def _count_cores(rank: Rank, affinity: object) -> int | None:
+def _count_cores(rank: Rank) -> int | None:
     """Cores that the process may use: by its affinity, and by the quota of its control groups where captured."""
-    cores = affinity if isinstance(affinity, int) and affinity > 0 else None
-    quota = captured_part(rank.facts, "cores").get("available")
-    if not isinstance(quota, int | float) or quota <= 0:
+    cores, quota = rank.facts.cpu.affinity or None, rank.facts.cores.available
+    if not quota:
         return cores
     return max(min(cores or math.ceil(quota), math.floor(quota)), 1)
 
 
-def _fetch_cpu_share(fetch: Mapping[str, Any]) -> float | None:
+def _fetch_cpu_share(fetch: BatchFetch) -> float | None:
     """The share of a worker's time for a batch in which it computed; None where nobody measured it."""
-    wall_ns, cpu_ns = fetch.get("median_ns"), fetch.get("process_cpu_ns")
-    return min(cpu_ns / wall_ns, 1.0) if isinstance(wall_ns, int) and isinstance(cpu_ns, int) and wall_ns > 0 else None
+    wall_ns, cpu_ns = fetch.median_ns, fetch.process_cpu_ns
+    return min(cpu_ns / wall_ns, 1.0) if wall_ns and cpu_ns is not None else None
 
 
-def _captured_cpu_share(captured: Mapping[str, Any]) -> float | None:
+def _captured_cpu_share(captured: LoaderFacts) -> float | None:
     """The share of the wait in which the training thread itself computed, in the whole run; None when not captured."""
-    wait_ns, cpu_ns = captured.get("wait_ns"), captured.get("wait_cpu_ns")
-    return min(cpu_ns / wait_ns, 1.0) if isinstance(wait_ns, int) and isinstance(cpu_ns, int) and wait_ns > 0 else None
+    wait_ns, cpu_ns = captured.wait_ns, captured.wait_cpu_ns
+    return min(cpu_ns / wait_ns, 1.0) if wait_ns and cpu_ns is not None else None

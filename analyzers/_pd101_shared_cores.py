@@ -8,16 +8,14 @@ turns: how well they fit other programs and other machines is not known.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
-from perfdoctor.rules import Rank, captured_list, captured_part
+from perfdoctor.rules import CapturedFacts, LoaderFacts, Rank
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import captured_steps
 
 # To hand a batch over, in the loop: a message, a file descriptor for each tensor (two took 1.1 to 1.3 ms), and the page
 # faults of fresh shared memory (0.8 MB took 1.8 to 2.4 ms in training). The worker pays as much in its own CPU time.
@@ -177,57 +175,57 @@ class SharedCores(NamedTuple):
         return (roomy or good)[0]
 
 
-def measure_shared_cores(rank: Rank, captured: Mapping[str, Any]) -> SharedCores | None:
+def measure_shared_cores(rank: Rank, captured: LoaderFacts) -> SharedCores | None:
     """What was measured of a rank and of its loader; None where its cores or what loading takes were not captured.
 
     Args:
         rank: The rank.
         captured: What was captured of the loader.
     """
-    cores, fetch, cpu = captured_part(rank.facts, "cores"), captured.get("fetch"), captured_part(rank.facts, "cpu")
-    available, used, workers = cores.get("available"), cores.get("training"), captured.get("num_workers")
-    if not isinstance(fetch, dict) or not isinstance(workers, int) or rank.device_kind != "cpu":
+    fetch, workers = captured.fetch, captured.num_workers
+    available, used = rank.facts.cores.available, rank.facts.cores.training
+    if fetch.median_ns is None or fetch.cpu_ns is None or fetch.process_cpu_ns is None:
         return None
-    if not isinstance(available, int | float) or not isinstance(used, int | float) or available <= 0:
+    if workers is None or not available or used is None or rank.device_kind != "cpu":
         return None
-    steps, waits = captured_steps(rank.facts, "base"), (rank.facts or {}).get("base_loader_wait_ns")
-    if not steps or not isinstance(waits, list) or len(waits) != len(steps):
+    steps, waits = rank.facts.base.timed_ns, [ns for ns in rank.facts.base.loader_wait_ns if ns is not None]
+    if not steps or len(waits) != len(steps):
         return None
     step_ns = float(median(steps))  # one step in which the machine did something else moves a mean
     wait_ns = step_ns * sum(waits) / sum(steps)
     batches = _count_batches(rank)
-    loaded_here = 0 if workers else batches * fetch["process_cpu_ns"]
+    loaded_here = 0 if workers else batches * fetch.process_cpu_ns
     training_ns = max(step_ns - wait_ns, 1)
-    threads = cpu.get("torch_threads") if isinstance(cpu.get("torch_threads"), int) else 1
+    threads = rank.facts.cpu.torch_threads
+    threads = 1 if threads is None else threads
     recorded_training_ns = max(rank.per_step(rank.window_ns - iv.total(rank.loader_waits.intervals)), 1)
     return SharedCores(
         step_ns,
         wait_ns,
         workers,
-        batches * fetch["median_ns"],
-        batches * fetch["cpu_ns"],
-        batches * fetch["process_cpu_ns"],
+        batches * fetch.median_ns,
+        batches * fetch.cpu_ns,
+        batches * fetch.process_cpu_ns,
         batches,
-        captured.get("batch_bytes") or 0,
-        captured.get("batch_tensors") or _TENSORS,
+        captured.batch_bytes or 0,
+        captured.batch_tensors or _TENSORS,
         available,
-        _cores_left(rank, cores, available),
+        _cores_left(rank.facts, available),
         min(max((used * step_ns - loaded_here) / training_ns, 0.0), available),
         max(threads or 1, 1),
         min(find_parallel_ops(rank, threads or 1).time_ns / recorded_training_ns, 1.0),
     )
 
 
-def _cores_left(rank: Rank, cores: Mapping[str, Any], available: float) -> float:
+def _cores_left(facts: CapturedFacts, available: float) -> float:
     """Cores that the program may use, less those that other programs and other ranks use; at least one."""
-    ranks = cores.get("local_ranks") or (rank.facts or {}).get("world_size") or 1
-    if isinstance(ranks, int) and ranks > 1:
+    ranks, others = facts.cores.local_ranks or facts.world_size or 1, facts.cores.others or 0.0
+    if ranks > 1:
         return max(available / ranks, 1.0)
-    others = cores.get("others")
-    return max(available - (others if isinstance(others, float) and others >= _MIN_OTHERS else 0.0), 1.0)
+    return max(available - (others if others >= _MIN_OTHERS else 0.0), 1.0)
 
 
 def _count_batches(rank: Rank) -> float:
     inside = int(np.count_nonzero(rank.loader_waits.within(rank.window)))
-    loaders = len(captured_list(rank.facts, "loaders"))
+    loaders = len(rank.facts.loaders)
     return max(inside / max(rank.steps.count, 1), 1.0 if loaders else 0.0)

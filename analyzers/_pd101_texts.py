@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel
 from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts
-from perfdoctor.rules import Rank, Saving, SourceLocation, advise
+from perfdoctor.rules import LoaderFacts, Rank, Saving, SourceLocation, advise
 from perfdoctor.rules import activity_kinds as kinds
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
@@ -125,14 +124,14 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
     return ""
 
 
-def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> str | None:
+def stall_fix(rank: Rank, loader: LoaderModel, captured: LoaderFacts) -> str | None:
     """The arguments of the DataLoader to set, as this program sets them; None where it has as many as help."""
     if loader.workers and loader.recommended_workers == loader.workers:
         return None
     if loader.max_workers is not None:
         return f"pipeline(dataset, num_workers={min(loader.recommended_workers, loader.max_workers)})"
     workers = loader.recommended_workers if loader.workers is not None else "..."
-    pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.get("pin_memory") else ""
+    pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.pin_memory else ""
     return advise("loader too slow", rank.context, workers=workers, pin=pin).code
 
 

@@ -6,17 +6,7 @@ import math
 from typing import NamedTuple
 
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine
-from perfdoctor.rules import (
-    Evidence,
-    Intervals,
-    Rank,
-    Saving,
-    UnprofiledTime,
-    captured_list,
-    captured_part,
-    intervals,
-    vocabulary,
-)
+from perfdoctor.rules import Evidence, Intervals, Rank, Saving, UnprofiledTime, intervals, vocabulary
 from perfdoctor.rules.internal import ops_of_program
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
@@ -96,11 +86,11 @@ def situation_of(rank: Rank) -> str:
     """
     trace = rank.trace
     has_compiled = (
-        bool(captured_part(rank.facts, "compile").get("graphs"))
+        bool(rank.facts.compile.graphs)
         or trace.match_rows(trace.ranges, vocabulary.COMPILED_CODE).any()
         or trace.match_rows(trace.ops, vocabulary.COMPILED_CODE).any()
     )
-    classes = {each.get("class") for each in captured_list(rank.facts, "optimizers")}
+    classes = {each.class_ for each in rank.facts.optimizers}
     steps = trace.match_rows(trace.ranges, f"{vocabulary.OPTIMIZER_STEP}LBFGS")
     if has_compiled or "LBFGS" in classes or steps.any():
         return "bound by ops on the CPU, not to be compiled"

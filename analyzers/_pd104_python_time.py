@@ -8,16 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._host_pauses import has_ranges_of_calls, time_of_calls
-from perfdoctor.rules import (
-    Intervals,
-    Rank,
-    SourceLocation,
-    Trace,
-    captured_list,
-    captured_location,
-    optimizer_steps_of,
-    vocabulary,
-)
+from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_location, optimizer_steps_of, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import find_locations, find_steps, has_locations, loader_waits_of, loop_thread_of
 
@@ -94,8 +85,8 @@ def find_python_time(rank: Rank) -> PythonTime | None:
 
 def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
     """The lines, as captured, that iterate over a DataLoader with workers."""
-    loaders = (each for each in captured_list(rank.facts, "loaders") if each.get("num_workers"))
-    lines = (captured_location(each.get("location")) for each in loaders)
+    loaders = (each for each in rank.facts.loaders if each.num_workers)
+    lines = (captured_location(each.location) for each in loaders)
     return {(line.file, line.line) for line in lines if line is not None}
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from perfdoctor.rules import SourceLocation, captured_location
+from perfdoctor.rules import LoaderFacts, SourceLocation, captured_location
 
 DEFAULT_COLLATE = "default_collate"
 # Samples of a dict or a tuple give a tensor for each of a few fields; more are the positions of a list.
@@ -42,35 +41,31 @@ class BatchWork(NamedTuple):
         return self.items_ns is not None and self.collate_ns is not None
 
 
-def describe_batch_work(captured: Mapping[str, Any], min_collate: float) -> BatchWork | None:
+def describe_batch_work(captured: LoaderFacts, min_collate: float) -> BatchWork | None:
     """What was captured of a loader's fetches; None where nothing was.
 
     Args:
         captured: The facts of the loader.
         min_collate: Share of a fetch in the collate function from which on that is where it goes.
     """
-    fetch = captured.get("fetch")
-    if not isinstance(fetch, dict):
+    fetch, collate_fn = captured.fetch, captured.collate_fn
+    items_ns, collate_ns = fetch.items_ns, fetch.collate_ns
+    if fetch.median_ns is None or fetch.cpu_ns is None:
         return None
-    wall_ns, cpu_ns = fetch.get("median_ns"), fetch.get("cpu_ns")
-    if not isinstance(wall_ns, int) or not isinstance(cpu_ns, int):
-        return None
-    items_ns, collate_ns = (each if isinstance(each := fetch.get(name), int) else None for name in _PARTS)
     known_ns = (items_ns or 0) + (collate_ns or 0)
     is_mainly_collate = collate_ns is not None and known_ns > 0 and collate_ns >= min_collate * known_ns
-    name, tensors = captured.get("collate_fn"), captured.get("batch_tensors")
-    is_default = name == DEFAULT_COLLATE
+    is_default = collate_fn == DEFAULT_COLLATE
     return BatchWork(
-        wall_ns,
-        cpu_ns,
+        fetch.median_ns,
+        fetch.cpu_ns,
         items_ns,
         collate_ns,
-        fetch.get("where") == "worker",
+        fetch.where == "worker",
         is_mainly_collate,
-        None if is_default or not isinstance(name, str) else name,
-        is_mainly_collate and is_default and isinstance(tensors, int) and tensors >= _MANY_TENSORS,
+        None if is_default else collate_fn,
+        is_mainly_collate and is_default and (captured.batch_tensors or 0) >= _MANY_TENSORS,
         captured_location(
-            captured.get("collate_location" if is_mainly_collate and not is_default else "items_location")
+            captured.collate_location if is_mainly_collate and not is_default else captured.items_location
         ),
     )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from perfdoctor.rules import (
     Evidence,
     Int64Array,
     Intervals,
+    LoaderFacts,
     Rank,
     distinct,
     find_worker_starts,
@@ -104,15 +104,14 @@ def find_restarts(rank: Rank) -> Restarts:
     return Restarts(rows, idle, int(startups.sum()), steps[steps >= 0])
 
 
-def captured_restarts(loader: Mapping[str, Any]) -> CapturedRestarts | None:
+def captured_restarts(loader: LoaderFacts) -> CapturedRestarts | None:
     """What was measured of a loader's restarts; None where it had none, or nothing was measured."""
-    part, fetch = loader.get("restarts"), loader.get("fetch")
-    if not isinstance(part, dict) or not isinstance(part.get("start_ns"), int) or not part.get("count"):
+    restarts, fetch_ns = loader.restarts, loader.fetch.median_ns
+    if restarts.start_ns is None or not restarts.count:
         return None
-    fetch_ns = fetch.get("median_ns") if isinstance(fetch, dict) else None
-    first_ns = part.get("first_batch_ns") or 0
-    remains_ns = _RESUME_NS + (fetch_ns if isinstance(fetch_ns, int) else first_ns)
-    return CapturedRestarts(part["count"], part.get("stop_ns") or 0, part["start_ns"], first_ns, remains_ns)
+    first_ns = restarts.first_batch_ns or 0
+    remains_ns = _RESUME_NS + (first_ns if fetch_ns is None else fetch_ns)
+    return CapturedRestarts(restarts.count, restarts.stop_ns or 0, restarts.start_ns, first_ns, remains_ns)
 
 
 def measure_excess(rank: Rank, restarts: Restarts) -> Excess | None:

@@ -30,9 +30,7 @@ from perfdoctor.rules import (
     Rank,
     Saving,
     SourceLocation,
-    captured_list,
     captured_location,
-    captured_part,
     distinct_rows,
     occurring,
     optimizer_steps_of,
@@ -113,7 +111,7 @@ def find_float64_work(rank: Rank) -> Float64Work | None:
 def _is_meant(rank: Rank) -> bool:
     """Whether the program is of a kind that needs float64: it solves, or LBFGS searches along lines."""
     trace = rank.trace
-    if any(each.get("class") == "LBFGS" for each in captured_list(rank.facts, "optimizers")):
+    if any(each.class_ == "LBFGS" for each in rank.facts.optimizers):
         return True
     if trace.match_rows(trace.ranges, f"{vocabulary.OPTIMIZER_STEP}LBFGS").any():
         return True
@@ -194,10 +192,9 @@ def _in_backward(shaped: Rank) -> BoolArray:
 def _find_source(rank: Rank, *, has_float64_weights: bool) -> tuple[str, SourceLocation | None]:
     """Who asks for float64, and the line that does, as captured."""
     lines: Mapping[object, SourceLocation | None] = {
-        each.get("call"): captured_location(each.get("location"))
-        for each in reversed(captured_list(rank.facts, "float64_sources"))
+        each.call: captured_location(each.location) for each in reversed(rank.facts.float64_sources)
     }
-    if captured_part(rank.facts, "flags").get("default_dtype") == "torch.float64" or "set_default_dtype" in lines:
+    if rank.facts.flags.default_dtype == "torch.float64" or "set_default_dtype" in lines:
         return "default type", lines.get("set_default_dtype")
     if has_float64_weights:
         return "model", lines.get("Module.double") or lines.get("Module.to")

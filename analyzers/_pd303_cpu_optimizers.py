@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import Rank, UnprofiledTime, captured_list
-from perfdoctor.rules.internal import CpuOptimizer, captured_median_ns, frozen_dataclass
+from perfdoctor.rules import OptimizerFacts, Rank, UnprofiledTime
+from perfdoctor.rules.internal import CpuOptimizer, frozen_dataclass
 
 # Up to so many elements a tensor, calling ops takes longer than they do (2,000 elements: 4 us an op; 40,000: 10).
 _MAX_SMALL_ELEMENTS = 8_000
@@ -68,7 +68,7 @@ class CpuFix:
     remaining: Remaining | None
 
 
-def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str, object]]) -> CpuFix:
+def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[OptimizerFacts]) -> CpuFix:
     """What helps an optimizer on the CPU.
 
     Args:
@@ -80,7 +80,7 @@ def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str
     name = "plain SGD" if steps.optimizer == "SGD" and steps.pass_count < 2 else steps.optimizer
     fused = (_FUSED_SMALL if is_small else _FUSED_LARGE).get(name)
     has_many_ops = rank.count_per_step(steps.op_count) >= _MIN_OPS
-    if any(each.get("fused") for each in captured):
+    if any(each.fused for each in captured):
         return CpuFix(FUSED_ALREADY, None)
     if fused is not None and (has_many_ops or not is_small):
         is_adam = name in ("Adam", "AdamW")
@@ -92,17 +92,17 @@ def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str
     return CpuFix("optimizer without a fused form on the CPU", None)
 
 
-def captured_optimizers_of(rank: Rank, optimizer: str) -> list[Mapping[str, object]]:
+def captured_optimizers_of(rank: Rank, optimizer: str) -> list[OptimizerFacts]:
     """What the capture says of the optimizers of a class."""
-    return [each for each in captured_list(rank.facts, "optimizers") if each.get("class") == optimizer]
+    return [each for each in rank.facts.optimizers if each.class_ == optimizer]
 
 
-def own_time_of(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str, object]]) -> UnprofiledTime:
+def own_time_of(rank: Rank, steps: CpuOptimizer, captured: Sequence[OptimizerFacts]) -> UnprofiledTime:
     """The time of the optimizer's own code: as a capture timed it without the profiler, else by the trace."""
     by_trace = rank.unprofiled_time(steps.time)
-    own_ns = [each.get("own_ns") for each in captured]
-    timed_ns = sum(ns for ns in own_ns if isinstance(ns, int))
-    base_ns = captured_median_ns(rank.facts, "base")
+    own_ns = [each.own_ns for each in captured]
+    timed_ns = sum(ns or 0 for ns in own_ns)
+    base_ns = rank.facts.base.median_ns
     if rank.profiler_factor is None or not base_ns or not timed_ns or any(ns is None for ns in own_ns):
         return by_trace
     share = min(timed_ns / base_ns, 1.0)  # both are of the same steps
@@ -110,12 +110,9 @@ def own_time_of(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str,
     return UnprofiledTime(own_ns_a_step, own_ns_a_step, share, True)
 
 
-def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str, object]]) -> bool:
+def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[OptimizerFacts]) -> bool:
     """Whether the tensors are so small that calling ops takes longer than they do."""
-    tensors, elements = (
-        sum(value for value in (each.get(name) for each in captured) if isinstance(value, int))
-        for name in ("tensors", "parameters")
-    )
+    tensors, elements = sum(each.tensors or 0 for each in captured), sum(each.parameters or 0 for each in captured)
     if tensors and elements:
         return elements <= _MAX_SMALL_ELEMENTS * tensors
     ops = rank.trace.ops

@@ -12,8 +12,8 @@ from perfdoctor.rules import (
     GpuRows,
     Int64Array,
     Intervals,
+    OptimizerFacts,
     Rank,
-    captured_list,
     distinct,
     intervals,
     occurring,
@@ -81,16 +81,15 @@ def unfused_optimizers_of(rank: Rank, settings: Mapping[str, float]) -> Iterator
         is_starved_loop = steps.is_loop and steps.is_starved and kernels >= settings["min_loop"]
         if not is_starved_loop and steps.pass_count < settings["min_passes"]:
             continue
-        if kernels < settings["min_kernels"] or captured_settings_of(rank, steps.optimizer).get("fused"):
+        if kernels < settings["min_kernels"] or captured_settings_of(rank, steps.optimizer).fused:
             continue
         if (rank.share(rank.per_step(steps.max_saving_ns)) or 0) >= settings["min_share"]:
             yield steps
 
 
-def captured_settings_of(rank: Rank, optimizer: str) -> Mapping[str, object]:
+def captured_settings_of(rank: Rank, optimizer: str) -> OptimizerFacts:
     """What the capture says of the first optimizer of a class; empty where it says nothing."""
-    captured = captured_list(rank.facts, "optimizers")
-    return next((each for each in captured if each.get("class") == optimizer), {})
+    return next((each for each in rank.facts.optimizers if each.class_ == optimizer), OptimizerFacts())
 
 
 def idle_of_unfused_optimizers(rank: Rank) -> Intervals:

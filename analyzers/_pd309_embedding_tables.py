@@ -24,7 +24,6 @@ from perfdoctor.rules import (
     Rank,
     Saving,
     SourceLocation,
-    captured_list,
     captured_location,
     occurring,
     optimizer_steps_of,
@@ -207,10 +206,10 @@ def _class_of(shaped: Rank, ranges: Any) -> str | None:
 
 def _locate(rank: Rank, shaped: Rank, table: Table) -> SourceLocation | None:
     """The line that makes the table, as captured; else one that looks up in it."""
-    for model in captured_list(rank.facts, "models"):
-        for each in model.get("embeddings") or ():
-            if isinstance(each, dict) and (each.get("num_embeddings"), each.get("embedding_dim")) == table:
-                found = captured_location(each.get("location"))
+    for model in rank.facts.models:
+        for each in model.embeddings:
+            if (each.num_embeddings, each.embedding_dim) == table:
+                found = captured_location(each.created)
                 if found is not None:
                     return found
     trace, ops = shaped.trace, shaped.trace.ops

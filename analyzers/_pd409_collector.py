@@ -29,7 +29,5 @@ def collects_apart(ranks: Sequence[RankSummary], waiting_ns: int) -> bool:
 
 def _pauses_of(rank: RankSummary) -> list[int]:
     """The collector's pauses in each step of the base window, in ns; empty where they were not captured."""
-    recorded = (rank.facts or {}).get("base_gc_ns")
-    if not isinstance(recorded, list) or not all(isinstance(each, int) for each in recorded):
-        return []
-    return recorded
+    known = [ns for ns in rank.facts.base.gc_ns if ns is not None]
+    return known if len(known) == len(rank.facts.base.gc_ns) else []

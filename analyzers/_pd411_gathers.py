@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_parallel import captured_fsdp_of
-from perfdoctor.rules import (
-    BoolArray,
-    CollectiveTable,
-    Int64Array,
-    Intervals,
-    RankSummary,
-    captured_list,
-    captured_part,
-    vocabulary,
-)
+from perfdoctor.rules import BoolArray, CapturedFacts, CollectiveTable, Int64Array, Intervals, RankSummary, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import phases
 
@@ -97,30 +86,29 @@ def _match_backward(table: CollectiveTable, gathers: Int64Array) -> BoolArray:
     return np.asarray(table.start_ns[gathers] >= begin_ns[table.step[gathers]], bool)
 
 
-def reshards_after_forward(facts: Mapping[str, Any] | None) -> bool | None:
+def reshards_after_forward(facts: CapturedFacts) -> bool | None:
     """Whether the units give their gathered parameters back after the forward pass; None where it was not captured."""
-    fsdp = captured_fsdp_of(facts)
-    if fsdp.get("version") == 1:
-        return None if fsdp.get("sharding") is None else fsdp["sharding"] in ("FULL_SHARD", "HYBRID_SHARD")
-    reshards = fsdp.get("reshard_after_forward")
-    return reshards if isinstance(reshards, bool) else None
+    if facts.fsdp.version == 1:
+        return None if facts.fsdp.sharding is None else facts.fsdp.sharding in ("FULL_SHARD", "HYBRID_SHARD")
+    return facts.fsdp.reshard_after_forward
 
 
-def unsharded_bytes(facts: Mapping[str, Any] | None) -> int | None:
+def unsharded_bytes(facts: CapturedFacts) -> int | None:
     """What all gathered parameters take on a rank; None where it was not captured."""
-    fsdp = captured_fsdp_of(facts)
-    if fsdp.get("version") != 2:  # FSDP1's are counted by their shards
+    if facts.fsdp.version != 2:  # FSDP1's are counted by their shards
         return None
-    counts = [model["parameters"] for model in captured_list(facts, "models") if captured_part(model, "fsdp")]
-    if not counts or not all(isinstance(count, int) for count in counts):
+    counts = [model.parameters for model in facts.models if model.fsdp]
+    if not counts or None in counts:
         return None
-    return int(sum(counts)) * (2 if fsdp.get("param_dtype") in ("torch.bfloat16", "torch.float16") else 4)
+    return sum(count or 0 for count in counts) * (
+        2 if facts.fsdp.param_dtype in ("torch.bfloat16", "torch.float16") else 4
+    )
 
 
-def free_memory_bytes(facts: Mapping[str, Any] | None) -> int | None:
+def free_memory_bytes(facts: CapturedFacts) -> int | None:
     """The memory of the device that the allocator never reserved; None where it was not captured."""
-    reserved = captured_part(facts, "cuda_memory").get("reserved_bytes.all.peak")
-    total = next((gpu.get("memory_bytes") for gpu in captured_list(facts, "devices") if gpu.get("current")), None)
-    if not isinstance(reserved, int) or not isinstance(total, int):
+    reserved = facts.cuda_memory.get("reserved_bytes.all.peak")
+    total = next((gpu.memory_bytes for gpu in facts.devices if gpu.current), None)
+    if reserved is None or total is None:
         return None
     return max(total - reserved, 0)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_list, captured_location, vocabulary
+from perfdoctor.rules import (
+    CapturedFacts,
+    Intervals,
+    Rank,
+    SourceLocation,
+    TorchFlags,
+    Trace,
+    captured_location,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
 ANOMALY, GRADCHECK, DETERMINISTIC = "anomaly detection", "gradcheck", "deterministic algorithms"
@@ -30,21 +38,16 @@ class Switch:
 
 def find_switch(rank: Rank, name: str) -> Switch | None:
     """A switch that was on in nearly all steps that were seen; None where it was not, and where nothing is known."""
-    for each in captured_list(rank.facts, "debug_switches"):
-        steps, of_steps, step_ns = each.get("steps"), each.get("of_steps"), each.get("step_ns")
-        if each.get("switch") != name or not isinstance(steps, int) or not isinstance(of_steps, int):
-            continue
-        if steps and steps >= _MIN_SHARE_OF_STEPS * of_steps:
-            return Switch(step_ns if isinstance(step_ns, int) else None, captured_location(each.get("location")))
+    for each in rank.facts.debug_switches:
+        is_on = each.steps and each.of_steps is not None and each.steps >= _MIN_SHARE_OF_STEPS * each.of_steps
+        if each.switch == name and is_on:
+            return Switch(each.step_ns, captured_location(each.location))
     return None
 
 
-def captured_flag(facts: Mapping[str, object] | None, name: str) -> bool | None:
-    """A flag of torch as the analysed window began; None where it was not captured."""
-    windows = (facts or {}).get("flags_by_window")
-    flags = windows.get("timing") if isinstance(windows, dict) else None
-    value = flags.get(name) if isinstance(flags, dict) else None
-    return value if isinstance(value, bool) else None
+def flags_of_trace(facts: CapturedFacts) -> TorchFlags:
+    """The flags of torch as the analysed window began."""
+    return facts.flags_by_window.get("timing", TorchFlags())
 
 
 def find_nan_checks(trace: Trace) -> Intervals:

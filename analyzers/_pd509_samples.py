@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.rules import NONE, Rank, SourceLocation, captured_list, captured_location
+from perfdoctor.rules import NONE, LoaderFacts, Rank, SourceLocation, captured_location
 
 # The layers that a batch meets first, and the argument that it is.
 _LAYERS = r"^aten::(conv[123]d|linear|addmm|embedding|lstm|gru)$"
@@ -33,20 +33,15 @@ class Samples(NamedTuple):
 
 def find_samples(rank: Rank) -> Samples:
     """By the batches of loaders, else by the first dimension of what the first layer gets."""
-    facts = rank.facts or {}
-    counted, backwards = (_counts(facts.get(f"base_{name}")) for name in ("samples", "backwards"))
-    loader = max(captured_list(facts, "loaders"), key=lambda each: each.get("batches") or 0, default={})
-    size, place = loader.get("batch_size"), loader.get("created") or loader.get("location")
+    base = rank.facts.base
+    counted, backwards = ([each for each in counts if each] for counts in (base.samples, base.backwards))
+    loader = max(rank.facts.loaders, key=lambda each: each.batches or 0, default=LoaderFacts())
     return Samples(
         per_step=round(median(counted)) if counted else _first_dimension(rank),
-        batch_size=size if type(size) is int and size > 0 else None,
+        batch_size=loader.batch_size or None,
         accumulates=bool(backwards) and median(backwards) >= 2,
-        location=captured_location(place),
+        location=captured_location(loader.created or loader.location),
     )
-
-
-def _counts(values: object) -> list[int]:
-    return [each for each in values if type(each) is int and each > 0] if isinstance(values, list) else []
 
 
 def _first_dimension(rank: Rank) -> int | None:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import Rank, captured_list, captured_part
-from perfdoctor.rules.internal import StepTimes, captured_step_times
+from perfdoctor.rules import Rank
+from perfdoctor.rules.internal import StepTimes, step_times_of
 
 # Of the smallest pages; a batch from a worker lies in fresh shared memory.
 _PAGE_BYTES = 4096
@@ -52,29 +52,25 @@ def measure_page_faults(rank: Rank) -> PageFaults | None:
     if rank.run_steps is not None:
         usual = np.array([not each for each in rank.run_steps.contains], bool)
     if steps is None or steps.minor_faults is None:
-        steps, usual = captured_step_times(rank.facts, "base"), None
+        steps, usual = step_times_of(rank.facts.base), None
     if steps is None or steps.minor_faults is None or steps.system_cpu_ns is None or steps.process_cpu_ns is None:
         return None
     rows = np.ones(len(steps), bool) if usual is None else usual
     dur_ns = steps.dur_ns[rows]
     if not len(dur_ns) or dur_ns.sum() < _MIN_TIME_NS:
         return None
-    threads = captured_part(rank.facts, "cpu").get("torch_threads")
     pages = float(np.median(steps.minor_faults[rows])) - _pages_of_batches(rank)
     used = float(steps.process_cpu_ns[rows].sum() / dur_ns.sum())
-    others = captured_part(rank.facts, "cores").get("others")
-    is_shared = isinstance(others, int | float) and others >= _MIN_OTHERS
+    is_shared = (rank.facts.cores.others or 0.0) >= _MIN_OTHERS
     return PageFaults(
         max(pages, 0.0),
         float(steps.system_cpu_ns[rows].mean()),
         float(dur_ns.mean()),
         used if is_shared else max(used, 1.0),
-        threads if isinstance(threads, int) and threads > 0 else 1,
+        rank.facts.cpu.torch_threads or 1,
     )
 
 
 def _pages_of_batches(rank: Rank) -> float:
     """Pages of shared memory in which workers hand over the batches of a step."""
-    loaders = [each for each in captured_list(rank.facts, "loaders") if each.get("num_workers")]
-    sizes = [each.get("batch_bytes") for each in loaders]
-    return sum(each for each in sizes if isinstance(each, int)) / _PAGE_BYTES
+    return sum(each.batch_bytes or 0 for each in rank.facts.loaders if each.num_workers) / _PAGE_BYTES

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
-from perfdoctor.rules.internal import captured_step_times, compare_windows, cpu_time_ratio, is_shared_throughout
+from perfdoctor.rules.internal import compare_windows, cpu_time_ratio, is_shared_throughout, step_times_of
 
 
 class ProfilerOverhead(RankAnalyzer):
@@ -59,7 +59,7 @@ class ProfilerOverhead(RankAnalyzer):
         steps = compare_windows(rank.facts, rank.run_steps)
         if steps is None or min(map(len, steps)) < self.settings["min_steps"]:
             return
-        windows = (captured_step_times(rank.facts, "base"), captured_step_times(rank.facts, "timing"))
+        windows = (step_times_of(rank.facts.base), step_times_of(rank.facts.timing))
         if any(each is not None and is_shared_throughout(each) for each in windows):
             return  # what others took is unlike in both
         base_ns, recorded_ns = (float(np.median(each)) for each in steps)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
@@ -24,10 +23,10 @@ from perfdoctor.rules import (
     Evidence,
     Finding,
     Intervals,
+    LoaderFacts,
     Rank,
     RankAnalyzer,
     Saving,
-    captured_loader,
     count_recurrence,
     find_worker_starts,
     find_worker_startups,
@@ -105,7 +104,7 @@ class DataLoaderStall(RankAnalyzer):
         """One finding about waits for batches, from `min_share` of the step on; starting workers is PD112's."""
         if rank.device_kind == "gpu_not_recorded":
             return
-        captured, waits = captured_loader(rank.facts), rank.loader_waits
+        captured, waits = rank.facts.main_loader, rank.loader_waits
         starts = find_worker_starts(rank.trace)
         startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
         startup_time = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
@@ -114,7 +113,7 @@ class DataLoaderStall(RankAnalyzer):
             yield from self._report_stall(rank, idle, captured, startups)
 
     def _report_stall(
-        self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray
+        self, rank: Rank, idle: Intervals, captured: LoaderFacts, startups: BoolArray
     ) -> Iterator[Finding]:
         parts = split_waits(rank, startups)
         cost_ns = rank.per_step(iv.total(idle))
@@ -143,7 +142,7 @@ class DataLoaderStall(RankAnalyzer):
         )
 
     def _report_shared_cores(
-        self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray, shared: SharedCores
+        self, rank: Rank, idle: Intervals, captured: LoaderFacts, startups: BoolArray, shared: SharedCores
     ) -> Iterator[Finding]:
         """A finding on a program without a GPU whose cores and loading were measured, where a change pays."""
         work = None if shared.workers else find_loading_work(rank, startups)

@@ -21,7 +21,6 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     advise,
-    captured_list,
     copy_kinds_of,
     format_bytes,
     remove_blocking,
@@ -153,7 +152,7 @@ def _pin(rank: Rank, copies: HostCopies, pinned_ns: FloatArray, *, to_device: bo
 
 def _captured_pinning(rank: Rank) -> str | None:
     """Whether the captured loaders pin their batches, "yes" or "no"; None when nobody knows or they differ."""
-    settings = {loader.get("pin_memory") for loader in captured_list(rank.facts, "loaders")}
+    settings = {loader.pin_memory for loader in rank.facts.loaders}
     return "yes" if settings == {True} else "no" if settings == {False} else None
 
 
@@ -163,6 +162,6 @@ def _advise(rank: Rank, *, to_device: bool) -> Advice:
     situation = "pageable copies to the device"
     if _captured_pinning(rank) == "yes":
         situation += ", beside a DataLoader that pins"
-    elif len(rank.loader_waits) or captured_list(rank.facts, "loaders"):
+    elif len(rank.loader_waits) or rank.facts.loaders:
         situation += ", beside a DataLoader"
     return advise(situation, rank.context)

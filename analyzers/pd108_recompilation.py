@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,14 +21,12 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     advise,
-    captured_part,
     count_recurrence,
     most_common_location,
     remove_cpu_time,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import captured_steps
 
 
 class CompileTime(NamedTuple):
@@ -102,9 +100,9 @@ class Recompilation(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when compiling takes at least `min_share` of the steady steps."""
-        captured = captured_part(rank.facts, "compile")
-        warm_steps = 0 if captured.get("windows") is not None else int(self.settings["warm_steps"])
-        traced, unprofiled = _compiling_in_trace(rank, warm_steps), _compiling_in_facts(rank, captured)
+        captured = rank.facts.compile
+        warm_steps = 0 if captured else int(self.settings["warm_steps"])
+        traced, unprofiled = _compiling_in_trace(rank, warm_steps), _compiling_in_facts(rank)
         found = traced if traced.cost_ns else unprofiled
         if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
@@ -134,8 +132,8 @@ class Recompilation(RankAnalyzer):
                 Evidence("compile ids", ", ".join(found.compile_ids[:8]) or None),
                 Evidence("frames compiled", found.frame_count or None, "count"),
                 Evidence("compiled regions per step", _compiled_regions_per_step(rank), "count"),
-                Evidence("recompilations of the whole run", captured.get("recompiles"), "count"),
-                Evidence("graph breaks of the whole run", captured.get("graph_breaks"), "count"),
+                Evidence("recompilations of the whole run", captured.recompiles, "count"),
+                Evidence("graph breaks of the whole run", captured.graph_breaks, "count"),
             ),
         )
 
@@ -201,15 +199,13 @@ def _compile_ids(rank: Rank, window: Intervals) -> tuple[str, ...]:
     return tuple(dict.fromkeys(compile_id for compile_id in compile_ids if compile_id))
 
 
-def _compiling_in_facts(rank: Rank, captured: Mapping[str, Any]) -> CompileTime:
+def _compiling_in_facts(rank: Rank) -> CompileTime:
     """Compiling in the base window, whose steps ran without a profiler right before the trace."""
-    base = captured_part(captured_part(captured, "windows"), "base")
-    steps = len(captured_steps(rank.facts, "base"))
-    compile_ns, frames = base.get("ns"), base.get("frames")
-    if not isinstance(compile_ns, int) or not isinstance(frames, int) or not steps:
+    base, steps = rank.facts.compile.windows.get("base"), len(rank.facts.base.timed_ns)
+    if base is None or base.ns is None or base.frames is None or not steps:
         return CompileTime(0, 0, steps, iv.EMPTY)
-    cost_ns = min(compile_ns // steps, rank.mean_step_ns)
-    return CompileTime(cost_ns, min(frames, steps), steps, iv.EMPTY)
+    cost_ns = min(base.ns // steps, rank.mean_step_ns)
+    return CompileTime(cost_ns, min(base.frames, steps), steps, iv.EMPTY)
 
 
 def _compiled_regions_per_step(rank: Rank) -> float | None:

@@ -13,17 +13,7 @@ from perfdoctor.analyzers._host_pauses import (
     find_automatic_collections,
     find_collect_calls,
 )
-from perfdoctor.rules import (
-    Evidence,
-    Finding,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    advise,
-    captured_part,
-    format_time,
-    yes_or_no,
-)
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise, format_time, yes_or_no
 
 # Of a collection this much is left at most, once what lives long is frozen; what a step makes is scanned as before.
 # Measured: with a million objects a collection took 97 ms of CPU time, and 0.4 ms when they were frozen. How much of
@@ -102,7 +92,7 @@ class PythonGc(RankAnalyzer):
     def _report(
         self, rank: Rank, pause: HostPause, *, title: str, situation: str, saving: Saving | None, subject: str
     ) -> Finding:
-        cost_ns, collector = cost_of(rank, pause), captured_part(rank.facts, "collector")
+        cost_ns, collector = cost_of(rank, pause), rank.facts.collector
         advice = advise(situation, rank.context)
         return self.finding(
             rank,
@@ -118,8 +108,8 @@ class PythonGc(RankAnalyzer):
                 Evidence("collections", pause.calls, "count"),
                 Evidence("steps with one", f"{pause.steps:,} of {pause.of:,}"),
                 Evidence("in such a step", pause.step_ns, "ns"),
-                Evidence("objects frozen", collector.get("frozen"), "count"),
-                Evidence("Python collects by itself", yes_or_no(collector.get("enabled"))),
+                Evidence("objects frozen", collector.frozen, "count"),
+                Evidence("Python collects by itself", yes_or_no(collector.enabled)),
             ),
             subject=subject,
             recurrence=pause.recurrence,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
@@ -16,9 +16,9 @@ from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
+    LoaderFacts,
     Rank,
     RankAnalyzer,
-    captured_loader,
     count_recurrence,
     find_worker_starts,
     find_worker_startups,
@@ -73,8 +73,8 @@ class SlowCollate(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding about the loader that the loop waits for longest, where a cheaper batch is what helps."""
-        captured = captured_loader(rank.facts)
-        if rank.device_kind == "gpu_not_recorded" or not isinstance(captured.get("fetch"), dict):
+        captured = rank.facts.main_loader
+        if rank.device_kind == "gpu_not_recorded" or not captured.fetch:
             return
         starts, waits = find_worker_starts(rank.trace), rank.loader_waits
         startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
@@ -101,7 +101,7 @@ class SlowCollate(RankAnalyzer):
             )
 
     def _advise(
-        self, rank: Rank, captured: Mapping[str, Any], batch: BatchWork, cost_ns: int, startups: BoolArray
+        self, rank: Rank, captured: LoaderFacts, batch: BatchWork, cost_ns: int, startups: BoolArray
     ) -> CheaperBatch | None:
         """What to say where a cheaper batch helps; None where workers hide the wait, or where nobody waits."""
         computes = batch.cpu_ns >= self.settings["min_computing"] * batch.wall_ns
@@ -124,13 +124,13 @@ def _spans(rank: Rank, rows: BoolArray) -> tuple[Any, Any]:
     return waits.start_ns[rows], waits.end_ns[rows]
 
 
-def _evidence(batch: BatchWork, captured: Mapping[str, Any]) -> tuple[Evidence, ...]:
+def _evidence(batch: BatchWork, captured: LoaderFacts) -> tuple[Evidence, ...]:
     return (
-        Evidence("num_workers", captured.get("num_workers"), "count"),
+        Evidence("num_workers", captured.num_workers, "count"),
         Evidence("time to load a batch", batch.wall_ns, "ns"),
         Evidence("CPU time of it", batch.cpu_ns, "ns"),
         Evidence("making its items", batch.items_ns, "ns"),
         Evidence("putting them together", batch.collate_ns, "ns"),
-        Evidence("collate function", captured.get("collate_fn")),
-        Evidence("tensors of a batch", captured.get("batch_tensors"), "count"),
+        Evidence("collate function", captured.collate_fn),
+        Evidence("tensors of a batch", captured.batch_tensors, "count"),
     )

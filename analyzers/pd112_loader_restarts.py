@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_texts import format_ms
@@ -13,12 +12,11 @@ from perfdoctor.rules import (
     Edit,
     Evidence,
     Finding,
+    LoaderFacts,
     Rank,
     RankAnalyzer,
     Saving,
     advise,
-    captured_list,
-    captured_loader,
     count_recurrence,
     is_rare,
     remove_cpu_time,
@@ -84,10 +82,10 @@ class LoaderRestarts(RankAnalyzer):
         if self.exceeds_min_share(rank, rank.per_step(iv.total(restarts.idle))):
             yield self._report(rank, loader, restarts)
 
-    def _report(self, rank: Rank, loader: Mapping[str, Any], restarts: Restarts) -> Finding:
+    def _report(self, rank: Rank, loader: LoaderFacts, restarts: Restarts) -> Finding:
         place, captured = find_loader_place(rank, loader), captured_restarts(loader)
         idle_ns, count = iv.total(restarts.idle), max(restarts.epochs, 1)
-        comes_back = restarts.epochs > 1 or (loader.get("iterations") or 0) > 1
+        comes_back = restarts.epochs > 1 or (loader.iterations or 0) > 1
         once = not comes_back and is_rare(restarts.steps, rank.steps.count)
         claim, cost_ns = restarts.idle, rank.per_step(idle_ns)
         saving = Saving(0, None, cost_ns, "bounded")
@@ -128,8 +126,8 @@ class LoaderRestarts(RankAnalyzer):
             evidence=(
                 evidence_of_use(loader),
                 Evidence("epochs that began", restarts.epochs, "count"),
-                Evidence("iterations", loader.get("iterations")),
-                Evidence("num_workers", loader.get("num_workers"), "count"),
+                Evidence("iterations", loader.iterations),
+                Evidence("num_workers", loader.num_workers, "count"),
                 *(captured.evidence() if captured is not None else ()),
                 Evidence("steps that start workers", round(100 * excess.rate, 1) if excess else None, "%"),
             ),
@@ -138,20 +136,20 @@ class LoaderRestarts(RankAnalyzer):
         )
 
 
-def _restarting_loader(rank: Rank) -> Mapping[str, Any]:
+def _restarting_loader(rank: Rank) -> LoaderFacts:
     """The loader whose workers' starts took longest; the one that was waited for longest where that is not known."""
 
-    def spent_ns(loader: Mapping[str, Any]) -> float:
+    def spent_ns(loader: LoaderFacts) -> float:
         captured = captured_restarts(loader)
         return 0.0 if captured is None else captured.times * captured.own_ns
 
-    longest = max(captured_list(rank.facts, "loaders"), key=spent_ns, default={})
-    return longest if spent_ns(longest) else captured_loader(rank.facts)
+    longest = max(rank.facts.loaders, key=spent_ns, default=LoaderFacts())
+    return longest if spent_ns(longest) else rank.facts.main_loader
 
 
-def _may_restart(loader: Mapping[str, Any]) -> bool:
+def _may_restart(loader: LoaderFacts) -> bool:
     """Whether workers may start anew: not where they persist, or where there was one epoch."""
-    return loader.get("persistent_workers") is not True and loader.get("iterations") != 1
+    return loader.persistent_workers is not True and loader.iterations != 1
 
 
 def _remove(rank: Rank, restarts: Restarts) -> Edit:
@@ -161,15 +159,14 @@ def _remove(rank: Rank, restarts: Restarts) -> Edit:
     return remove_cpu_time(waits.thread[restarts.waits], spans, rank.window, is_upper_bound=True)
 
 
-def _say_more(loader: Mapping[str, Any], once: bool, is_measured: bool) -> str:
+def _say_more(loader: LoaderFacts, once: bool, is_measured: bool) -> str:
     """What the saving depends on, and whether workers are worth it at all."""
     if once:
         return "How much it saves depends on how long an epoch is: no step within it costs anything."
     if not is_measured:
         return "How much it saves depends on how long an epoch is: here its cost is spread over the recorded steps."
-    fetch = loader.get("fetch")
-    fetch_ns = fetch.get("median_ns") if isinstance(fetch, dict) else None
-    if isinstance(fetch_ns, int) and fetch_ns < _EASY_BATCH_NS:
+    fetch_ns = loader.fetch.median_ns
+    if fetch_ns is not None and fetch_ns < _EASY_BATCH_NS:
         return (
             f"A batch takes {format_ms(fetch_ns)} to load, which is less than handing it over costs: num_workers=0 "
             "may do as well."

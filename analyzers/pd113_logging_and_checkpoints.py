@@ -132,4 +132,4 @@ class LoggingAndCheckpoints(RankAnalyzer):
 
 def _leaves_saves_to_rank_0(rank: Rank) -> bool:
     """Whether checkpoints are reported on another rank: what each rank saves itself all of them wait for."""
-    return rank.rank not in (None, 0) and ((rank.facts or {}).get("world_size") or 1) > 1
+    return rank.rank not in (None, 0) and (rank.facts.world_size or 1) > 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
@@ -13,12 +13,11 @@ from perfdoctor.rules import (
     Evidence,
     Finding,
     Intervals,
+    LoaderFacts,
     Rank,
     RankAnalyzer,
     Saving,
-    captured_loader,
     captured_location,
-    captured_part,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -82,12 +81,11 @@ class WorkerOversubscription(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the workers compute, no core idles, and another setting saves `min_share` of the step."""
-        captured = captured_loader(rank.facts)
+        captured = rank.facts.main_loader
         loader = measure_shared_cores(rank, captured)
         if loader is None or not loader.workers or not loader.workers_keep_up:
             return
-        cores = captured_part(rank.facts, "cores")
-        worker_cores, queued_ns = cores.get("workers") or 0.0, captured["fetch"].get("queued_ns")
+        worker_cores, queued_ns = rank.facts.cores.workers or 0.0, captured.fetch.queued_ns
         worker_threads = max(round(loader.fetch_process_cpu_ns / max(loader.fetch_cpu_ns, 1)), 1)
         threads = loader.threads + loader.workers * worker_threads
         busy = loader.training_cores + worker_cores
@@ -101,14 +99,14 @@ class WorkerOversubscription(RankAnalyzer):
         yield self._report(rank, captured, loader, remedy, threads, busy)
 
     def _report(
-        self, rank: Rank, captured: Mapping[str, Any], loader: SharedCores, remedy: _Remedy, threads: int, busy: float
+        self, rank: Rank, captured: LoaderFacts, loader: SharedCores, remedy: _Remedy, threads: int, busy: float
     ) -> Finding:
         scale = rank.mean_step_ns / loader.step_ns
         cost_ns = rank.per_step(iv.total(remedy.time))
         low_ns, expected_ns, high_ns = (
             min(max(round(scale * each), 0), cost_ns) for each in (remedy.low_ns, remedy.expected_ns, remedy.high_ns)
         )
-        fetch, place, used = captured["fetch"], captured.get("created"), captured.get("location")
+        fetch, used = captured.fetch, captured_location(captured.location)
         return self.finding(
             rank,
             title=(
@@ -122,17 +120,17 @@ class WorkerOversubscription(RankAnalyzer):
             fix=remedy.fix,
             claim=Claim(remedy.time),
             confidence=0.7,
-            location=captured_location(place) or captured_location(used),
+            location=captured_location(captured.created) or used,
             evidence=(
-                Evidence("used at", str(captured_location(used)) if captured_location(used) else None),
+                Evidence("used at", str(used) if used else None),
                 Evidence("num_workers", loader.workers, "count"),
                 Evidence("threads of PyTorch", loader.threads, "count"),
                 Evidence("threads together", threads, "count"),
                 Evidence("CPU cores", round(loader.cores, 2)),
                 Evidence("cores that training and workers use", round(busy, 2)),
-                Evidence("time to load a batch in a worker", fetch.get("median_ns"), "ns"),
-                Evidence("CPU time of it", fetch.get("cpu_ns"), "ns"),
-                Evidence("wait for a core in it", fetch.get("queued_ns"), "ns"),
+                Evidence("time to load a batch in a worker", fetch.median_ns, "ns"),
+                Evidence("CPU time of it", fetch.cpu_ns, "ns"),
+                Evidence("wait for a core in it", fetch.queued_ns, "ns"),
                 Evidence("wait in DataLoader.__next__ per step", round(loader.wait_ns), "ns"),
             ),
         )

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
-from perfdoctor.rules import (
-    Claim,
-    Evidence,
-    Finding,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    captured_list,
-    captured_location,
-    captured_part,
-)
-from perfdoctor.rules.internal import captured_step_times
+from perfdoctor.rules import Claim, CoreUse, CpuFacts, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_location
+from perfdoctor.rules.internal import step_times_of
 
 # A thread that computes, on a core of its own, runs for nearly all of its time.
 _MIN_RUNNING = 0.8
@@ -68,8 +57,8 @@ class OneThread(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where large ops take at least `min_share` of the step and at least one core idles."""
-        cpu, cores = captured_part(rank.facts, "cpu"), captured_part(rank.facts, "cores")
-        if rank.device_kind != "cpu" or cpu.get("torch_threads") != 1:
+        cpu, cores = rank.facts.cpu, rank.facts.cores
+        if rank.device_kind != "cpu" or cpu.torch_threads != 1:
             return
         idle = count_idle_cores(rank, cores)
         if idle is None or idle < self.settings["min_idle_cores"]:
@@ -78,14 +67,12 @@ class OneThread(RankAnalyzer):
         if self.exceeds_min_share(rank, large.time_ns):
             yield self._report(rank, large, idle, cpu, cores)
 
-    def _report(
-        self, rank: Rank, large: ParallelOps, idle: float, cpu: Mapping[str, Any], cores: Mapping[str, Any]
-    ) -> Finding:
+    def _report(self, rank: Rank, large: ParallelOps, idle: float, cpu: CpuFacts, cores: CoreUse) -> Finding:
         threads = 1 + max(math.floor(idle + 0.25), 1)
         speedup = speedup_of_threads(min(1 + idle, threads))
         low_ns, expected_ns, high_ns = (large.time_ns - round(large.time_ns / each) for each in speedup)
-        location, omp = captured_location(cpu.get("threads_set")), cpu.get("omp_num_threads")
-        available = cores.get("available") or threads
+        location, omp = captured_location(cpu.threads_set), cpu.omp_num_threads
+        available = cores.available or threads
         why, fix = f"torch.set_num_threads at {location.short}" if location else "", f"torch.set_num_threads({threads})"
         advice = f"Let PyTorch use {threads} threads: large ops, {large.top} above all, divide their work among them."
         if location is not None:
@@ -106,9 +93,9 @@ class OneThread(RankAnalyzer):
             evidence=(
                 Evidence("threads of PyTorch", 1, "count"),
                 Evidence("cores that may be used", available),
-                Evidence("cores that the program used", cores.get("training")),
-                Evidence("cores that its workers used", cores.get("workers")),
-                Evidence("cores that other programs used", cores.get("others")),
+                Evidence("cores that the program used", cores.training),
+                Evidence("cores that its workers used", cores.workers),
+                Evidence("cores that other programs used", cores.others),
                 Evidence("time in large ops per step", large.time_ns, "ns"),
                 Evidence("largest of them", large.top),
                 Evidence("OMP_NUM_THREADS", omp),
@@ -116,20 +103,17 @@ class OneThread(RankAnalyzer):
         )
 
 
-def count_idle_cores(rank: Rank, cores: Mapping[str, Any]) -> float | None:
+def count_idle_cores(rank: Rank, cores: CoreUse) -> float | None:
     """Cores that nobody uses while the program trains; None where that was not captured.
 
     Of the ranks of a job on this machine each has its share of the cores.
     """
-    available, used = cores.get("available"), cores.get("training")
-    if not isinstance(available, int | float) or not isinstance(used, int | float):
+    available, used, workers, others = cores.available, cores.training, cores.workers, cores.others
+    if available is None or used is None:
         return None
-    world_size = (rank.facts or {}).get("world_size")
-    ranks = cores.get("local_ranks") or (world_size if isinstance(world_size, int) else 1)
-    workers = cores.get("workers")
-    if workers is None and any(each.get("num_workers") for each in captured_list(rank.facts, "loaders")):
+    ranks = cores.local_ranks or rank.facts.world_size or 1
+    if workers is None and any(each.num_workers for each in rank.facts.loaders):
         return None
-    others = cores.get("others")
     if others is None and _lacks_cores(rank):  # the window was too short to see who else computes
         return None
     others = others or 0.0
@@ -140,7 +124,7 @@ def count_idle_cores(rank: Rank, cores: Mapping[str, Any]) -> float | None:
 
 def _lacks_cores(rank: Rank) -> bool:
     """Whether the training thread ran for less of its steps than it would with a core of its own."""
-    steps = captured_step_times(rank.facts, "base")
+    steps = step_times_of(rank.facts.base)
     if steps is None or steps.cpu_ns is None:
         return False
     return int(steps.cpu_ns.sum()) < _MIN_RUNNING * int(steps.dur_ns.sum())

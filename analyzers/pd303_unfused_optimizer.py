@@ -24,6 +24,7 @@ from perfdoctor.rules import (
     Edit,
     Evidence,
     Finding,
+    OptimizerFacts,
     Rank,
     RankAnalyzer,
     Saving,
@@ -132,8 +133,8 @@ class UnfusedOptimizer(RankAnalyzer):
                 Evidence("used at", _place_of_use(rank, steps.optimizer)),
                 Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
-                Evidence("foreach, as captured", yes_or_no(captured.get("foreach"))),
-                Evidence("fused, as captured", yes_or_no(captured.get("fused"))),
+                Evidence("foreach, as captured", yes_or_no(captured.foreach)),
+                Evidence("fused, as captured", yes_or_no(captured.fused)),
                 *top_kernels(rank, steps.rows.index),
             ),
             subject=steps.optimizer,
@@ -153,7 +154,7 @@ class UnfusedOptimizer(RankAnalyzer):
         remaining = fix.remaining
         if remaining is not None and unprofiled.share * (1 - remaining.expected) < self.settings["min_share"]:
             return
-        settings = captured[0] if captured else {}
+        settings = captured[0] if captured else OptimizerFacts()
         advice = advise(fix.situation, rank.context, optimizer=steps.optimizer)
         passes = "once" if steps.pass_count == 1 else f"{steps.pass_count} times"
         how = "with foreach" if steps.uses_foreach else "tensor by tensor"
@@ -174,8 +175,8 @@ class UnfusedOptimizer(RankAnalyzer):
                 Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
                 Evidence("of the step without the profiler", round(100 * unprofiled.share, 1), "%"),
                 Evidence("longest pass", round(100 * steps.remaining_share, 1), "%"),
-                Evidence("foreach, as captured", yes_or_no(settings.get("foreach"))),
-                Evidence("fused, as captured", yes_or_no(settings.get("fused"))),
+                Evidence("foreach, as captured", yes_or_no(settings.foreach)),
+                Evidence("fused, as captured", yes_or_no(settings.fused)),
             ),
             subject=steps.optimizer,
         )
@@ -220,15 +221,15 @@ def _saving_on_cpu(unprofiled: UnprofiledTime, remaining: Remaining | None) -> S
 
 def _locate_constructor(rank: Rank, optimizer: str) -> SourceLocation | None:
     """Where the user's code makes the optimizer, as captured; else where it calls its `step`."""
-    return captured_location(captured_settings_of(rank, optimizer).get("created")) or _locate_step(rank, optimizer)
+    return captured_location(captured_settings_of(rank, optimizer).created) or _locate_step(rank, optimizer)
 
 
 def _place_of_use(rank: Rank, optimizer: str) -> str | None:
     """Where the user's code calls the optimizer's `step`; None where that is the finding's own location."""
     captured = captured_settings_of(rank, optimizer)
-    if captured_location(captured.get("created")) is None:
+    if captured_location(captured.created) is None:
         return None
-    used = captured_location(captured.get("location")) or _locate_step(rank, optimizer)
+    used = captured_location(captured.location) or _locate_step(rank, optimizer)
     return None if used is None else str(used)
 
 

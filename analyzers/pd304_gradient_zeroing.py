@@ -156,7 +156,7 @@ class GradientZeroing(RankAnalyzer):
                 Evidence("filling", fill_ns, "ns"),
                 Evidence("adding to zeros", addition_ns, "ns"),
                 *evidence,
-                Evidence("zero_grad(set_to_none=False) calls", (rank.facts or {}).get("zero_grad_to_zero"), "count"),
+                Evidence("zero_grad(set_to_none=False) calls", rank.facts.zero_grad_to_zero, "count"),
             ),
             **amounts,
         )

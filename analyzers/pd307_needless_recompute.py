@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._recompute_memory import bound_recomputed_bytes
 from perfdoctor.rules import (
     BoolArray,
+    CheckpointingFacts,
     Claim,
     Edit,
     Evidence,
@@ -23,7 +23,6 @@ from perfdoctor.rules import (
     SourceLocation,
     Trace,
     captured_location,
-    captured_part,
     format_bytes,
     remove_sections,
     yes_or_no,
@@ -97,8 +96,8 @@ class NeedlessRecompute(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where computing again takes at least `min_share` of the step, and not all of it is needed."""
-        checkpointing = captured_part(rank.facts, "checkpointing")
-        recompute = find_recompute(rank, uses_checkpoint=bool(checkpointing.get("calls")))
+        checkpointing = rank.facts.checkpointing
+        recompute = find_recompute(rank, uses_checkpoint=bool(checkpointing.calls))
         if recompute is None or not self.exceeds_min_share(rank, recompute.cost_ns):
             return
         memory = read_memory(rank)
@@ -122,7 +121,7 @@ class NeedlessRecompute(RankAnalyzer):
         recompute: Recompute,
         memory: Memory | None,
         fits: float | None,
-        checkpointing: Mapping[str, Any],
+        checkpointing: CheckpointingFacts,
     ) -> Finding:
         cost_ns, sections = recompute.cost_ns, recompute.sections
         finding = self.finding(
@@ -138,8 +137,8 @@ class NeedlessRecompute(RankAnalyzer):
             evidence=(
                 Evidence("computed again per step", cost_ns, "ns"),
                 Evidence("ops that do so per step", rank.count_per_step(len(sections.ops)), "count"),
-                Evidence("calls of checkpoint per step", checkpointing.get("calls_per_step")),
-                Evidence("use_reentrant", yes_or_no(checkpointing.get("use_reentrant"))),
+                Evidence("calls of checkpoint per step", checkpointing.calls_per_step),
+                Evidence("use_reentrant", yes_or_no(checkpointing.use_reentrant)),
                 Evidence("keeping it takes at most", recompute.needed_bytes, "bytes"),
                 Evidence("memory left, less a tenth", None if memory is None else memory.left_bytes, "bytes"),
                 Evidence("memory in use at most", None if memory is None else memory.peak_bytes, "bytes"),
@@ -186,14 +185,13 @@ def _bytes_of(rank: Rank, uses_checkpoint: bool) -> int | None:
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     sections = recomputed_sections_of(trace, window, uses_checkpoint=uses_checkpoint)
-    backwards = (rank.facts or {}).get("base_backwards")
-    counts = [each for each in backwards if type(each) is int and each > 0] if isinstance(backwards, list) else []
+    counts = [each for each in rank.facts.base.backwards if each]
     return bound_recomputed_bytes(trace, sections.time, max(steps.count, 1) * min(counts, default=1))
 
 
-def _location_of(rank: Rank, checkpointing: Mapping[str, Any]) -> SourceLocation | None:
+def _location_of(rank: Rank, checkpointing: CheckpointingFacts) -> SourceLocation | None:
     """The line that calls `checkpoint`, as captured, else by the op of its older kind."""
-    return captured_location(checkpointing.get("location")) or rank.locations.of_op("CheckpointFunction")
+    return captured_location(checkpointing.location) or rank.locations.of_op("CheckpointFunction")
 
 
 def _title_of(rank: Rank, cost_ns: int, memory: Memory | None, fits: float | None) -> str:
@@ -212,7 +210,7 @@ def _saving_of(cost_ns: int, fits: float | None) -> Saving:
     return Saving(round(_LOW_SHARE * cost_ns), cost_ns, cost_ns, "bounded")
 
 
-def _advice_of(checkpointing: Mapping[str, Any], memory: Memory | None, fits: float | None) -> str:
+def _advice_of(checkpointing: CheckpointingFacts, memory: Memory | None, fits: float | None) -> str:
     if memory is None or fits is None:
         return (
             "Whether it is needed depends on the memory, which was not recorded: run the program under `perfdoctor "
@@ -224,7 +222,7 @@ def _advice_of(checkpointing: Mapping[str, Any], memory: Memory | None, fits: fl
             "Do not checkpoint: the memory that is left holds what the forward pass computes. If batches or sequences "
             "grow later, a selective policy keeps products and attention, and computes only cheap ops again."
         )
-    calls = checkpointing.get("calls_per_step")
+    calls = checkpointing.calls_per_step
     which = f"about {max(round(fits * calls), 1):.0f} of {calls:.0f} blocks" if calls else f"about {fits:.0%} of them"
     return (
         f"Checkpoint fewer blocks: the memory that is left holds what {which} compute. Or keep products and attention, "
@@ -232,12 +230,12 @@ def _advice_of(checkpointing: Mapping[str, Any], memory: Memory | None, fits: fl
     )
 
 
-def _fix_of(checkpointing: Mapping[str, Any], fits: float | None) -> str | None:
+def _fix_of(checkpointing: CheckpointingFacts, fits: float | None) -> str | None:
     if fits is None:
         return None
     if fits == 1.0:
         return "x = block(x)   # instead of checkpoint(block, x); Hugging Face: gradient_checkpointing=False"
-    calls = checkpointing.get("calls_per_step")
+    calls = checkpointing.calls_per_step
     if not calls:
         return "checkpoint(block, x, use_reentrant=False, context_fn=selective_policy)"
     kept = max(round(fits * calls), 1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, captured_part
+from perfdoctor.rules import Claim, Evidence, Finding, KeptGraphs, Rank, RankAnalyzer, Saving, advise
 
 
 class RetainedGraph(RankAnalyzer):
@@ -51,14 +51,13 @@ class RetainedGraph(RankAnalyzer):
         """One finding where the number of kept losses, or the chain of their sum, grows in each step."""
         if rank.context.is_forward_only:
             return
-        retained = captured_part(rank.facts, "retained")
-        first, last = (_read_look(retained.get(name)) for name in ("first", "last"))
+        first, last = _read_look(rank.facts.retained.first), _read_look(rank.facts.retained.last)
         if first is None or last is None:
             return
-        steps = last["step"] - first["step"]
+        steps = last.step - first.step
         if steps < self.settings["min_steps"]:
             return
-        tensors, chain = ((last[name] - first[name]) / steps for name in ("tensors", "chain"))
+        tensors, chain = (last.tensors - first.tensors) / steps, (last.chain - first.chain) / steps
         if max(tensors, chain) < self.settings["min_growth"]:
             return
         title = f"Losses are kept with their graph: {tensors:.2g} more each step"
@@ -75,16 +74,21 @@ class RetainedGraph(RankAnalyzer):
             claim=Claim(),
             confidence=0.8,
             evidence=(
-                Evidence("small tensors with a graph, before", first["tensors"], "count"),
-                Evidence("small tensors with a graph, after", last["tensors"], "count"),
-                Evidence("additions in the longest sum, after", last["chain"], "count"),
+                Evidence("small tensors with a graph, before", first.tensors, "count"),
+                Evidence("small tensors with a graph, after", last.tensors, "count"),
+                Evidence("additions in the longest sum, after", last.chain, "count"),
                 Evidence("steps between the two looks", steps, "count"),
             ),
         )
 
 
-def _read_look(look: Any) -> dict[str, int] | None:
-    names = ("step", "tensors", "chain")
-    if not isinstance(look, dict) or not all(isinstance(look.get(name), int) for name in names):
+class _Look(NamedTuple):
+    step: int
+    tensors: int
+    chain: int
+
+
+def _read_look(look: KeptGraphs) -> _Look | None:
+    if look.step is None or look.tensors is None or look.chain is None:
         return None
-    return {name: look[name] for name in names}
+    return _Look(look.step, look.tensors, look.chain)

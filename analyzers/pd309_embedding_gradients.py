@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd309_embedding_tables import DenseTables, find_dense_tables, saving_of
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise, captured_part
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise
 from perfdoctor.rules import intervals as iv
 
 _SITUATIONS = {"SGD": "SGD", "Adagrad": "Adagrad", "Adam": "Adam", "AdamW": "Adam", "NAdam": "Adam", "RAdam": "Adam"}
@@ -95,7 +95,7 @@ class EmbeddingGradients(RankAnalyzer):
 
 def _situation_of(rank: Rank, tables: DenseTables) -> str:
     """The situation in the table of advice: by the optimizer, and whether gradients are clipped."""
-    if captured_part(rank.facts, "amp").get("clipped"):
+    if rank.facts.amp.clipped:
         return "gradients of embeddings, clipped"
     kind = _SITUATIONS.get(tables.optimizer or "", "another optimizer")
     return f"gradients of embeddings: {kind}"

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_parallel import captured_ddp_of
 from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
 from perfdoctor.analyzers._pd411_gathers import explained_by_prefetch
 from perfdoctor.rules import (
@@ -23,7 +22,6 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     advise,
-    captured_list,
     format_rate,
     format_time,
     vocabulary,
@@ -179,9 +177,9 @@ def _why_nothing_overlaps(rank: RankSummary, table: CollectiveTable, kind: str) 
     Without a GPU the collectives run on the cores that compute. And gradients that fill less than the first bucket are
     all sent at the end of the backward pass, when nothing is left to compute.
     """
-    if table.on_gpu or kind not in _GRADIENT_KINDS or not captured_ddp_of(rank.facts):
+    if table.on_gpu or kind not in _GRADIENT_KINDS or not rank.facts.ddp:
         return None
-    parameters = max((each.get("parameters") or 0 for each in captured_list(rank.facts, "models")), default=0)
+    parameters = max((each.parameters or 0 for each in rank.facts.models), default=0)
     if 0 < parameters * _PARAMETER_BYTES <= _FIRST_BUCKET_BYTES:
         return "exposed all_reduce of a small model on CPUs"
     return "exposed all_reduce without a spare core" if has_spare_core(rank) is False else None

@@ -5,18 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from perfdoctor.rules import (
-    Claim,
-    Evidence,
-    Finding,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    advise,
-    captured_list,
-    distinct,
-    vocabulary,
-)
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, distinct, vocabulary
 from perfdoctor.rules import intervals as iv
 
 # The autograd functions of torch.nn.parallel: weights and inputs to the GPUs, outputs and gradients back.
@@ -97,4 +86,4 @@ class DataParallelUsed(RankAnalyzer):
 
 def _is_captured(rank: Rank) -> bool:
     """Whether the captured facts name a model that is wrapped in DataParallel."""
-    return any(model.get("data_parallel") is True for model in captured_list(rank.facts, "models"))
+    return any(model.data_parallel for model in rank.facts.models)

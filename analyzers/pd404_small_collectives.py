@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_parallel import ddp_constructor_of
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -21,6 +20,7 @@ from perfdoctor.rules import (
     Saving,
     advise,
     bus_bytes,
+    captured_location,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -138,7 +138,7 @@ class SmallCollectives(FleetAnalyzer):
             fix=advice.code,
             claim=Claim(exposed),
             confidence=0.6,
-            location=ddp_constructor_of(rank.facts) if name == "all_reduce" and advice.code else None,
+            location=captured_location(rank.facts.ddp.created) if name == "all_reduce" and advice.code else None,
             evidence=(
                 Evidence("small collectives per step", round(count, 1), "count"),
                 Evidence("median size", int(np.median(table.bytes[small])), "bytes"),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_parallel import captured_ddp_of, ddp_constructor_of
 from perfdoctor.analyzers._pd405_buffer_syncs import buffer_syncs_of, drop_syncs
 from perfdoctor.rules import (
     Claim,
@@ -18,6 +17,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     advise,
+    captured_location,
     vocabulary,
     yes_or_no,
 )
@@ -91,8 +91,8 @@ class DdpFlags(RankAnalyzer):
 
     def _check_buckets(self, rank: Rank) -> Iterator[Finding]:
         """A finding where buckets that were made small on purpose are reduced one by one."""
-        bucket_bytes = captured_ddp_of(rank.facts).get("bucket_bytes_cap")
-        if not isinstance(bucket_bytes, int) or bucket_bytes >= self.settings["max_bucket_bytes"]:
+        bucket_bytes = rank.facts.ddp.bucket_bytes_cap
+        if bucket_bytes is None or bucket_bytes >= self.settings["max_bucket_bytes"]:
             return
         table, steps = rank.collectives, max(rank.steps.count, 1)
         rows = np.flatnonzero(table.in_window & (table.kind == vocabulary.COLLECTIVE_KINDS.index("all_reduce")))
@@ -121,8 +121,8 @@ class DdpFlags(RankAnalyzer):
         lost = searches.time
         if rank.device_kind != "cpu":
             lost = iv.intersect(lost, rank.account.parts["idle_launch"])
-        captured = captured_ddp_of(rank.facts)
-        unused = captured.get("unused_elements")
+        captured = rank.facts.ddp
+        unused = captured.unused_elements
         yield from self._report(
             rank,
             Claim(lost),
@@ -133,7 +133,7 @@ class DdpFlags(RankAnalyzer):
             evidence=(
                 Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),
                 Evidence("elements of unused parameters, by the reducer", unused),
-                Evidence("buckets follow the backward pass", yes_or_no(captured.get("has_rebuilt_buckets"))),
+                Evidence("buckets follow the backward pass", yes_or_no(captured.has_rebuilt_buckets)),
             )
             if captured
             else (Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),),
@@ -191,8 +191,8 @@ class DdpFlags(RankAnalyzer):
         cost = rank.per_step(claim.total_ns)
         if not self.exceeds_min_share(rank, cost):
             return
-        captured = captured_ddp_of(rank.facts)
-        created, used = ddp_constructor_of(rank.facts), rank.locations.of_range(vocabulary.DDP_FORWARD)
+        captured = rank.facts.ddp
+        created, used = captured_location(rank.facts.ddp.created), rank.locations.of_range(vocabulary.DDP_FORWARD)
         advice = advise("DDP in one process" if rank.trace.world_size == 1 else situation, rank.context)
         yield self.finding(
             rank,
@@ -208,7 +208,7 @@ class DdpFlags(RankAnalyzer):
             evidence=(
                 Evidence("used at", str(used) if created and used else None),
                 *evidence,
-                *(Evidence(f"{flag}, as captured", yes_or_no(captured.get(flag))) for flag in _FLAGS if captured),
+                *(Evidence(f"{flag}, as captured", yes_or_no(getattr(captured, flag))) for flag in _FLAGS if captured),
             ),
             subject=subject,
         )

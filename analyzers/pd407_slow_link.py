@@ -23,7 +23,6 @@ from perfdoctor.rules import (
     Saving,
     advise,
     bus_bytes,
-    captured_part,
     find_device,
     vocabulary,
 )
@@ -219,9 +218,9 @@ def _transfer_time(matched: MatchedCollectives, group: _LargeCollectives, index:
 
 def _forced_transports(rank: RankSummary) -> dict[str, str]:
     """The captured environment variables that keep NCCL from a link or choose for it; empty where none was captured."""
-    environment = captured_part(rank.facts, "environment")
-    switched_off = {name: str(environment[name]) for name in _SWITCHES if environment.get(name) in ("1", 1)}
-    chosen = {name: str(environment[name]) for name in _CHOICES if environment.get(name)}
+    environment = rank.facts.environment
+    switched_off = {name: environment[name] for name in _SWITCHES if environment.get(name) == "1"}
+    chosen = {name: environment[name] for name in _CHOICES if environment.get(name)}
     return switched_off | chosen
 
 

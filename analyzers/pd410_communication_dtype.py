@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_parallel import captured_ddp_of, captured_fsdp_of, ddp_constructor_of
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -20,6 +19,7 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     advise,
+    captured_location,
     vocabulary,
     yes_or_no,
 )
@@ -91,8 +91,7 @@ class CommunicationDtype(FleetAnalyzer):
         """Whether it is data-parallel training in half precision, and no hook sends less than float32 already."""
         context = rank.context
         used = {*context.frameworks, *context.parallelism}
-        hooks = captured_ddp_of(rank.facts).get("comm_hooks")
-        compressed = isinstance(hooks, list) and any(word in str(hook) for hook in hooks for word in _COMPRESSING)
+        compressed = any(word in hook for hook in rank.facts.ddp.comm_hooks or () for word in _COMPRESSING)
         is_half = (rank.half_precision_share or 0.0) >= self.settings["min_half_share"]
         return context.phase == "training" and is_half and not compressed and not used.isdisjoint(_OF_DATA)
 
@@ -108,7 +107,7 @@ class CommunicationDtype(FleetAnalyzer):
         if not self.exceeds_min_share(rank, saved_ns):
             return
         steps, moved_bytes = max(rank.steps.count, 1), int(table.bytes[rows].sum())
-        ddp, fsdp = captured_ddp_of(rank.facts), captured_fsdp_of(rank.facts)
+        ddp, fsdp = rank.facts.ddp, rank.facts.fsdp
         waits_unknown = is_alone and (rank.trace.world_size or 1) > 1
         advice = advise("gradients reduced in float32", rank.context)
         yield self.finding(
@@ -121,14 +120,14 @@ class CommunicationDtype(FleetAnalyzer):
             fix=advice.code,
             claim=Claim(exposed),
             confidence=0.5 if waits_unknown else 0.7,
-            location=ddp_constructor_of(rank.facts),
+            location=captured_location(rank.facts.ddp.created),
             evidence=(
                 Evidence("float32 reductions per step", round(len(rows) / steps, 1), "count"),
                 Evidence("their median size", int(np.median(table.bytes[rows])), "bytes"),
                 Evidence("transferring per step, without waiting", rank.per_step(iv.total(transfers)), "ns"),
                 Evidence("products in half precision", round(100 * (rank.half_precision_share or 0.0), 1), "%"),
-                Evidence("communication hooks, as captured", _name_hooks(ddp)),
-                Evidence("reduce_dtype of FSDP, as captured", fsdp.get("reduce_dtype")),
+                Evidence("communication hooks, as captured", _name_hooks(ddp.comm_hooks)),
+                Evidence("reduce_dtype of FSDP, as captured", fsdp.reduce_dtype),
                 Evidence("autocast, as captured", yes_or_no(_uses_autocast(rank))),
             ),
         )
@@ -149,11 +148,9 @@ def _last_of_steps(table: CollectiveTable, rows: Int64Array) -> Intervals:
     return iv.union(table.start_ns[last], table.end_ns[last])
 
 
-def _name_hooks(ddp: Mapping[str, object]) -> str | None:
-    hooks = ddp.get("comm_hooks")
-    return None if not isinstance(hooks, list) else ", ".join(map(str, hooks)) or "none"
+def _name_hooks(hooks: Sequence[str] | None) -> str | None:
+    return None if hooks is None else ", ".join(hooks) or "none"
 
 
 def _uses_autocast(rank: RankSummary) -> bool | None:
-    amp = (rank.facts or {}).get("amp")
-    return amp.get("autocast", 0) > 0 if isinstance(amp, dict) else None
+    return (rank.facts.amp.autocast or 0) > 0 if rank.facts.amp else None

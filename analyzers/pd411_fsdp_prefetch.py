@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from perfdoctor.analyzers._captured_parallel import captured_fsdp_of
 from perfdoctor.analyzers._pd411_gathers import (
     MIN_SHARE,
     ExposedGathers,
@@ -21,6 +19,7 @@ from perfdoctor.rules import (
     Finding,
     Fleet,
     FleetAnalyzer,
+    FsdpSettings,
     Intervals,
     RankSummary,
     Saving,
@@ -147,7 +146,7 @@ class FsdpPrefetch(FleetAnalyzer):
             return
         high_ns = cost if removed else min(cost, rank.per_step(gathers.hideable_ns))
         waits_unknown = is_alone and (rank.trace.world_size or 1) > 1
-        advice, fsdp = advise(situation, rank.context), captured_fsdp_of(rank.facts)
+        advice, fsdp = advise(situation, rank.context), rank.facts.fsdp
         yield self.finding(
             rank,
             title=title.format(f": {rank.share(cost) or 0:.0%} of the step"),
@@ -171,10 +170,10 @@ class FsdpPrefetch(FleetAnalyzer):
         )
 
 
-def _setting_evidence(fsdp: Mapping[str, Any]) -> Iterator[Evidence]:
+def _setting_evidence(fsdp: FsdpSettings) -> Iterator[Evidence]:
     """The captured settings that decide when parameters are gathered."""
-    yield Evidence("units, as captured", fsdp.get("units"), "count")
+    yield Evidence("units, as captured", fsdp.units, "count")
     for flag in ("forward_prefetch", "limit_all_gathers", "reshard_after_forward"):
-        yield Evidence(f"{flag}, as captured", yes_or_no(fsdp.get(flag)))
+        yield Evidence(f"{flag}, as captured", yes_or_no(getattr(fsdp, flag)))
     for name in ("backward_prefetch", "sharding"):
-        yield Evidence(f"{name}, as captured", fsdp.get(name))
+        yield Evidence(f"{name}, as captured", getattr(fsdp, name))

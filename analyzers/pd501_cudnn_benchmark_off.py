@@ -7,18 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._missed_tensor_cores import find_missed_kernels
-from perfdoctor.rules import (
-    Claim,
-    Evidence,
-    Finding,
-    GpuQuery,
-    Int64Array,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    captured_part,
-    yes_or_no,
-)
+from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Int64Array, Rank, RankAnalyzer, Saving, yes_or_no
 
 # What the autotuner saved of the slowest example in the field's guides: 1,430 us became 840.
 _MAX_SAVED = 0.41
@@ -65,9 +54,9 @@ class CudnnBenchmarkOff(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the flag is off and the same convolutions take at least `min_share` of each step."""
-        flags = captured_part(rank.facts, "flags")
+        flags = rank.facts.flags
         # Deterministic algorithms are wanted for other reasons than time, and leave cuDNN little choice.
-        if flags.get("cudnn_benchmark") is not False or flags.get("deterministic_algorithms"):
+        if flags.cudnn_benchmark is not False or flags.deterministic_algorithms:
             return
         if rank.hardware.vendor == "amd" or rank.steps.count < self.settings["min_steps"]:
             return

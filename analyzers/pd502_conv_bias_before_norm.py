@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from perfdoctor.rules import (
+    BiasBeforeNorm,
     BoolArray,
     Claim,
     Evidence,
@@ -18,7 +18,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    captured_list,
     captured_location,
     remove_items,
     vocabulary,
@@ -85,7 +84,7 @@ class ConvBiasBeforeNorm(RankAnalyzer):
         cost_ns = rank.per_step(kernels.time_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        modules = [each for model in captured_list(rank.facts, "models") for each in _useless_biases(model)]
+        modules = [each for model in rank.facts.models for each in model.bias_before_norm]
         yield self.finding(
             rank,
             title=_title(rank.count_per_step(len(additions))),
@@ -96,13 +95,13 @@ class ConvBiasBeforeNorm(RankAnalyzer):
             fix="nn.Conv2d(..., bias=False)   # and nn.Linear before a batch norm",
             claim=Claim(kernels.time, kernels=True),
             confidence=0.9,
-            location=next((captured_location(each.get("created")) for each in modules if each.get("created")), None)
+            location=next((captured_location(each.created) for each in modules if each.created), None)
             or additions.location,
             edit=remove_items(rank.trace, kernels.rows, is_upper_bound=False),
             evidence=(
                 Evidence("adding biases per step", rank.per_step(additions.time_ns), "ns"),
                 Evidence("summing their gradients per step", rank.per_step(sums.time_ns), "ns"),
-                Evidence("modules", ", ".join(str(each.get("name")) for each in modules) or None),
+                Evidence("modules", ", ".join(str(each.name) for each in modules) or None),
             ),
         )
 
@@ -150,13 +149,9 @@ def _title(count: int) -> str:
     return f"Biases of {count:,} convolutions are added though a batch norm subtracts them again"
 
 
-def _useless_biases(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return captured_list(model, "bias_before_norm")
-
-
-def _name(modules: list[Mapping[str, Any]]) -> str:
+def _name(modules: list[BiasBeforeNorm]) -> str:
     """The first modules by their names: " (body.0, body.3 and 4 more)"; empty where none is known."""
-    names = [str(each.get("name")) for each in modules]
+    names = [str(each.name) for each in modules]
     if not names:
         return ""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""

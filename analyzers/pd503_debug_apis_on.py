@@ -10,10 +10,10 @@ from perfdoctor.analyzers._pd503_switches import (
     ANOMALY,
     GRADCHECK,
     Switch,
-    captured_flag,
     find_nan_checks,
     find_new_nodes,
     find_switch,
+    flags_of_trace,
 )
 from perfdoctor.rules import (
     Claim,
@@ -25,7 +25,6 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     advise,
-    captured_part,
     remove_sections,
 )
 from perfdoctor.rules import intervals as iv
@@ -80,11 +79,10 @@ class DebugApisOn(RankAnalyzer):
         """One finding for each switch that costs at least `min_share` of the step, or a cost that nobody knows."""
         yield from self._report_anomaly_detection(rank)
         yield from self._report_gradcheck(rank)
-        environment = captured_part(rank.facts, "environment")
+        environment = rank.facts.environment
         if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
             yield from self._report_blocking_launches(rank)
-        world_size = (rank.facts or {}).get("world_size")
-        has_ranks = isinstance(world_size, int) and world_size > 1
+        has_ranks = (rank.facts.world_size or 1) > 1
         if has_ranks and environment.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
             yield from self._report_checked_collectives(rank)
 
@@ -92,7 +90,7 @@ class DebugApisOn(RankAnalyzer):
         checks = iv.intersect(find_nan_checks(rank.trace), rank.window)
         switch = find_switch(rank, ANOMALY)
         if switch is None:
-            if not len(checks) or captured_flag(rank.facts, "anomaly_detection") is False:
+            if not len(checks) or flags_of_trace(rank.facts).anomaly_detection is False:
                 return
             switch = Switch()
         stacks_ns, checks_ns = switch.step_ns, rank.per_step(iv.total(checks))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
+    MixedPrecisionCalls,
+    OptimizerFacts,
     Rank,
     RankAnalyzer,
     Saving,
-    captured_list,
     captured_location,
-    captured_part,
 )
 
 
@@ -60,15 +59,15 @@ class ClipBeforeUnscale(RankAnalyzer):
         """One finding where any clip came too early, or where nothing is ever unscaled."""
         if rank.context.is_forward_only:
             return
-        amp = captured_part(rank.facts, "amp")
-        if _count(amp, "clipped_before_unscale"):
+        amp = rank.facts.amp
+        if amp.clipped_before_unscale or 0:
             yield self._report_clips(rank, amp)
         elif _never_unscales(rank, amp):
             yield self._report_scaled_steps(rank, amp)
 
-    def _report_clips(self, rank: Rank, amp: Mapping[str, Any]) -> Finding:
-        clips = _count(amp, "clipped_before_unscale")
-        steps = max(_count(amp, "unscaled"), _count(amp, "scaler_steps"))
+    def _report_clips(self, rank: Rank, amp: MixedPrecisionCalls) -> Finding:
+        clips = amp.clipped_before_unscale or 0
+        steps = max(amp.unscaled or 0, amp.scaler_steps or 0)
         often = "each time" if clips >= steps else "once" if clips == 1 else f"{clips:,} times"
         return self.finding(
             rank,
@@ -80,7 +79,7 @@ class ClipBeforeUnscale(RankAnalyzer):
             fix="scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
             "scaler.step(optimizer)",
             claim=Claim(),
-            location=captured_location(amp.get("clip_location")),
+            location=captured_location(amp.clip_location),
             subject="clip",
             evidence=(
                 Evidence("clips of scaled gradients", clips, "count"),
@@ -89,7 +88,7 @@ class ClipBeforeUnscale(RankAnalyzer):
             makes_results_wrong=True,
         )
 
-    def _report_scaled_steps(self, rank: Rank, amp: Mapping[str, Any]) -> Finding:
+    def _report_scaled_steps(self, rank: Rank, amp: MixedPrecisionCalls) -> Finding:
         optimizer = _plain_optimizer(rank)
         return self.finding(
             rank,
@@ -100,32 +99,25 @@ class ClipBeforeUnscale(RankAnalyzer):
             "leaves steps out whose gradients overflow.",
             fix="scaler.step(optimizer)\nscaler.update()",
             claim=Claim(),
-            location=captured_location(optimizer.get("location")),
+            location=captured_location(optimizer.location),
             subject="step",
             evidence=(
-                Evidence("scaled losses", _count(amp, "scaled"), "count"),
+                Evidence("scaled losses", (amp.scaled or 0), "count"),
                 Evidence("unscaled gradients", 0, "count"),
-                Evidence("optimizer", str(optimizer.get("class"))),
+                Evidence("optimizer", str(optimizer.class_)),
             ),
             makes_results_wrong=True,
         )
 
 
-def _count(amp: Mapping[str, Any], name: str) -> int:
-    """A captured count; 0 where it was not captured, which is no evidence of anything."""
-    value = amp.get(name)
-    return value if isinstance(value, int) else 0
-
-
-def _plain_optimizer(rank: Rank) -> Mapping[str, Any]:
+def _plain_optimizer(rank: Rank) -> OptimizerFacts:
     """The only optimizer, where its steps are as long as its gradients; empty else: Adam does not care for a scale."""
-    optimizers = captured_list(rank.facts, "optimizers")
-    return optimizers[0] if len(optimizers) == 1 and optimizers[0].get("class") == "SGD" else {}
+    optimizers = rank.facts.optimizers
+    return optimizers[0] if len(optimizers) == 1 and optimizers[0].class_ == "SGD" else OptimizerFacts()
 
 
-def _never_unscales(rank: Rank, amp: Mapping[str, Any]) -> bool:
+def _never_unscales(rank: Rank, amp: MixedPrecisionCalls) -> bool:
     """Whether the only optimizer steps by scaled gradients: neither the scaler nor the program divides them."""
-    if amp.get("scaler_steps") != 0 or amp.get("scale_was_read") != 0 or amp.get("unscaled") != 0:
+    if amp.scaler_steps != 0 or amp.scale_was_read != 0 or amp.unscaled != 0:
         return False
-    steps = _plain_optimizer(rank).get("steps")
-    return isinstance(steps, int) and 0 < steps <= _count(amp, "scaled")
+    return 0 < (_plain_optimizer(rank).steps or 0) <= (amp.scaled or 0)

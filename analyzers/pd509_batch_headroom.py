@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._batch_scaling import BatchScaling, scale_batch
-from perfdoctor.analyzers._memory_headroom import Memory, captured_world_size, read_memory
+from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._pd509_samples import Samples, find_samples
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, format_bytes
 from perfdoctor.rules import intervals as iv
@@ -126,7 +126,7 @@ class BatchHeadroom(RankAnalyzer):
                 "aside)."
             )
         text += "What does not grow with it is then shared by more samples; each further doubling gives less. "
-        whole = 2 * (samples.per_step or 0) * captured_world_size(rank)
+        whole = 2 * (samples.per_step or 0) * (rank.facts.world_size or 1)
         if whole > self.settings["linear_samples"]:
             return text + (
                 f"With {whole:,.0f} samples a step on all ranks warm-up and an optimizer for large batches (LARS, LAMB)"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_location, captured_part
+from perfdoctor.rules import Claim, CoreUse, CpuFacts, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_location
 from perfdoctor.rules import intervals as iv
 
 
@@ -57,12 +56,11 @@ class CpuThreads(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding on threads that outnumber the cores, else one on NUMA nodes."""
-        cpu, cores = captured_part(rank.facts, "cpu"), captured_part(rank.facts, "cores")
-        threads, available = cpu.get("torch_threads"), cores.get("available")
-        if rank.device_kind != "cpu" or not isinstance(threads, int) or not isinstance(available, int | float):
+        cpu, cores = rank.facts.cpu, rank.facts.cores
+        threads, available = cpu.torch_threads, cores.available
+        if rank.device_kind != "cpu" or threads is None or available is None:
             return
-        ranks = cores.get("local_ranks")
-        own = max(available / (ranks if isinstance(ranks, int) and ranks > 0 else 1), 1.0)
+        own = max(available / (cores.local_ranks or 1), 1.0)
         large = find_parallel_ops(rank, threads)
         if not self.exceeds_min_share(rank, large.time_ns):
             return
@@ -71,22 +69,20 @@ class CpuThreads(RankAnalyzer):
         elif self._spans_nodes(cpu, threads):
             yield self._report_nodes(rank, cpu, threads)
 
-    def _report_threads(
-        self, rank: Rank, cpu: Mapping[str, Any], cores: Mapping[str, Any], threads: int, own: float
-    ) -> Finding:
-        advised, omp = max(round(own), 1), cpu.get("omp_num_threads")
-        location = captured_location(cpu.get("threads_set"))
+    def _report_threads(self, rank: Rank, cpu: CpuFacts, cores: CoreUse, threads: int, own: float) -> Finding:
+        advised, omp = max(round(own), 1), cpu.omp_num_threads
+        location = captured_location(cpu.threads_set)
         large = find_parallel_ops(rank, threads)
         stopped_share = _stopped_share(cpu, cores, threads)
         cost_ns = min(round(stopped_share * rank.mean_step_ns), large.time_ns)
-        ranks = cores.get("local_ranks")
-        shared = f", which {ranks} ranks share" if isinstance(ranks, int) and ranks > 1 else ""
+        ranks = cores.local_ranks or 1
+        shared = f", which {ranks} ranks share" if ranks > 1 else ""
         where = f" at {location.short}" if location else " (OMP_NUM_THREADS)" if omp else ""
         stopped = f"; a quota stops them for {stopped_share:.0%} of the time" if cost_ns else ""
         is_variable = location is None and omp is not None
         return self.finding(
             rank,
-            title=f"{threads} threads{where} compute on {cores.get('available'):.3g} cores{shared}{stopped}",
+            title=f"{threads} threads{where} compute on {cores.available or own:.3g} cores{shared}{stopped}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded") if cost_ns else Saving(),
             advice=(
@@ -100,8 +96,8 @@ class CpuThreads(RankAnalyzer):
             location=location,
             evidence=(
                 Evidence("threads of PyTorch", threads, "count"),
-                Evidence("cores that may be used", cores.get("available")),
-                Evidence("cores that the program used", cores.get("training")),
+                Evidence("cores that may be used", cores.available),
+                Evidence("cores that the program used", cores.training),
                 Evidence("stopped by a quota", round(100 * stopped_share, 1) if cost_ns else None, "%"),
                 Evidence("OMP_NUM_THREADS", omp),
                 Evidence("time in large ops per step", large.time_ns, "ns"),
@@ -109,17 +105,15 @@ class CpuThreads(RankAnalyzer):
         )
 
     @staticmethod
-    def _spans_nodes(cpu: Mapping[str, Any], threads: int) -> bool:
+    def _spans_nodes(cpu: CpuFacts, threads: int) -> bool:
         """Whether the machine has several nodes, the process may use all of them, and one has too few cores for it."""
-        nodes, count, affinity = cpu.get("numa_nodes"), cpu.get("count"), cpu.get("affinity")
-        if not isinstance(nodes, int) or nodes < 2 or not isinstance(count, int) or affinity != count:
-            return False
-        return threads > count / nodes
+        nodes, count = cpu.numa_nodes or 1, cpu.count
+        return nodes > 1 and count is not None and cpu.affinity == count and threads > count / nodes
 
-    def _report_nodes(self, rank: Rank, cpu: Mapping[str, Any], threads: int) -> Finding:
+    def _report_nodes(self, rank: Rank, cpu: CpuFacts, threads: int) -> Finding:
         return self.finding(
             rank,
-            title=f"{threads} threads may run on all {cpu['numa_nodes']} NUMA nodes, and their memory lies on any",
+            title=f"{threads} threads may run on all {cpu.numa_nodes} NUMA nodes, and their memory lies on any",
             cost_ns=0,
             saving=Saving(),
             advice=(
@@ -130,18 +124,15 @@ class CpuThreads(RankAnalyzer):
             claim=Claim(iv.EMPTY),
             confidence=0.3,
             evidence=(
-                Evidence("NUMA nodes", cpu.get("numa_nodes"), "count"),
+                Evidence("NUMA nodes", cpu.numa_nodes, "count"),
                 Evidence("threads of PyTorch", threads, "count"),
-                Evidence("cores of the machine", cpu.get("count"), "count"),
+                Evidence("cores of the machine", cpu.count, "count"),
             ),
             subject="nodes",
         )
 
 
-def _stopped_share(cpu: Mapping[str, Any], cores: Mapping[str, Any], threads: int) -> float:
+def _stopped_share(cpu: CpuFacts, cores: CoreUse, threads: int) -> float:
     """The share (0 to 1) of the time for which a quota stopped the cores on which threads ran; 0 where not captured."""
-    throttled, affinity = cores.get("throttled"), cpu.get("affinity")
-    if not isinstance(throttled, int | float):
-        return 0.0
-    ran_on = min(threads, affinity) if isinstance(affinity, int) and affinity > 0 else threads
-    return min(throttled / max(ran_on, 1), 1.0)
+    ran_on = min(threads, cpu.affinity or threads)
+    return min((cores.throttled or 0.0) / max(ran_on, 1), 1.0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_part
+from perfdoctor.rules import Claim, Evidence, Finding, LoadedLibraries, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
 
 # Ops take longer on pages that are in no cache: 1.2 times what the system takes went away in one program.
@@ -66,8 +66,8 @@ class HostLibraries(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where page faults take at least `min_share` of the step and another allocator keeps pages."""
-        libraries = captured_part(rank.facts, "libraries")
-        if rank.device_kind != "cpu" or libraries.get("allocators") != []:
+        libraries = rank.facts.libraries
+        if rank.device_kind != "cpu" or libraries.allocators != ():
             return
         faults = measure_page_faults(rank)
         if faults is None or faults.pages < self.settings["min_faults"]:
@@ -78,11 +78,10 @@ class HostLibraries(RankAnalyzer):
         if self.exceeds_min_share(rank, cost_ns):
             yield self._report(rank, faults, cost_ns, libraries)
 
-    def _report(self, rank: Rank, faults: PageFaults, cost_ns: int, libraries: Mapping[str, object]) -> Finding:
+    def _report(self, rank: Rank, faults: PageFaults, cost_ns: int, libraries: LoadedLibraries) -> Finding:
         large = find_parallel_ops(rank, faults.threads)
         share = min(_COLD_PAGES * faults.share * rank.window_ns / max(iv.total(large.time), 1), 1.0)
         expected_ns = round(cost_ns / _COLD_PAGES)
-        openmp = libraries.get("openmp")
         return self.finding(
             rank,
             title=(
@@ -105,6 +104,6 @@ class HostLibraries(RankAnalyzer):
                 Evidence("time of a fault", round(faults.ns_per_fault), "ns"),
                 Evidence("cores that the program uses", round(faults.cores, 2)),
                 Evidence("largest op", large.top),
-                Evidence("OpenMP libraries", ", ".join(map(str, openmp)) if isinstance(openmp, list) else None),
+                Evidence("OpenMP libraries", None if libraries.openmp is None else ", ".join(libraries.openmp)),
             ),
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._pd503_switches import DETERMINISTIC, Switch, captured_flag, find_switch
+from perfdoctor.analyzers._pd503_switches import DETERMINISTIC, Switch, find_switch, flags_of_trace
 from perfdoctor.rules import BoolArray, Claim, Evidence, Finding, OpQuery, Rank, RankAnalyzer, Saving, advise
 from perfdoctor.rules import intervals as iv
 
@@ -64,7 +64,7 @@ class DeterministicAlgorithms(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such ops take at least `min_share` of the step."""
         switch = find_switch(rank, DETERMINISTIC)
-        if switch is None and captured_flag(rank.facts, "deterministic_algorithms"):
+        if switch is None and flags_of_trace(rank.facts).deterministic_algorithms:
             switch = Switch()
         if switch is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from perfdoctor.analyzers._host_pauses import SAVE, captured_int
+from perfdoctor.analyzers._host_pauses import SAVE
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -17,9 +17,7 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     advise,
-    captured_list,
     captured_location,
-    captured_part,
     format_ranges,
     format_time,
 )
@@ -143,18 +141,18 @@ class _Saves(NamedTuple):
 
 def _is_one_of_each_machine(group: list[_Saves]) -> bool:
     """Whether at most one rank of each machine saves, as machines without a common disk need."""
-    local_ranks = captured_int(captured_part(group[0].rank.facts, "cores"), "local_ranks")
+    local_ranks = group[0].rank.facts.cores.local_ranks
     machines = [(each.rank.rank or 0) // local_ranks for each in group] if local_ranks else []
     return bool(machines) and len(set(machines)) == len(machines)
 
 
 def _saves_of(rank: RankSummary) -> Iterator[_Saves]:
-    run = captured_part(rank.facts, "run")
-    of, run_ns, median_ns = (captured_int(run, key) for key in ("unprofiled_steps", "unprofiled_ns", "median_ns"))
-    for site in captured_list(rank.facts, "host_calls"):
-        location, checksum = captured_location(site.get("location")), site.get("checksum")
-        ns, steps, count = (captured_int(site, key) for key in ("ns", "steps", "count"))
-        if site.get("call") == SAVE and location and isinstance(checksum, str) and ns and 0 < steps <= of and run_ns:
-            wait_ns = max(captured_int(site, "step_ns") - steps * median_ns - ns, 0) if 2 * steps < of else None
-            size = captured_int(site, "bytes") // max(count, 1) or None
-            yield _Saves(rank, location, checksum, ns, steps, of, run_ns, size, wait_ns)
+    run = rank.facts.run
+    of, run_ns = run.unprofiled_steps or 0, run.unprofiled_ns
+    for site in rank.facts.host_calls or ():
+        location, ns, steps = captured_location(site.location), site.ns, site.steps or 0
+        if site.call == SAVE and location and site.checksum is not None and ns and 0 < steps <= of and run_ns:
+            others_ns = (site.step_ns or 0) - steps * (run.median_ns or 0) - ns
+            wait_ns = max(others_ns, 0) if 2 * steps < of else None
+            size = (site.bytes or 0) // max(site.count or 1, 1) or None
+            yield _Saves(rank, location, site.checksum, ns, steps, of, run_ns, size, wait_ns)

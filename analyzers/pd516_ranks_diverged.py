@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from perfdoctor.analyzers._captured_parallel import ddp_constructor_of
 from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
     Fleet,
     FleetAnalyzer,
+    ModelChecksums,
     RankSummary,
     Saving,
-    captured_list,
+    captured_location,
     format_ranges,
     vocabulary,
 )
@@ -130,7 +130,7 @@ class RanksDiverged(FleetAnalyzer):
             fix="model = Model()   # load, initialise and freeze here\n"
             "model = torch.nn.parallel.DistributedDataParallel(model)",
             claim=Claim(),
-            location=ddp_constructor_of(rank.facts),
+            location=captured_location(rank.facts.ddp.created),
             subject=last.model,
             evidence=(
                 Evidence("model", last.model),
@@ -149,21 +149,20 @@ def find_copies(summaries: Sequence[RankSummary]) -> Iterator[Copies]:
     """The copies of each model, step by step, where at least two ranks of its process group have it at that step."""
     found: dict[tuple[str, tuple[int, ...], int, tuple[str, ...]], dict[int, Checksums]] = {}
     for summary in summaries:
-        for sample in captured_list(summary.facts, "parameter_checksums"):
-            for model in captured_list(sample, "models"):
+        for sample in summary.facts.parameter_checksums:
+            for model in sample.models:
                 checksums = _checksums_of(model)
-                if model.get("ddp") is True and model.get("reduces_each_step") is True and not model.get("sharded"):
-                    group = tuple(model.get("group") or ())
-                    key = (str(model.get("class")), group, int(sample.get("step") or 0), tuple(checksums))
+                if model.ddp and model.reduces_each_step and not model.sharded:
+                    group = model.group
+                    key = (str(model.class_), group, sample.step or 0, tuple(checksums))
                     found.setdefault(key, {})[summary.rank or 0] = checksums
     for (name, group, step, names), of_ranks in sorted(found.items(), key=lambda each: each[0][2]):
         if names and len(of_ranks) > 1:
             yield Copies(name, group, step, of_ranks)
 
 
-def _checksums_of(model: Mapping[str, Any]) -> Checksums:
-    tensors = captured_list(model, "tensors")
-    return {str(each.get("name")): each["checksum"] for each in tensors if isinstance(each.get("checksum"), int)}
+def _checksums_of(model: ModelChecksums) -> Checksums:
+    return {str(each.name): each.checksum for each in model.tensors if each.checksum is not None}
 
 
 def _reduces_each_step(summary: RankSummary) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from perfdoctor.rules import (
     Saving,
     advise,
     captured_location,
-    captured_part,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -62,16 +60,16 @@ class GraphBreaks(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when Python between two halves takes at least `min_share` of the step."""
-        compiled = captured_part(rank.facts, "compile")
-        breaks = compiled.get("graph_breaks")
-        if not isinstance(breaks, int) or not breaks:
+        compiled = rank.facts.compile
+        breaks = compiled.graph_breaks
+        if not breaks:
             return
         time = find_python_time(rank)
         cost_ns = rank.per_step(iv.total(time))
         if not len(time) or not self.exceeds_min_share(rank, cost_ns):
             return
-        reasons = _list_reasons(compiled)
-        places = [captured_location(each) for each in compiled.get("break_lines") or ()]
+        reasons = _list_reasons(compiled.break_reasons)
+        places = [captured_location(each) for each in compiled.break_lines]
         lines = [place for place in places if place is not None]
         advice = advise("graph breaks", rank.context)
         also = f" They are {', '.join(line.short for line in lines[:4])}." if len(lines) > 1 else ""
@@ -117,10 +115,6 @@ def find_python_time(rank: Rank) -> Intervals:
     return iv.intersect(iv.subtract(broken, iv.union_of(work)), rank.window)
 
 
-def _list_reasons(compiled: Mapping[str, Any]) -> list[str]:
+def _list_reasons(counts: Mapping[str, int]) -> list[str]:
     """What dynamo gave as reasons, the most common one first."""
-    reasons = compiled.get("break_reasons")
-    if not isinstance(reasons, dict):
-        return []
-    counts = {str(reason): count for reason, count in reasons.items() if isinstance(count, int)}
     return sorted(counts, key=lambda reason: -counts[reason])

@@ -81,5 +81,4 @@ class InferenceMode(RankAnalyzer):
 
 def differentiates(rank: Rank) -> bool:
     """Whether the captured program made a backward pass in any timed step."""
-    backwards = (rank.facts or {}).get("base_backwards")
-    return isinstance(backwards, list) and any(backwards)
+    return any(rank.facts.base.backwards)

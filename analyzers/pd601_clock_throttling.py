@@ -95,7 +95,7 @@ class ClockThrottling(RankAnalyzer):
         if cause.reasons[0] == "hw_power_brake" and "hw_thermal" in gpu.reasons and "hw_power_brake" not in gpu.reasons:
             return  # NVML gives the slowdown beside its cause, which is heat
         found = [gpu.reasons[name] for name in cause.reasons if name in gpu.reasons]
-        max_mhz = gpu.number("max_sm_mhz")
+        max_mhz = gpu.facts.max_sm_mhz
         if not found or not max_mhz:
             return
         worst = max(found)

@@ -78,7 +78,7 @@ class DegradedLink(RankAnalyzer):
             cost_ns = rank.per_step(iv.total(freed))
             if saved_share <= 0 or not self.exceeds_min_share(rank, cost_ns):
                 continue
-            full_link = f"generation {gpu.number('max_pcie_generation'):.0f} x{gpu.number('max_pcie_width'):.0f}"
+            full_link = f"generation {gpu.facts.max_pcie_generation:.0f} x{gpu.facts.max_pcie_width:.0f}"
             yield self.finding(
                 rank,
                 title=(
@@ -107,8 +107,8 @@ class DegradedLink(RankAnalyzer):
 def _link_rates(gpu: GpuUnderLoad) -> tuple[float, float] | None:
     """The link's rate under load and at its best, in GB/s; None where NVML does not say."""
     now_lane = _LANE_GB_PER_S.get(gpu.pcie_generation or 0)
-    best_lane = _LANE_GB_PER_S.get(int(gpu.number("max_pcie_generation") or 0))
-    best_width = gpu.number("max_pcie_width")
+    best_lane = _LANE_GB_PER_S.get(int(gpu.facts.max_pcie_generation or 0))
+    best_width = gpu.facts.max_pcie_width
     if now_lane is None or best_lane is None or not gpu.pcie_width or not best_width:
         return None
     return now_lane * gpu.pcie_width, best_lane * best_width

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_gpus_under_load
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_part
+from perfdoctor.analyzers._nvml_load import find_gpus_under_load
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 
 
 class SharedGpu(RankAnalyzer):
@@ -51,8 +51,8 @@ class SharedGpu(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for information for each GPU that others use all the time."""
         for gpu in find_gpus_under_load(rank):
-            count, used = _figure(gpu, "other_processes", "min"), _figure(gpu, "other_sm_percent", "max")
-            used_bytes, memory_bytes = _figure(gpu, "other_memory_bytes", "max"), gpu.number("memory_total_bytes")
+            count, used = gpu.facts.other_processes.min, gpu.facts.other_sm_percent.max
+            used_bytes, memory_bytes = gpu.facts.other_memory_bytes.max, gpu.facts.memory_total_bytes
             memory_share = used_bytes / memory_bytes if used_bytes is not None and memory_bytes else None
             is_used = used is not None and used >= 100 * self.settings["min_use"]
             if not count or not (is_used or (memory_share or 0) >= self.settings["min_memory"]):
@@ -78,8 +78,3 @@ class SharedGpu(RankAnalyzer):
                 subject=gpu.name,
             )
             yield replace(finding, severity="info")
-
-
-def _figure(gpu: GpuUnderLoad, name: str, which: str) -> float | None:
-    value = captured_part(gpu.facts, name).get(which)
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else None

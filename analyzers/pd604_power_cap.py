@@ -63,8 +63,8 @@ class PowerCap(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each GPU whose clock the power limit reduces."""
         for gpu in find_gpus_under_load(rank):
-            capped, max_mhz = gpu.reasons.get("sw_power_cap"), gpu.number("max_sm_mhz")
-            limit_w, default_w = gpu.number("power_limit_w"), gpu.number("default_power_limit_w")
+            capped, max_mhz = gpu.reasons.get("sw_power_cap"), gpu.facts.max_sm_mhz
+            limit_w, default_w = gpu.facts.power_limit_w, gpu.facts.default_power_limit_w
             if capped is None or not max_mhz or not limit_w or not self._is_capped(gpu, capped, max_mhz):
                 continue
             if default_w is None or limit_w >= self.settings["lowered"] * default_w:
@@ -137,7 +137,7 @@ def _evidence(gpu: GpuUnderLoad, capped: ThrottleReason) -> tuple[Evidence, ...]
     return (
         Evidence("samples under load", gpu.clocked, "count"),
         Evidence("of these at the power limit", round(100 * capped.share), "%"),
-        Evidence("power limit in force", gpu.number("power_limit_w"), "W"),
-        Evidence("default power limit", gpu.number("default_power_limit_w"), "W"),
+        Evidence("power limit in force", gpu.facts.power_limit_w, "W"),
+        Evidence("default power limit", gpu.facts.default_power_limit_w, "W"),
         Evidence("power under load", None if gpu.power_w is None else round(gpu.power_w), "W"),
     )

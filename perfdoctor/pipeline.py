@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_part
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis_options import AnalysisOptions, Settings
 from perfdoctor.errors import UsageError
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
@@ -182,7 +182,7 @@ def report_on_summaries(
         unexplained=find_unexplained_in_fleet(fleet, of_fleet),
         tables=_tables_of_longest_step(fleet),
         program_folders=_program_folders(fleet),
-        program_name=_program_name(fleet),
+        program_name=_facts_of_first_rank(fleet).script,
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
         charts=next((s.charts for s in fleet.summaries if s.charts is not None), None),
     )
@@ -336,15 +336,13 @@ def _tables_of_longest_step(fleet: Fleet) -> ReportTables:
 
 def _program_folders(fleet: Fleet) -> tuple[str, ...]:
     """Where the program runs, and where it lies, as captured on the first rank."""
-    program = captured_part(fleet.summaries[0].facts if fleet.summaries else None, "program")
-    folders = (program.get("working_directory"), program.get("folder"))
-    return tuple(folder for folder in folders if isinstance(folder, str) and folder.startswith("/"))
+    program = _facts_of_first_rank(fleet).program
+    folders = (program.working_directory, program.folder)
+    return tuple(folder for folder in folders if folder is not None and folder.startswith("/"))
 
 
-def _program_name(fleet: Fleet) -> str | None:
-    """The name of the script, as captured on the first rank."""
-    script = (fleet.summaries[0].facts or {}).get("script") if fleet.summaries else None
-    return script if isinstance(script, str) else None
+def _facts_of_first_rank(fleet: Fleet) -> CapturedFacts:
+    return fleet.summaries[0].facts if fleet.summaries else NO_FACTS
 
 
 def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_ns: Mapping[int | None, int]) -> Limit:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, captured_list, captured_part
+from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
@@ -69,6 +69,7 @@ from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
 from perfdoctor.analysis.timeline.recurrence import split_one_offs
 from perfdoctor.analysis.timeline.starvation import Starvation, find_starvation
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.savings.edits import Edit, remove_cause
@@ -92,7 +93,7 @@ class Rank:
         raw_trace: The trace as it was read.
         device_name: The name of the device, if the user gave one.
         step_slice: Which steps to analyse.
-        facts: What was captured beside the trace; None without a capture.
+        facts: What was captured beside the trace; false without a capture.
         evidence_trace: The evidence window of a capture, with stacks and shapes; None without one.
         run_steps: The steps of the whole run that a capture timed without a profiler; None without any.
         min_roof_share: The share (0 to 1) of a roof from which on a kernel counts as bound by it in the account.
@@ -101,7 +102,7 @@ class Rank:
     raw_trace: Trace
     device_name: str | None = None
     step_slice: slice = field(default_factory=lambda: slice(None))
-    facts: Mapping[str, Any] | None = None
+    facts: CapturedFacts = NO_FACTS
     evidence_trace: Trace | None = field(default=None, repr=False)
     run_steps: RunSteps | None = field(default=None, repr=False)
     min_roof_share: float = MIN_ROOF_SHARE
@@ -223,8 +224,8 @@ class Rank:
             "steps": self.steps.count > 0,
             "shapes": bool((trace.ops.dims >= 0).any()),
             "stacks": bool(len(trace.frames)) or (evidence is not None and bool(len(evidence.frames))),
-            "facts": self.facts is not None,
-            "nvml": bool(captured_list(captured_part(self.facts, "nvml"), "devices")),
+            "facts": bool(self.facts),
+            "nvml": bool(self.facts.nvml.devices),
         }
         return frozenset(name for name, available in has.items() if available)
 

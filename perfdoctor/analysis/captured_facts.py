@@ -1,17 +1,14 @@
-"""What `perfdoctor run` captured beside the trace: parts of facts.json, and the step times in it and in steps.jsonl.
-
-A file may contain anything: a value of another type than expected counts as not captured.
-"""
+"""What `perfdoctor run` timed of each step, by facts.json and steps.jsonl, in columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from statistics import median
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import orjson
 
+from perfdoctor.facts.captured import WindowSteps
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 
@@ -19,43 +16,9 @@ from perfdoctor.trace.arrays import BoolArray, Int64Array
 _UNPROFILED = ("base", "after")
 
 
-def captured_part(facts: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
-    """A part of the facts by its name; empty where it was not captured."""
-    part = (facts or {}).get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def captured_list(facts: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
-    """A part of the facts that is a list, such as loaders, optimizers, models or devices; empty where not captured."""
-    part = (facts or {}).get(name)
-    return [each for each in part if isinstance(each, dict)] if isinstance(part, list) else []
-
-
-def captured_loader(facts: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What was captured of the DataLoader that the loop waited for longest; empty where none was captured."""
-    return max(captured_list(facts, "loaders"), key=lambda loader: loader.get("wait_ns") or 0, default={})
-
-
 def yes_or_no(setting: object) -> str | None:
     """A captured setting as the value of evidence: "yes" or "no"; None where it was not captured."""
     return None if setting is None else "yes" if setting else "no"
-
-
-def captured_steps(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> tuple[int, ...]:
-    """Lengths in ns of the steps of one window, measured in the program; empty without facts or that window.
-
-    The base window ran without a profiler, right before the timing window, whose trace is analysed.
-    """
-    values = (facts or {}).get(f"{window}_step_ns")
-    if not isinstance(values, list):
-        return ()
-    return tuple(value for value in values if isinstance(value, int) and value > 0)
-
-
-def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> int | None:
-    """The median step of one window in ns; None where no step was timed."""
-    steps = captured_steps(facts, window)
-    return round(median(steps)) if steps else None
 
 
 @frozen_dataclass(eq=False, kw_only=True)
@@ -126,18 +89,17 @@ class RunSteps(StepTimes):
     contains: tuple[frozenset[str], ...]
 
 
-def captured_step_times(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> StepTimes | None:
+def step_times_of(window: WindowSteps) -> StepTimes | None:
     """The steps of one window with what each of them cost and did; None where no step was timed."""
-    dur_ns = (facts or {}).get(f"{window}_step_ns")
-    if not isinstance(dur_ns, list) or not dur_ns or not all(_is_count(value) and value for value in dur_ns):
+    if not window.step_ns or not all(window.step_ns):
         return None
-    columns = {name: _parse_column((facts or {}).get(f"{window}_{name}"), len(dur_ns)) for name in _STEP_COLUMNS}
-    return StepTimes(dur_ns=np.array(dur_ns, np.int64), **columns)
+    columns = {name: _parse_column(getattr(window, name), len(window.step_ns)) for name in _STEP_COLUMNS}
+    return StepTimes(dur_ns=np.array(window.step_ns, np.int64), **columns)
 
 
-def _parse_column(values: object, count: int) -> Int64Array | None:
+def _parse_column(values: Sequence[object], count: int) -> Int64Array | None:
     """A list of numbers, one for each of `count` steps; None where a step has none."""
-    if not isinstance(values, list) or len(values) != count or not all(map(_is_count, values)):
+    if len(values) != count or not all(map(_is_count, values)):
         return None
     return np.array(values, np.int64)
 

@@ -12,13 +12,14 @@ time and preemptions tell the last from the others, counts of backward passes an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_list, captured_step_times
+from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, step_times_of
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 from perfdoctor.units import format_ms
@@ -155,13 +156,13 @@ class ComparableSteps(NamedTuple):
     recorded_ns: FloatArray
 
 
-def compare_windows(facts: Mapping[str, Any] | None, run: RunSteps | None = None) -> ComparableSteps | None:
+def compare_windows(facts: CapturedFacts, run: RunSteps | None = None) -> ComparableSteps | None:
     """The steps of the base and of the timing window, made comparable; None where one of them was not timed.
 
     What other programs took is found in both windows together, and in the steps of the run after them: a window may be
     disturbed from end to end.
     """
-    base, recorded = captured_step_times(facts, "base"), captured_step_times(facts, "timing")
+    base, recorded = step_times_of(facts.base), step_times_of(facts.timing)
     if base is None or recorded is None:
         return None
     own_ns = _own_beside_run((base, recorded), run).astype(np.float64)
@@ -179,12 +180,12 @@ def find_preemption_beside_run(windows: Sequence[StepTimes], run: RunSteps | Non
     return Preemption(found.own_ns[:count], found.is_preempted[:count], found.lost_core[:count])
 
 
-def cpu_time_ratio(facts: Mapping[str, Any] | None) -> float | None:
+def cpu_time_ratio(facts: CapturedFacts) -> float | None:
     """How many times as much CPU time a recorded step takes as one of the base window, for the same work.
 
     Of the training thread or of the process, whichever grew more; None where not recorded.
     """
-    base, recorded = captured_step_times(facts, "base"), captured_step_times(facts, "timing")
+    base, recorded = step_times_of(facts.base), step_times_of(facts.timing)
     if base is None or recorded is None:
         return None
     work = work_ratio(base, recorded)
@@ -218,13 +219,13 @@ def _columns() -> list[str]:
     return [field.name for field in fields(StepTimes) if field.name != "dur_ns"]
 
 
-def comparable_unprofiled_steps(facts: Mapping[str, Any] | None, run: RunSteps | None = None) -> tuple[int, ...]:
+def comparable_unprofiled_steps(facts: CapturedFacts, run: RunSteps | None = None) -> tuple[int, ...]:
     """Lengths in ns of the steps without a profiler, as if they had the work of the recorded steps.
 
     Without what other programs took, and no longer than the recorded steps in the median: a profiler makes no step
     shorter. Empty where no step was timed.
     """
-    base = captured_step_times(facts, "base")
+    base = step_times_of(facts.base)
     if base is None:
         return ()
     both = compare_windows(facts, run)
@@ -235,15 +236,15 @@ def comparable_unprofiled_steps(facts: Mapping[str, Any] | None, run: RunSteps |
     return tuple(max(round(ns), 1) for ns in own_ns.tolist())
 
 
-def comparable_unprofiled_ns(facts: Mapping[str, Any] | None, run: RunSteps | None = None) -> int | None:
+def comparable_unprofiled_ns(facts: CapturedFacts, run: RunSteps | None = None) -> int | None:
     """The median of `comparable_unprofiled_steps`; None where no step was timed."""
     steps = comparable_unprofiled_steps(facts, run)
     return round(float(np.median(steps))) if steps else None
 
 
-def describe_sample(facts: Mapping[str, Any] | None, run: RunSteps | None) -> tuple[str, ...]:
+def describe_sample(facts: CapturedFacts, run: RunSteps | None) -> tuple[str, ...]:
     """Sentences about recorded steps that do not represent the run, or each other, and what to do; often none."""
-    base, recorded = captured_step_times(facts, "base"), captured_step_times(facts, "timing")
+    base, recorded = step_times_of(facts.base), step_times_of(facts.timing)
     sentences = []
     if base is not None and recorded is not None:
         ratio = work_ratio(base, recorded)
@@ -254,7 +255,7 @@ def describe_sample(facts: Mapping[str, Any] | None, run: RunSteps | None) -> tu
             )
     sample = base or recorded
     everything = [each for each in (sample, run) if each is not None]
-    has_workers = any(loader.get("num_workers") for loader in captured_list(facts, "loaders"))
+    has_workers = any(loader.num_workers for loader in facts.loaders)
     if everything and all(map(is_shared_throughout, everything)) and not has_workers:
         share = _busy_share(everything[-1])
         sentences.append(

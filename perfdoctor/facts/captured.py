@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from perfdoctor.facts.gpu_facts import GpuFacts, MemoryFacts, NvmlFacts
 from perfdoctor.facts.loaders import LoaderFacts
-from perfdoctor.facts.models import ModelFacts, OptimizerFacts, ParameterChecksums
+from perfdoctor.facts.models import DdpSettings, FsdpSettings, ModelFacts, OptimizerFacts, ParameterChecksums
 from perfdoctor.facts.part import NOTHING, Amount, CapturedPart, Flat, Later, OrNull, Positive, Written
 from perfdoctor.facts.source_line import CapturedLine
 
@@ -318,11 +318,11 @@ class CoreUse(CapturedPart):
     throttled: Later[Amount | None] = None
 
 
-class HostLibraries(CapturedPart):
+class LoadedLibraries(CapturedPart):
     """Libraries of the host that the process has loaded."""
 
-    allocators: tuple[str, ...] = ()
-    openmp: tuple[str, ...] = ()
+    allocators: Written[tuple[str, ...]] = None
+    openmp: Written[tuple[str, ...]] = None
 
 
 class CheckpointingFacts(CapturedPart):
@@ -399,7 +399,7 @@ class CapturedFacts(CapturedPart):
     amp: MixedPrecisionCalls = MixedPrecisionCalls()
     zero_grad_to_zero: Written[int] = None
     collector: Later[CollectorFacts] = CollectorFacts()
-    host_calls: Later[tuple[HostCall, ...]] = ()
+    host_calls: Later[Written[tuple[HostCall, ...]]] = None
     compile: OrNull[CompileFacts] = CompileFacts()
     float64_sources: Later[tuple[Float64Source, ...]] = ()
     flags: TorchFlags = TorchFlags()
@@ -409,10 +409,29 @@ class CapturedFacts(CapturedPart):
     environment: Later[Mapping[str, Annotated[str, ("maxLength", 120)]]] = NOTHING
     cpu: CpuFacts = CpuFacts()
     cores: CoreUse = CoreUse()
-    libraries: OrNull[HostLibraries] = HostLibraries()
+    libraries: OrNull[LoadedLibraries] = LoadedLibraries()
     devices: tuple[GpuFacts, ...] = ()
     cuda_memory: OrNull[Mapping[str, int]] = NOTHING
     memory: Later[MemoryFacts] = MemoryFacts()
     checkpointing: Later[CheckpointingFacts] = CheckpointingFacts()
     nvml: OrNull[NvmlFacts] = NvmlFacts()
     notes: tuple[str, ...] = ()
+
+    @property
+    def ddp(self) -> DdpSettings:
+        """The settings of DistributedDataParallel of the first model that it wraps."""
+        return next((model.ddp for model in self.models if model.ddp), DdpSettings())
+
+    @property
+    def fsdp(self) -> FsdpSettings:
+        """The settings of FSDP of the first model that it shards."""
+        return next((model.fsdp for model in self.models if model.fsdp), FsdpSettings())
+
+    @property
+    def main_loader(self) -> LoaderFacts:
+        """What is known of the DataLoader that the loop waited for longest."""
+        return max(self.loaders, key=lambda loader: loader.wait_ns or 0, default=LoaderFacts())
+
+
+NO_FACTS = CapturedFacts()
+"""Nothing was captured."""

@@ -104,7 +104,7 @@ class DdpSettings(CapturedPart):
     gradient_as_bucket_view: bool | None = None
     bucket_bytes_cap: int | None = None
     broadcast_buffers: bool | None = None
-    comm_hooks: Later[Annotated[tuple[str, ...], ("maxItems", 4)]] = ()
+    comm_hooks: Later[Written[Annotated[tuple[str, ...], ("maxItems", 4)]]] = None
     mixed_precision: Later[OrNull[MixedPrecision]] = MixedPrecision()
     unused_elements: Later[int | None] = None
     has_rebuilt_buckets: Later[bool | None] = None
@@ -160,12 +160,12 @@ class ModelFacts(CapturedPart):
     training: Written[bool] = None
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    conv_bias_before_norm: Annotated[tuple[str, ...], ("maxItems", 10)] = ()
+    conv_bias_before_norm: Written[Annotated[tuple[str, ...], ("maxItems", 10)]] = None
     bias_before_norm: Later[Annotated[tuple[BiasBeforeNorm, ...], ("maxItems", 10)]] = ()
     embeddings: Later[Annotated[tuple[EmbeddingTable, ...], ("maxItems", 10)]] = ()
     dropout_layers: Later[Written[int]] = None
     attention_modules: Later[Annotated[tuple[AttentionModules, ...], ("maxItems", 10)]] = ()
-    unaligned_layers: Annotated[tuple[UnalignedLayer, ...], ("maxItems", 10)] = ()
+    unaligned_layers: Written[Annotated[tuple[UnalignedLayer, ...], ("maxItems", 10)]] = None
     sync_batch_norm: Written[bool] = None
     recurrent_cells: Written[int] = None
     data_parallel: Written[bool] = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject
 from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTraits
 from perfdoctor.field_guide.subjects import all_of, gpu, kernels, only_cpu, pointwise, processes
@@ -95,7 +97,7 @@ def _without_gradients(traits: ProgramTraits) -> Subject:
     """Forward passes that no backward pass follows."""
     if traits.is_forward_only:
         return Subject(True, f"it is {traits.phase}")
-    if traits.has_facts:
+    if traits.facts:
         return Subject(True, "it trains")
     return Subject(None, REQUIREMENTS["facts"])
 
@@ -104,32 +106,31 @@ def _numa(traits: ProgramTraits) -> Subject:
     found = only_cpu(traits)
     if not found.is_present:
         return found
-    nodes = traits.part("cpu").get("numa_nodes")
-    if not isinstance(nodes, int):
+    nodes = traits.facts.cpu.numa_nodes
+    if nodes is None:
         return Subject(None, "the number of NUMA nodes is not known: record with `perfdoctor run`")
     return Subject(nodes > 1, f"there are {nodes} NUMA nodes" if nodes > 1 else "there is one NUMA node")
 
 
 def _threads(traits: ProgramTraits) -> Subject:
     found = only_cpu(traits)
-    if found.is_present and not traits.part("cpu"):
+    if found.is_present and not traits.facts.cpu:
         return Subject(None, REQUIREMENTS["facts"])
-    threads, cores = traits.part("cpu").get("torch_threads"), traits.part("cores").get("available")
-    if found.is_present and isinstance(threads, int) and isinstance(cores, int | float):
+    threads, cores = traits.facts.cpu.torch_threads, traits.facts.cores.available
+    if found.is_present and threads is not None and cores is not None:
         return Subject(True, f"PyTorch uses {threads} of {cores:.3g} cores")
     return found
 
 
 def _libraries(traits: ProgramTraits) -> Subject:
     found = only_cpu(traits)
-    if found.is_present and not traits.part("libraries"):
+    if found.is_present and not traits.facts.libraries:
         return Subject(None, REQUIREMENTS["facts"])
     return found
 
 
-def _loaded(traits: ProgramTraits, part: str, *words: str) -> str | None:
-    names = traits.part("libraries").get(part)
-    found = [str(name) for name in names if any(word in str(name) for word in words)] if isinstance(names, list) else []
+def _loaded(names: Sequence[str] | None, *words: str) -> str | None:
+    found = [name for name in names or () if any(word in name for word in words)]
     return f"{found[0]} is loaded" if found else None
 
 
@@ -272,7 +273,7 @@ ROWS = (
         ("PD513",),
         "facts",
         _libraries,
-        lambda traits: _loaded(traits, "openmp", "iomp"),
+        lambda traits: _loaded(traits.facts.libraries.openmp, "iomp"),
         _is_about("openmp", "iomp"),
     ),
     GuideRow(
@@ -282,7 +283,7 @@ ROWS = (
         ("PD513",),
         "facts",
         _libraries,
-        lambda traits: _loaded(traits, "allocators", "jemalloc", "tcmalloc"),
+        lambda traits: _loaded(traits.facts.libraries.allocators, "jemalloc", "tcmalloc"),
         _is_about("malloc"),
         checked_by="`perfdoctor try --only allocator`",
     ),

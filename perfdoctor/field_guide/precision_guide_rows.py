@@ -39,21 +39,21 @@ def _clipping(traits: ProgramTraits) -> Subject:
     found = all_of(training, gradient_scaler)(traits)
     if not found.is_present:
         return found
-    clipped = traits.part("amp").get("clipped")
+    clipped = traits.facts.amp.clipped
     if clipped is None:
         return Subject(None, REQUIREMENTS["facts"])
     return Subject(clipped > 0, f"gradients are clipped {clipped:,} times" if clipped else "gradients are not clipped")
 
 
 def _clips_unscaled(traits: ProgramTraits) -> str | None:
-    amp = traits.part("amp")
-    if not amp.get("clipped") or amp.get("clipped_before_unscale") != 0:
+    amp = traits.facts.amp
+    if not amp.clipped or amp.clipped_before_unscale != 0:
         return None
-    return f"gradients are clipped {amp['clipped']:,} times, never before they are unscaled"
+    return f"gradients are clipped {amp.clipped:,} times, never before they are unscaled"
 
 
 def _checksums_agree(traits: ProgramTraits) -> str | None:
-    if traits.ran("PD516") and traits.facts.get("parameter_checksums"):
+    if traits.ran("PD516") and traits.facts.parameter_checksums:
         return "the checksums of the parameters agree on all ranks"
     return None
 
@@ -105,8 +105,8 @@ def _on_the_fast_path(traits: ProgramTraits) -> str | None:
 
 
 def _layers_are_aligned(traits: ProgramTraits) -> str | None:
-    models = [model for model in traits.parts("models") if isinstance(model.get("unaligned_layers"), list)]
-    if models and not any(model["unaligned_layers"] for model in models):
+    models = [model for model in traits.facts.models if model.unaligned_layers is not None]
+    if models and not any(model.unaligned_layers for model in models):
         return "every size of the model's layers is a multiple of 8"
     return _on_the_fast_path(traits)
 

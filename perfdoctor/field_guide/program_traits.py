@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_list, captured_part
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.classify_ops import classify_op
 from perfdoctor.rank import DeviceKind, Rank
@@ -44,8 +43,7 @@ class ProgramTraits:
 
     Attributes:
         report: The report on all ranks.
-        facts: What was captured beside the trace; empty without a capture.
-        has_facts: Whether anything was captured.
+        facts: What was captured beside the trace; false without a capture.
         available: Which requirements of rules the rank meets, or its evidence window.
         device_kind: What the program ran on.
         device: Name of the GPU.
@@ -72,8 +70,7 @@ class ProgramTraits:
     """
 
     report: Report
-    facts: Mapping[str, Any]
-    has_facts: bool
+    facts: CapturedFacts
     available: frozenset[str]
     device_kind: DeviceKind
     device: str | None
@@ -129,14 +126,6 @@ class ProgramTraits:
         """The first name, in their order, of an op that a regular expression is found in; None where there is none."""
         return min((name for name in self.op_names if re.search(pattern, name)), default=None)
 
-    def part(self, name: str) -> Mapping[str, Any]:
-        """A part of the captured facts; empty where it was not captured."""
-        return captured_part(self.facts, name)
-
-    def parts(self, name: str) -> list[Mapping[str, Any]]:
-        """A list in the captured facts, such as loaders; empty where it was not captured."""
-        return captured_list(self.facts, name)
-
 
 def traits_of(report: Report, rank: Rank) -> ProgramTraits:
     """What the field guide asks about a program.
@@ -145,21 +134,20 @@ def traits_of(report: Report, rank: Rank) -> ProgramTraits:
         report: The report on all ranks.
         rank: The rank with the longest step.
     """
-    trace, facts = rank.trace, rank.facts or {}
+    trace, facts = rank.trace, rank.facts
     traces = [trace] if rank.evidence_trace is None else [trace, rank.evidence_trace]
     flops_share, flops_known = _flops_of_matrix_work(rank)
     loss_types = _loss_types(traces)
     return ProgramTraits(
         report=report,
         facts=facts,
-        has_facts=rank.facts is not None,
         available=rank.available_data | (frozenset() if rank.evidence is None else rank.evidence.available_data),
         device_kind=rank.device_kind,
         device=rank.hardware.label,
         has_tensor_cores=rank.hardware.tensor_cores if rank.device_kind == "gpu" else None,
         balance=_balance(rank),
         processes=_count_processes(report, facts),
-        devices=max(len(np.unique(trace.gpu.device)), len(captured_list(facts, "devices")), 0),
+        devices=max(len(np.unique(trace.gpu.device)), len(facts.devices), 0),
         step_ns=rank.mean_step_ns,
         unit=rank.unit_name,
         op_names=frozenset(each.strings[code] for each in traces for code in each.name_ids(each.ops)),
@@ -186,10 +174,9 @@ def _balance(rank: Rank) -> float | None:
     return flops / rate if flops and rate else None
 
 
-def _count_processes(report: Report, facts: Mapping[str, Any]) -> int:
+def _count_processes(report: Report, facts: CapturedFacts) -> int:
     world = [trace.world_size for trace in report.traces if trace.world_size is not None]
-    captured = facts.get("world_size")
-    return max([len(report.traces), *world, captured if isinstance(captured, int) else 1])
+    return max(len(report.traces), *world, facts.world_size or 1)
 
 
 def _time_by_category(rank: Rank) -> dict[str, float]:
@@ -228,14 +215,14 @@ def _flops_of_matrix_work(rank: Rank) -> tuple[float | None, float]:
 
 def _wait_share(rank: Rank) -> float | None:
     """Without the profiler where a capture timed that; None where the loop asked no loader."""
-    steps, waits = ((rank.facts or {}).get(f"base_{name}") for name in ("step_ns", "loader_wait_ns"))
-    if not len(rank.loader_waits) and not captured_list(rank.facts, "loaders"):
+    steps, waits = rank.facts.base.step_ns, rank.facts.base.loader_wait_ns
+    if not len(rank.loader_waits) and not rank.facts.loaders:
         return None
-    if isinstance(steps, list) and isinstance(waits, list) and steps and len(steps) == len(waits):
-        numbers = [(step, wait) for step, wait in zip(steps, waits, strict=True) if type(step) is type(wait) is int]
-        whole = sum(step for step, _ in numbers)
+    if len(steps) == len(waits):
+        timed = [(step, wait) for step, wait in zip(steps, waits, strict=True) if step is not None and wait is not None]
+        whole = sum(step for step, _ in timed)
         if whole > 0:
-            return min(max(sum(wait for _, wait in numbers) / whole, 0.0), 1.0)
+            return min(sum(wait for _, wait in timed) / whole, 1.0)
     if not len(rank.loader_waits) or not rank.window_ns:
         return None
     return iv.total(iv.intersect(rank.loader_waits.intervals, rank.window)) / rank.window_ns

@@ -66,7 +66,7 @@ def training(traits: ProgramTraits) -> Subject:
     """A program that updates weights."""
     if traits.is_forward_only:
         return Subject(False, f"{traits.phase}: no weights are updated")
-    optimizers = [each for each in traits.parts("optimizers") if each.get("steps")]
+    optimizers = [each for each in traits.facts.optimizers if each.steps]
     if traits.phase == "training" or optimizers:
         return Subject(True, "it trains")
     return Subject(None, "whether it trains is not known: record whole steps, with `perfdoctor run`")
@@ -74,10 +74,9 @@ def training(traits: ProgramTraits) -> Subject:
 
 def loader(traits: ProgramTraits) -> Subject:
     """A DataLoader that the loop asks for batches."""
-    loaders = traits.parts("loaders")
-    if traits.wait_share is not None or loaders:
+    if traits.wait_share is not None or traits.facts.loaders:
         return Subject(True, "there is a DataLoader")
-    if traits.has_facts or "cpu" in traits.available:
+    if traits.facts or "cpu" in traits.available:
         return Subject(False, "no DataLoader is asked for batches")
     return Subject(None, REQUIREMENTS["cpu"])
 
@@ -110,7 +109,7 @@ pointwise = of_category("element-wise kernels, norms and reductions", "elementwi
 def recurrent(traits: ProgramTraits) -> Subject:
     """A recurrent layer or cell."""
     name = traits.has_op(_RECURRENT)
-    if name or any(model.get("recurrent_cells") for model in traits.parts("models")):
+    if name or any(model.recurrent_cells for model in traits.facts.models):
         return Subject(True, f"there are recurrent layers ({name or 'cells in the model'})")
     return absent_op(traits, "there are no recurrent layers")
 
@@ -163,11 +162,10 @@ def gradient_scaler(traits: ProgramTraits) -> Subject:
     found = training(traits)
     if not found.is_present:
         return found
-    amp = traits.part("amp")
     op = traits.has_op(r"^aten::_amp_foreach_non_finite_check_and_unscale_$")
-    if amp.get("scaled") or op:
+    if traits.facts.amp.scaled or op:
         return Subject(True, "a GradScaler scales the loss")
-    if amp.get("scaled") == 0 or (traits.has_op(_COMPUTING) and "steps" in traits.available):
+    if traits.facts.amp.scaled == 0 or (traits.has_op(_COMPUTING) and "steps" in traits.available):
         return Subject(False, "no GradScaler: gradients are not scaled")
     return Subject(None, REQUIREMENTS["facts"])
 
@@ -177,10 +175,10 @@ def reduced_precision(traits: ProgramTraits) -> Subject:
     half = traits.input_types & {"c10::Half", "c10::BFloat16"}
     if half:
         return Subject(True, f"ops compute in {' and '.join(sorted(_DTYPE_NAMES[name] for name in half))}")
-    dtypes = {str(dtype) for model in traits.parts("models") for dtype in model.get("dtypes") or ()}
-    if traits.input_types or (dtypes == {"float32"} and traits.part("amp").get("autocast") == 0):
+    dtypes = {dtype for model in traits.facts.models for dtype in model.dtypes}
+    if traits.input_types or (dtypes == {"float32"} and traits.facts.amp.autocast == 0):
         return Subject(False, "everything computes in float32")
-    if traits.part("amp").get("autocast"):
+    if traits.facts.amp.autocast:
         return Subject(True, "autocast is used")
     return Subject(None, REQUIREMENTS["shapes"])
 

@@ -31,7 +31,7 @@ _LAYERWISE = ("lars", "lamb", "novograd")
 
 
 def _autotuner_is_on(traits: ProgramTraits) -> str | None:
-    return "torch.backends.cudnn.benchmark is on" if traits.part("flags").get("cudnn_benchmark") is True else None
+    return "torch.backends.cudnn.benchmark is on" if traits.facts.flags.cudnn_benchmark else None
 
 
 def is_compiled(traits: ProgramTraits) -> str | None:
@@ -47,7 +47,7 @@ def _loading_keeps_up(traits: ProgramTraits) -> str | None:
     share = traits.wait_share
     if share is None or share >= _KEEPS_UP or not traits.ran("PD101"):
         return None
-    workers = [each["num_workers"] for each in traits.parts("loaders") if isinstance(each.get("num_workers"), int)]
+    workers = [each.num_workers for each in traits.facts.loaders if each.num_workers is not None]
     who = (
         f"{format_count(max(workers), 'worker')} {'keeps' if max(workers) == 1 else 'keep'} up" if any(workers) else ""
     )
@@ -82,7 +82,7 @@ def _copies_are_pinned(traits: ProgramTraits) -> str | None:
 
 def _batch(traits: ProgramTraits) -> int | None:
     """The batch of all processes; None where no loader of batches was captured."""
-    sizes = [each["batch_size"] for each in traits.parts("loaders") if isinstance(each.get("batch_size"), int)]
+    sizes = [each.batch_size for each in traits.facts.loaders if each.batch_size is not None]
     return max(sizes) * traits.processes if sizes else None
 
 
@@ -92,7 +92,7 @@ def _large_batch(traits: ProgramTraits) -> Subject:
         return found
     batch = _batch(traits)
     if batch is None:
-        why = "no DataLoader makes it" if traits.has_facts else "record with `perfdoctor run`"
+        why = "no DataLoader makes it" if traits.facts else "record with `perfdoctor run`"
         return Subject(None, f"the size of the batch is not known: {why}")
     if batch < _LARGE_BATCH:
         return Subject(False, f"the batch of {batch:,} is not one of those that need it ({_LARGE_BATCH:,} and more)")
@@ -100,33 +100,33 @@ def _large_batch(traits: ProgramTraits) -> Subject:
 
 
 def _has_layerwise_rates(traits: ProgramTraits) -> str | None:
-    names = [str(each.get("class")) for each in traits.parts("optimizers")]
+    names = [str(each.class_) for each in traits.facts.optimizers]
     chosen = [name for name in names if any(word in name.lower() for word in _LAYERWISE)]
     return f"the optimizer is {chosen[0]}" if chosen else None
 
 
 def _no_bias_before_norm(traits: ProgramTraits) -> str | None:
-    models = [model for model in traits.parts("models") if isinstance(model.get("conv_bias_before_norm"), list)]
-    if models and not any(model["conv_bias_before_norm"] for model in models):
+    models = [model for model in traits.facts.models if model.conv_bias_before_norm is not None]
+    if models and not any(model.conv_bias_before_norm for model in models):
         return "no convolution of the model has a bias before a norm"
     return None
 
 
 def _sets_to_none(traits: ProgramTraits) -> str | None:
-    if traits.facts.get("zero_grad_to_zero") != 0 or not any(e.get("steps") for e in traits.parts("optimizers")):
+    if traits.facts.zero_grad_to_zero != 0 or not any(each.steps for each in traits.facts.optimizers):
         return None
     return "zero_grad never fills gradients with zeros"
 
 
 def _program_with_flags(traits: ProgramTraits) -> Subject:
     """Any program whose flags were captured: a trace alone does not show what is off."""
-    if not traits.part("flags"):
+    if not traits.facts.flags:
         return Subject(None, REQUIREMENTS["facts"])
     return Subject(True, f"it is {traits.phase}") if traits.phase != "unknown" else training(traits)
 
 
 def _no_debug_flags(traits: ProgramTraits) -> str | None:
-    if traits.ran("PD503") and traits.part("flags").get("anomaly_detection") is False:
+    if traits.ran("PD503") and traits.facts.flags.anomaly_detection is False:
         return "anomaly detection is off, and no profiler or check of the program's own was seen"
     return None
 
@@ -160,7 +160,7 @@ def _is_fused(traits: ProgramTraits) -> str | None:
     op = traits.has_op(r"^aten::_fused_(adam|adamw|sgd|adagrad)_$")
     if op:
         return f"the optimizer is fused ({op})"
-    fused = [str(each.get("class")) for each in traits.parts("optimizers") if each.get("fused")]
+    fused = [str(each.class_) for each in traits.facts.optimizers if each.fused]
     return f"the optimizer is fused ({fused[0]})" if fused else None
 
 
@@ -194,9 +194,9 @@ def _checkpointing(traits: ProgramTraits) -> Subject:
         return Subject(None, REQUIREMENTS["cpu"])
     if traits.checkpoints:
         return Subject(True, "activations are computed again in the backward pass")
-    memory = traits.part("cuda_memory").get("reserved_bytes.all.peak")
-    sizes = [each["memory_bytes"] for each in traits.parts("devices") if isinstance(each.get("memory_bytes"), int)]
-    if isinstance(memory, int) and sizes and memory < 0.9 * max(sizes):
+    memory = traits.facts.cuda_memory.get("reserved_bytes.all.peak")
+    sizes = [each.memory_bytes for each in traits.facts.devices if each.memory_bytes is not None]
+    if memory is not None and sizes and memory < 0.9 * max(sizes):
         used = f"{format_size(memory)} of {format_size(max(sizes))}"
         return Subject(False, f"nothing is checkpointed, and memory is not short ({used} at its peak)")
     return Subject(None, "whether memory is short is not known: record with `perfdoctor run`")
@@ -210,16 +210,14 @@ def _sharing_or_one_process(traits: ProgramTraits) -> Subject:
 
 
 def _accumulates(traits: ProgramTraits) -> str | None:
-    backwards = traits.facts.get("base_backwards")
-    numbers = [each for each in backwards if isinstance(each, int)] if isinstance(backwards, list) else []
+    numbers = [each for each in traits.facts.base.backwards if each is not None]
     if not numbers or not traits.ran("PD406") or min(numbers) < 2:
         return None
     return f"{min(numbers)} backward passes share an update, and their all-reduce"
 
 
 def _static_graph(traits: ProgramTraits) -> str | None:
-    flags = [model["ddp"] for model in traits.parts("models") if isinstance(model.get("ddp"), dict)]
-    return "static_graph is on" if any(each.get("static_graph") for each in flags) else None
+    return "static_graph is on" if any(model.ddp.static_graph for model in traits.facts.models) else None
 
 
 def _of_graph_or_buckets(traits: ProgramTraits, finding: Finding) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import orjson
 
@@ -14,6 +14,7 @@ from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps, parse_run_steps
 from perfdoctor.analysis_options import AnalysisOptions, min_roof_share_of
 from perfdoctor.errors import InputError, TraceError, UsageError
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.fleet.discover import TraceFile, TracePath
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
@@ -131,14 +132,13 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share)]
 
 
-def _read_facts(path: TracePath | None) -> Mapping[str, Any] | None:
+def _read_facts(path: TracePath | None) -> CapturedFacts:
     if path is None:
-        return None
+        return NO_FACTS
     try:
-        facts = orjson.loads(path.read_bytes())
+        return CapturedFacts.parse(orjson.loads(path.read_bytes()))
     except (OSError, orjson.JSONDecodeError) as error:
         raise InputError(f"{path} cannot be read as captured facts ({error}); remove it or capture again") from None
-    return facts if isinstance(facts, dict) else None
 
 
 def _read_step_times(facts_path: TracePath | None) -> RunSteps | None:

@@ -21,6 +21,7 @@ from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account, mean_per_step
 from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
@@ -69,7 +70,7 @@ class RankSummary:
     work_by_line: tuple[TimeAtLine, ...] = ()
     step_flops: Int64Array = field(default_factory=lambda: np.empty(0, np.int64), repr=False, compare=False)
     half_precision_share: float | None = None
-    facts: Mapping[str, Any] | None = field(default=None, repr=False)
+    facts: CapturedFacts = field(default=NO_FACTS, repr=False)
     findings: tuple[Finding, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     context: Context = UNKNOWN_CONTEXT

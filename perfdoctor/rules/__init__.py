@@ -6,7 +6,7 @@ docs/writing_rules.md explains cost, saving, claim, edit and upper bound with a 
 
 from __future__ import annotations
 
-from perfdoctor.analysis.captured_facts import captured_list, captured_loader, captured_part, yes_or_no
+from perfdoctor.analysis.captured_facts import yes_or_no
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
@@ -34,6 +34,29 @@ from perfdoctor.analysis.timeline.recurrence import (
     median_step_ns,
     split_one_offs,
 )
+from perfdoctor.facts.captured import (
+    CapturedFacts,
+    CheckpointingFacts,
+    CompileFacts,
+    CoreUse,
+    CpuFacts,
+    HostCall,
+    KeptGraphs,
+    LoadedLibraries,
+    MixedPrecisionCalls,
+    TorchFlags,
+)
+from perfdoctor.facts.gpu_facts import NvmlDevice, NvmlFacts
+from perfdoctor.facts.loaders import BatchFetch, LoaderFacts
+from perfdoctor.facts.models import (
+    BiasBeforeNorm,
+    DdpSettings,
+    FsdpSettings,
+    ModelChecksums,
+    ModelFacts,
+    OptimizerFacts,
+)
+from perfdoctor.facts.source_line import CapturedLine
 from perfdoctor.gpu import Device, classify_op, find_device
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, SHORTEST_KERNEL_NS, KernelBounds
@@ -95,13 +118,22 @@ __all__ = [
     "Activity",
     "Advice",
     "Analyzer",
+    "BatchFetch",
+    "BiasBeforeNorm",
     "BoolArray",
     "CallQuery",
     "CallRows",
     "Calls",
+    "CapturedFacts",
+    "CapturedLine",
+    "CheckpointingFacts",
     "Claim",
     "CollectiveTable",
+    "CompileFacts",
     "Context",
+    "CoreUse",
+    "CpuFacts",
+    "DdpSettings",
     "Device",
     "Edit",
     "Evidence",
@@ -111,25 +143,36 @@ __all__ = [
     "FleetAnalyzer",
     "FloatArray",
     "Frames",
+    "FsdpSettings",
     "GpuItems",
     "GpuQuery",
     "GpuRows",
+    "HostCall",
     "HotPath",
     "IdleGaps",
     "Int8Array",
     "Int32Array",
     "Int64Array",
     "Intervals",
+    "KeptGraphs",
     "KernelBounds",
     "KernelCosts",
     "LateRank",
+    "LoadedLibraries",
+    "LoaderFacts",
     "LoaderWaits",
     "Locations",
     "MatchedCollectives",
+    "MixedPrecisionCalls",
+    "ModelChecksums",
+    "ModelFacts",
+    "NvmlDevice",
+    "NvmlFacts",
     "OpCost",
     "OpQuery",
     "OpRows",
     "Ops",
+    "OptimizerFacts",
     "PauseGroup",
     "Ranges",
     "Rank",
@@ -144,6 +187,7 @@ __all__ = [
     "Steps",
     "TensorInput",
     "TimeAtLine",
+    "TorchFlags",
     "Trace",
     "UnprofiledTime",
     "UnusableInputsError",
@@ -151,10 +195,7 @@ __all__ = [
     "activity_kinds",
     "advise",
     "bus_bytes",
-    "captured_list",
-    "captured_loader",
     "captured_location",
-    "captured_part",
     "classify_op",
     "copy_kinds_of",
     "cost_of_op",

@@ -9,13 +9,7 @@ from __future__ import annotations
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
 # What `perfdoctor run` writes about windows and steps: its form follows the capture, not the rules.
-from perfdoctor.analysis.captured_facts import (
-    RunSteps,
-    StepTimes,
-    captured_median_ns,
-    captured_step_times,
-    captured_steps,
-)
+from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, step_times_of
 
 # Steps against each other and against those of a run without the profiler: the statistics of PD001 and PD003.
 from perfdoctor.analysis.step_times import (

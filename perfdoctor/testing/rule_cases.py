@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing.trace_builder import TraceBuilder
@@ -47,7 +48,7 @@ class RuleCase:
         name: The name of the case, in words.
         build: Returns the trace, or a list of traces, one per rank.
         expected: The findings, the costliest first; empty where the rule must stay quiet.
-        facts: What a capture recorded beside the trace; a list has those of each rank.
+        facts: What a capture recorded beside the trace, as facts.json has it; a list has those of each rank.
         via_file: Whether to test the case also by a file and `perfdoctor.analyze`.
     """
 
@@ -70,11 +71,11 @@ class RuleCase:
             tuple(Rank(trace.trace(), facts=own) for trace, own in zip(traces, self.facts_of_ranks(), strict=True))
         )
 
-    def facts_of_ranks(self) -> list[Mapping[str, Any] | None]:
-        """The facts of each rank; None where nothing was captured."""
+    def facts_of_ranks(self) -> list[CapturedFacts]:
+        """The facts of each rank; false where nothing was captured."""
         if self.facts is None or isinstance(self.facts, Mapping):
-            return [self.facts] * len(self.traces())
-        return list(self.facts)
+            return [CapturedFacts.parse(self.facts)] * len(self.traces())
+        return [CapturedFacts.parse(own) for own in self.facts]
 
     def __str__(self) -> str:
         return f"{self.rule}-{self.name}"

@@ -8,6 +8,7 @@ import pytest
 
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.context.names_in_trace import find_name
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.gpu.generations import possible_generations
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -229,8 +230,8 @@ def test_shares_are_unknown_without_kernels_and_without_launches() -> None:
 
 
 def test_the_release_of_torch_comes_from_the_capture() -> None:
-    assert context_of(forward(), facts={"torch": "2.4.1+cu121"}).torch_version == "2.4.1+cu121"
-    assert context_of(forward(), facts={"torch": 2}).torch_version is None
+    assert context_of(forward(), facts=CapturedFacts.parse({"torch": "2.4.1+cu121"})).torch_version == "2.4.1+cu121"
+    assert context_of(forward(), facts=CapturedFacts.parse({"torch": 2})).torch_version is None
     assert context_of(forward()).torch_version is None
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from perfdoctor import pipeline
 from perfdoctor.analysis.host.cpu_ops import cpu_optimizers_of, cpu_zeroing_of, framework_time
 from perfdoctor.analyzers._pd104_busiest_line import find_busiest_line
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
@@ -34,7 +35,7 @@ def programs(draw: st.DrawFn) -> Rank:
     for name, (start, dur, thread) in draw(st.lists(st.tuples(st.sampled_from(RANGES), spans), max_size=6)):
         trace.range(name, start, dur, thread)
     timed = draw(st.none() | st.lists(st.integers(1, 3_000_000), min_size=1, max_size=3))
-    return Rank(trace.trace(), facts=None if timed is None else {"base_step_ns": timed})
+    return Rank(trace.trace(), facts=CapturedFacts.parse({} if timed is None else {"base_step_ns": timed}))
 
 
 @relaxed
@@ -60,7 +61,7 @@ def test_time_without_the_profiler_is_between_none_and_the_recorded_time(rank: R
         assert 0 <= unprofiled.program_ns <= unprofiled.max_ns <= rank.per_step(iv.total(time))
         assert 0 <= unprofiled.share <= 1
         saving = unprofiled.saving(0.25)
-        assert (saving.expected_ns is None) == (rank.facts is None or not unprofiled.program_ns)
+        assert (saving.expected_ns is None) == (not rank.facts or not unprofiled.program_ns)
 
 
 def test_an_event_costs_the_excess_of_the_shortest_recorded_step_over_the_shortest_timed_one() -> None:

@@ -19,6 +19,7 @@ from perfdoctor.analysis.step_times import (
     find_preemption,
     is_shared_throughout,
 )
+from perfdoctor.facts.captured import CapturedFacts
 
 MS = 1_000_000
 
@@ -90,16 +91,17 @@ def test_work_is_evened_out_by_backward_passes_before_batches() -> None:
     assert even_out_work(dur_ns, StepTimes(dur_ns=dur_ns)) is dur_ns
 
 
-def facts(base_ms: float, timing_ms: float, **more: Any) -> dict[str, Any]:
-    return {"base_step_ns": [round(base_ms * MS)] * 4, "timing_step_ns": [round(timing_ms * MS)] * 4, **more}
+def facts(base_ms: float, timing_ms: float, **more: Any) -> CapturedFacts:
+    steps = {"base_step_ns": [round(base_ms * MS)] * 4, "timing_step_ns": [round(timing_ms * MS)] * 4}
+    return CapturedFacts.parse(steps | more)
 
 
 def test_the_unprofiled_step_is_scaled_to_the_recorded_work_and_no_longer_than_the_recorded_one() -> None:
     assert comparable_unprofiled_ns(facts(10, 12)) == 10 * MS
     assert comparable_unprofiled_ns(facts(19, 12)) == 12 * MS
     assert comparable_unprofiled_ns(facts(10, 24, base_backwards=[1] * 4, timing_backwards=[2] * 4)) == 20 * MS
-    assert comparable_unprofiled_ns({"base_step_ns": [3]}) == 3
-    assert comparable_unprofiled_ns(None) is None
+    assert comparable_unprofiled_ns(CapturedFacts.parse({"base_step_ns": [3]})) == 3
+    assert comparable_unprofiled_ns(CapturedFacts()) is None
 
 
 def test_cpu_time_grows_by_the_profiler_for_the_same_work() -> None:
@@ -137,12 +139,10 @@ def test_windows_of_unlike_work_are_said_to_be_unlike() -> None:
 
 
 def test_a_disturbed_sample_is_not_blamed_on_the_program() -> None:
-    disturbed = {
-        **facts(280, 290),
-        **{f"{window}_cpu_ns": [100 * MS] * 4 for window in ("base", "timing")},
-        **{f"{window}_preempted": [37] * 4 for window in ("base", "timing")},
-        **{f"{window}_process_cpu_ns": [200 * MS] * 4 for window in ("base", "timing")},
-    }
+    column = {"cpu_ns": [100 * MS] * 4, "preempted": [37] * 4, "process_cpu_ns": [200 * MS] * 4}
+    disturbed = facts(
+        280, 290, **{f"{window}_{name}": column[name] for window in ("base", "timing") for name in column}
+    )
     columns = {
         "cpu_ns": np.array([48 * MS] * 80),
         "process_cpu_ns": np.array([96 * MS] * 80),
@@ -168,6 +168,6 @@ def test_a_step_with_other_work_may_use_fewer_threads_without_being_preempted() 
 def test_a_loader_that_sleeps_is_no_other_program() -> None:
     step = {"step_ns": [80_000_000] * 10, "cpu_ns": [48_000_000] * 10, "preempted": [1] * 10}
     sleeping = {f"{window}_{name}": values for window in ("base", "timing") for name, values in step.items()}
-    assert not any("other programs" in each for each in describe_sample(sleeping, None))
+    assert not any("other programs" in each for each in describe_sample(CapturedFacts.parse(sleeping), None))
     disturbed = sleeping | {"base_preempted": [9] * 10, "timing_preempted": [9] * 10}
-    assert any("other programs" in each for each in describe_sample(disturbed, None))
+    assert any("other programs" in each for each in describe_sample(CapturedFacts.parse(disturbed), None))

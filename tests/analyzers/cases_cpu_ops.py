@@ -521,8 +521,8 @@ PD309 = [
                 {
                     "class": "Net",
                     "embeddings": [
-                        {"name": "items", "num_embeddings": 50, "embedding_dim": 16, "location": place(30)},
-                        {"name": "users", "num_embeddings": 200_000, "embedding_dim": 16, "location": place(31)},
+                        {"name": "items", "num_embeddings": 50, "embedding_dim": 16, "created": place(30)},
+                        {"name": "users", "num_embeddings": 200_000, "embedding_dim": 16, "created": place(31)},
                     ],
                 }
             ]

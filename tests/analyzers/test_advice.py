@@ -53,7 +53,7 @@ def firing_cases() -> list[RuleCase]:
 
 def has_loader(case: RuleCase) -> bool:
     """Whether the program of a case shows a DataLoader."""
-    captured = any(facts and facts.get("loaders") for facts in case.facts_of_ranks())
+    captured = any(facts.loaders for facts in case.facts_of_ranks())
     return captured or any(len(Rank(trace.trace()).loader_waits) for trace in case.traces())
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from perfdoctor.analysis.captured_facts import parse_run_steps
 from perfdoctor.analyzers._batch_scaling import _growth_of_bytes, grow_kernels, scale_batch
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -30,7 +31,9 @@ def timed_steps(fixed_us: float, sample_us: float, sizes: list[int]) -> bytes:
 def cpu_rank(sizes: list[int], fixed_us: float = 600, sample_us: float = 50) -> Rank:
     step_us = fixed_us + sample_us * 8
     trace = TraceBuilder(device=None).step(0, step_us).op("aten::gelu", 0, step_us)
-    return Rank(trace.trace(), facts={}, run_steps=parse_run_steps(timed_steps(fixed_us, sample_us, sizes)))
+    return Rank(
+        trace.trace(), facts=CapturedFacts(rank=0), run_steps=parse_run_steps(timed_steps(fixed_us, sample_us, sizes))
+    )
 
 
 @given(fixed_us=st.integers(100, 5000), sample_us=st.integers(1, 200))

@@ -12,6 +12,7 @@ from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
 from perfdoctor.analyzers.pd003_unstable_steps import UnstableSteps
 from perfdoctor.analyzers.pd401_straggler import Straggler
 from perfdoctor.analyzers.pd402_exposed_communication import ExposedCommunication
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.rank_summary import Fleet
@@ -43,7 +44,9 @@ def facts_of(cpu_us: Sequence[float], cores: dict[str, Any] | None, **others: An
 def fleet_of(late_us: Sequence[Sequence[float]], facts: Sequence[dict[str, Any]]) -> Fleet:
     """Both ranks; `late_us` by rank and step."""
     longest = [max(each) for each in zip(*late_us, strict=True)]
-    ranks = [Rank(trace_of(i, late, longest).trace(), facts=facts[i]) for i, late in enumerate(late_us)]
+    ranks = [
+        Rank(trace_of(i, late, longest).trace(), facts=CapturedFacts.parse(facts[i])) for i, late in enumerate(late_us)
+    ]
     return Fleet(tuple(pipeline.summarize_rank(rank, [Straggler, ExposedCommunication]) for rank in ranks))
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, project, rank_with_shapes
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.rules import Run
 from perfdoctor.rules.registry import load_analyzers
@@ -121,8 +122,8 @@ def test_a_rule_finds_the_same_with_the_shapes_in_the_other_window(case: RuleCas
     """As `perfdoctor run` records: the analysed window has neither shapes nor lines, and more steps."""
     (rule,) = (rule for rule in load_analyzers() if rule.rule == case.rule)
     (whole,) = case.traces()
-    both = Rank(bare(whole).trace(), facts=case.facts, evidence_trace=whole.trace())
-    alone = Rank(whole.trace(), facts=case.facts)
+    both = Rank(bare(whole).trace(), facts=CapturedFacts.parse(case.facts), evidence_trace=whole.trace())
+    alone = Rank(whole.trace(), facts=CapturedFacts.parse(case.facts))
     found, expected = (findings_of_rule(rule, Run((rank,))) for rank in (both, alone))
     assert [(each.title, each.cost_ns, each.saving, each.location) for each in found] == [
         (each.title, each.cost_ns, each.saving, each.location) for each in expected

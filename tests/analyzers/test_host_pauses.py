@@ -18,6 +18,7 @@ from perfdoctor.analyzers.pd104_launch_bound import LaunchBound
 from perfdoctor.analyzers.pd110_python_gc import PythonGc
 from perfdoctor.analyzers.pd113_logging_and_checkpoints import LoggingAndCheckpoints
 from perfdoctor.analyzers.pd515_every_rank_writes import EveryRankWrites
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules.analyzer import Run
@@ -26,7 +27,10 @@ from perfdoctor.testing import TraceBuilder
 
 def findings_of(facts_of_ranks: list[Any], *rules: Any) -> tuple[Finding, ...]:
     """The findings on ranks with these facts, and otherwise alike."""
-    ranks = [Rank(training(rank=number).trace(), facts=facts) for number, facts in enumerate(facts_of_ranks)]
+    ranks = [
+        Rank(training(rank=number).trace(), facts=CapturedFacts.parse(facts))
+        for number, facts in enumerate(facts_of_ranks)
+    ]
     return pipeline.diagnose_run(Run(tuple(ranks)), list(rules)).findings
 
 
@@ -120,7 +124,7 @@ def python_time(*frames: tuple[str, float, float]) -> list[Finding]:
     trace.range("@train.py:9 sample", 100, 400).range("@train.py:8 write", 500, 200)
     for name, start, dur in frames:
         trace.frame(name, start, dur)
-    rank = Rank(trace.trace(), facts={"base_step_ns": [1_000_000] * 4})
+    rank = Rank(trace.trace(), facts=CapturedFacts.parse({"base_step_ns": [1_000_000] * 4}))
     return [each for each in LaunchBound().analyze(Run((rank,))) if each.rule == "PD104"]
 
 
@@ -148,6 +152,8 @@ def test_a_pause_of_the_gpu_is_told_once() -> None:
     for number in range(4):
         trace.kernel(TENSOR_GEMM, 10_000 * number + 7010, 2900, launch_us=10_000 * number + 7005)
     for facts, rule in ((collected(2, 20), "PD110"), (None, "PD103")):
-        found = pipeline.diagnose_run(Run((Rank(trace.trace(), facts=facts),)), [PythonGc, GpuIdle]).findings
+        found = pipeline.diagnose_run(
+            Run((Rank(trace.trace(), facts=CapturedFacts.parse(facts)),)), [PythonGc, GpuIdle]
+        ).findings
         assert [each.rule for each in found] == [rule]
     assert "collects garbage" in found[0].title

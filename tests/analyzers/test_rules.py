@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 
 import pytest
 from all_cases import CASES, RULES_WITH_OWN_TEST
+from jsonschema import Draft202012Validator
 
 import perfdoctor
 from perfdoctor import pipeline
@@ -17,6 +21,7 @@ from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import RuleCase, check_case, check_laws
 from perfdoctor.testing.check_rule import build_healthy_trace, findings_of_rule
 
+FACTS_SCHEMA = json.loads(resources.files("perfdoctor.capture").joinpath("facts.schema.json").read_text())
 RULES = {analyzer.rule: analyzer for analyzer in registry.load_analyzers()}
 # They tell what a capture counted in all steps of a run.
 OF_WHOLE_RUNS = {"PD003", "PD110", "PD113", "PD515"}
@@ -64,3 +69,12 @@ def test_every_rule_has_as_many_quiet_cases_as_firing_ones_and_at_least_five() -
 
 def test_every_case_has_a_name_of_its_own() -> None:
     assert max(Counter(map(str, CASES)).values()) == 1
+
+
+@pytest.mark.parametrize("rule", sorted({case.rule for case in CASES if case.facts}))
+def test_facts_of_cases_have_keys_that_a_capture_writes(rule: str) -> None:
+    """A key that no capture writes lets a rule pass its test and fail its users."""
+    cases = [case for case in CASES if case.rule == rule and case.facts]
+    facts = [each for case in cases for each in ([case.facts] if isinstance(case.facts, Mapping) else case.facts or ())]
+    errors = [error for each in facts for error in Draft202012Validator(FACTS_SCHEMA).iter_errors(each)]
+    assert [error.message for error in errors if error.validator == "additionalProperties"] == []

@@ -9,10 +9,11 @@ import numpy as np
 
 from perfdoctor.analysis.communication.pass_starts import time_since_pass_start
 from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
+from perfdoctor.facts.captured import CapturedFacts
 
 
 def rank(*pauses: object) -> Any:
-    return SimpleNamespace(facts={"base_gc_ns": list(pauses)})
+    return SimpleNamespace(facts=CapturedFacts.parse({"base_gc_ns": list(pauses)}))
 
 
 def test_collections_in_different_steps_keep_ranks_apart() -> None:
@@ -27,7 +28,7 @@ def test_collections_in_the_same_step_keep_nobody_waiting() -> None:
 
 
 def test_what_was_not_captured_is_no_collection() -> None:
-    unknown: Any = SimpleNamespace(facts=None)
+    unknown: Any = SimpleNamespace(facts=CapturedFacts())
     assert collector_ns_per_step(unknown) == 0
     assert not collects_apart([unknown, rank(10_000)], 100)
     assert not collects_apart([rank("?"), rank(10_000)], 100)

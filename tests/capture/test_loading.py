@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perfdoctor import pipeline
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
@@ -67,7 +68,7 @@ def find_stall(wait_us: float, cpu_share: float | None, cores: int, workers: int
         loader["wait_cpu_ns"] = round(cpu_share * 1_000_000)
     facts = {"cpu": {"affinity": cores}, "loaders": [loader]}
     rule = next(analyzer for analyzer in registry.load_analyzers() if analyzer.rule == "PD101")
-    (finding,) = pipeline.diagnose_run(Run((Rank(trace.trace(), facts=facts),)), [rule]).findings
+    (finding,) = pipeline.diagnose_run(Run((Rank(trace.trace(), facts=CapturedFacts.parse(facts)),)), [rule]).findings
     return finding
 
 

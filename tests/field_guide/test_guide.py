@@ -15,6 +15,7 @@ import pytest
 import perfdoctor
 from perfdoctor import pipeline
 from perfdoctor.errors import UsageError
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.field_guide.answer_rows import answer_row, make_guide
 from perfdoctor.field_guide.guide_answers import ANSWER_KINDS, Guide, GuideAnswer
 from perfdoctor.field_guide.guide_row import DOCUMENTS
@@ -64,7 +65,7 @@ def training(*kernels: str, ops: tuple[str, ...] = (), wait_us: float = 0, gpu: 
 
 def guide_of(trace: TraceBuilder, facts: Mapping[str, Any] | None = None, **changes: Any) -> Guide:
     """The guide for a trace, with changes to its report."""
-    rank = Rank(trace.trace(), facts=facts)
+    rank = Rank(trace.trace(), facts=CapturedFacts.parse(facts))
     report = pipeline.diagnose_run(Run((rank,)), ANALYZERS)
     return make_guide(replace(report, **changes), rank)
 
@@ -269,13 +270,13 @@ def test_no_fact_is_too_odd(value: object) -> None:
         *("cuda_memory", "nvml", "base_step_ns", "base_loader_wait_ns", "base_backwards", "zero_grad_to_zero"),
         *("compile", "parameter_checksums"),
     )
-    rank = Rank(on_gpu().trace(), facts=dict.fromkeys(names, value))
+    rank = Rank(on_gpu().trace(), facts=CapturedFacts.parse(dict.fromkeys(names, value)))
     report = pipeline.diagnose_run(Run((Rank(on_gpu().trace()),)), ANALYZERS)
     check_guide(make_guide(report, rank))
     inner = {"num_workers": value, "batch_size": value, "steps": value, "ddp": value, "openmp": value, "clipped": value}
     lists = {name: [inner] for name in ("loaders", "models", "optimizers", "devices")}
     parts = dict.fromkeys(("amp", "cpu", "cores", "libraries", "cuda_memory", "flags"), inner)
-    check_guide(make_guide(report, Rank(on_cpu().trace(), facts={**lists, **parts})))
+    check_guide(make_guide(report, Rank(on_cpu().trace(), facts=CapturedFacts.parse({**lists, **parts}))))
 
 
 def test_a_rule_that_did_not_run_never_makes_a_row_done() -> None:

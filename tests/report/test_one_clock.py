@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from perfdoctor import pipeline
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
@@ -36,7 +37,9 @@ def program() -> TraceBuilder:
 
 
 def rank_of(base_us: list[int], **facts: object) -> Rank:
-    return Rank(program().trace(), facts={"base_step_ns": [1000 * each for each in base_us], **facts})
+    return Rank(
+        program().trace(), facts=CapturedFacts.parse({"base_step_ns": [1000 * each for each in base_us], **facts})
+    )
 
 
 def report_on(rank: Rank) -> Report:

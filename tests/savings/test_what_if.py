@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from real_traces import read_once
 
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.savings import what_if
 from perfdoctor.savings.edits import remove_cpu_time, scale_durations, shorten_launches
@@ -169,7 +170,7 @@ def many_small_ops(count: int = 100) -> TraceBuilder:
 def test_savings_are_of_the_step_without_the_profiler_where_that_was_timed() -> None:
     trace = many_small_ops().trace()
     profiled = Rank(trace).replay
-    unprofiled = Rank(trace, facts={"base_step_ns": [700_000, 702_000, 698_000]}).replay
+    unprofiled = Rank(trace, facts=CapturedFacts.parse({"base_step_ns": [700_000, 702_000, 698_000]})).replay
     assert profiled is not None
     assert unprofiled is not None
     assert (profiled.baseline_step_ns, profiled.includes_profiler) == (1_000_000, True)
@@ -183,7 +184,7 @@ def test_savings_are_of_the_step_without_the_profiler_where_that_was_timed() -> 
 def test_no_overhead_is_removed_where_steps_without_the_profiler_are_not_shorter(
     base_ns: list[int], step_ns: int
 ) -> None:
-    replay = Rank(many_small_ops().trace(), facts={"base_step_ns": base_ns}).replay
+    replay = Rank(many_small_ops().trace(), facts=CapturedFacts.parse({"base_step_ns": base_ns})).replay
     assert replay is not None
     assert (replay.baseline_step_ns, replay.includes_profiler) == (step_ns, True)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, SERVING_ENGINES
 from perfdoctor.analysis.context.names_in_trace import names_in_trace
@@ -11,6 +10,7 @@ from perfdoctor.analysis.context.parallelism import parallelism_of
 from perfdoctor.analysis.context.program_phase import FORWARD_ONLY, Phase, phase_of
 from perfdoctor.analysis.context.warm_up import StartUp, steadiness_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.generations import possible_generations
 from perfdoctor.trace import vocabulary
@@ -91,7 +91,7 @@ def context_of(
     steps: Steps,
     window: Intervals,
     drift_ns: int = 0,
-    facts: Mapping[str, Any] | None = None,
+    facts: CapturedFacts = NO_FACTS,
     start_up: StartUp | None = None,
 ) -> Context:
     """What program a trace was recorded of.
@@ -103,7 +103,7 @@ def context_of(
         steps: The analysed steps.
         window: The analysed time.
         drift_ns: By how much the clocks of CPU and GPU drift apart within the trace.
-        facts: What was captured beside the trace; None without a capture.
+        facts: What was captured beside the trace.
         start_up: What the process did before the first step, see `find_start_up`.
     """
     trace, names = classes.trace, names_in_trace(classes.trace)
@@ -130,7 +130,7 @@ def context_of(
         parallelism=tuple(parallelism),
         compiled_share=_share(*compiled),
         graph_share=_share(*graphed),
-        torch_version=_torch_version(facts),
+        torch_version=facts.torch,
         device_generations=generations,
         steady=steadiness.steady,
         evidence=evidence,
@@ -185,12 +185,6 @@ def _is_older(
     if capability is not None:
         return tuple(capability) < oldest
     return bool(generations) and set(generations) <= set(older)
-
-
-def _torch_version(facts: Mapping[str, Any] | None) -> str | None:
-    """The release of PyTorch that a capture recorded."""
-    version = (facts or {}).get("torch")
-    return version if isinstance(version, str) else None
 
 
 def _describe_steadiness(steady: bool | None, reason: str) -> str:

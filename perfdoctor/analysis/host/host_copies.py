@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_list, captured_part
 from perfdoctor.analysis.host.locations import Locations, SourceLocation, find_locations, most_common_location
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.trace import vocabulary
@@ -156,15 +155,14 @@ def _locations_by_name_and_size(trace: Trace | None) -> dict[tuple[str, int], So
     return {key: most_common_location(group) for key, group in groups.items()}
 
 
-def pinned_bytes_per_s(facts: Mapping[str, Any] | None, device: Device | None) -> float | None:
+def pinned_bytes_per_s(facts: CapturedFacts, device: Device | None) -> float | None:
     """Bandwidth of a large copy from or to pinned memory, in one direction; None where the link is unknown.
 
     By the generation and width of the link that NVML reported while the program ran, else by the table of devices.
     """
-    for captured in captured_list(captured_part(facts, "nvml"), "devices"):
-        generation, width = captured.get("max_pcie_generation"), captured.get("max_pcie_width")
-        lane = _LANE_BYTES_PER_S.get(generation) if isinstance(generation, int) else None
-        if lane is not None and isinstance(width, int):
-            return lane * width * _PINNED_SHARE
+    for captured in facts.nvml.devices:
+        lane = _LANE_BYTES_PER_S.get(captured.max_pcie_generation or 0)
+        if lane is not None and captured.max_pcie_width is not None:
+            return lane * captured.max_pcie_width * _PINNED_SHARE
     both_ways = device.pcie_bytes_per_s if device is not None else None
     return None if both_ways is None else both_ways / 2 * _PINNED_SHARE

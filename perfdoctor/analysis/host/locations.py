@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.facts.source_line import CapturedLine
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
@@ -145,14 +146,9 @@ class Locations:
         return None
 
 
-def captured_location(captured: object) -> SourceLocation | None:
-    """A location as it stands in facts.json; None where nothing was captured."""
-    if not isinstance(captured, dict) or not captured.get("file"):
-        return None
-    line, function = captured.get("line"), captured.get("function")
-    return SourceLocation(
-        str(captured["file"]), line if isinstance(line, int) else None, function if isinstance(function, str) else None
-    )
+def captured_location(captured: CapturedLine) -> SourceLocation | None:
+    """A captured line as a location; None where nothing was captured."""
+    return SourceLocation(captured.file, captured.line, captured.function) if captured.file else None
 
 
 def name_files_alike(locations: Sequence[SourceLocation | None]) -> list[SourceLocation | None]:

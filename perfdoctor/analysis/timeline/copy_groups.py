@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.trace import vocabulary
@@ -144,7 +142,7 @@ def _match_repeats(steps: Steps, start_ns: Int64Array, size_bytes: Int64Array) -
     return bool(usual.mean() >= _REPEATING_SHARE)
 
 
-def copy_limit_bytes_per_s(direction: int, facts: Mapping[str, Any] | None, device: Device | None) -> float | None:
+def copy_limit_bytes_per_s(direction: int, facts: CapturedFacts, device: Device | None) -> float | None:
     """The rate that large copies of a direction reach on this device; None where the link is not known.
 
     From and to the host that of pinned copies over PCIe. Within the device half of the memory's bandwidth, because
