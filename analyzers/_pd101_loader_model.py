@@ -133,14 +133,6 @@ class LoaderModel(NamedTuple):
         workers = self.recommended_workers
         return max(round(self.batch_ns / workers), round(self.batch_cpu_ns / (self.cores or workers)))
 
-    @property
-    def remaining_share(self) -> float:
-        """The share (0 to 1) of the wait that remains with the recommended workers; 0 where their number is unknown."""
-        if self.workers is None:
-            return 0.0
-        late_ns = max(self.batch_interval_ns - self.unstalled_step_ns, 0)
-        return min(late_ns / max(self.wait_ns, 1), 1.0)
-
     def saving(self, *, on_cpu: bool) -> Saving:
         """What the recommended workers save of a step, which takes the longer of its own work and `batch_interval_ns`.
 

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from perfdoctor.rules import HOT_PATH, Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
-from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import frozen_dataclass
 
 # So many activities of the hot path, the deepest of them, are evidence.
@@ -63,16 +62,9 @@ _DOING: Mapping[str, str] = MappingProxyType(
 )
 
 
-def remaining_share_of(group: PauseGroup, rank: Rank) -> float | None:
-    """How much of some pauses (0 to 1) is left when one worker does their work ahead; None where that is no fix.
-
-    A worker that needs longer for an input than the rest of the step takes is waited for.
-    """
-    if group.path.kind not in _DONE_AHEAD:
-        return None
-    pause_ns = rank.per_step(iv.total(group.time))
-    rest_ns = rank.mean_step_ns - pause_ns
-    return max(pause_ns - rest_ns, 0) / max(pause_ns, 1)
+def can_be_done_ahead(group: PauseGroup) -> bool:
+    """Whether a worker can do the work of some pauses ahead."""
+    return group.path.kind in _DONE_AHEAD
 
 
 def describe_pause(group: PauseGroup, rank: Rank) -> PauseWork:

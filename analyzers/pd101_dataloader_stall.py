@@ -31,6 +31,7 @@ from perfdoctor.rules import (
     find_worker_starts,
     find_worker_startups,
     find_worker_stops,
+    move_work,
     remove_cpu_time,
 )
 from perfdoctor.rules import intervals as iv
@@ -134,7 +135,7 @@ class DataLoaderStall(RankAnalyzer):
             advice=stall_advice(rank, loader, parts, work),
             fix=stall_fix(rank, loader, captured),
             claim=Claim(idle),
-            edit=_remove_waits(rank, ~startups, loader.remaining_share, is_upper_bound=loader.workers is None),
+            edit=_remove_waits(rank, ~startups, loader),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
             evidence=(*_evidence(rank, loader, parts, work), evidence_of_use(captured)),
@@ -186,11 +187,12 @@ def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
     )
 
 
-def _remove_waits(rank: Rank, rows: BoolArray, remaining_share: float = 0.0, *, is_upper_bound: bool) -> Edit:
-    """The edit in which some of the waits vanish but for a share (0 to 1) that remains."""
+def _remove_waits(rank: Rank, rows: BoolArray, loader: LoaderModel) -> Edit:
+    """The edit in which some of the waits vanish, while the recommended workers take their time for the batches."""
     waits = rank.loader_waits
     spans = waits.start_ns[rows], waits.end_ns[rows]
-    return remove_cpu_time(waits.thread[rows], spans, rank.window, remaining_share, is_upper_bound=is_upper_bound)
+    edit = remove_cpu_time(waits.thread[rows], spans, rank.window, is_upper_bound=loader.workers is None)
+    return edit if loader.workers is None else move_work(edit, "loader", loader.batch_interval_ns)
 
 
 def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWork | None) -> tuple[Evidence, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._host_pauses import time_of_reported_calls
-from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause, remaining_share_of
+from perfdoctor.analyzers._pd103_pause_work import PauseWork, can_be_done_ahead, describe_pause
 from perfdoctor.analyzers._pd303_gpu_optimizers import idle_of_unfused_optimizers
 from perfdoctor.rules import (
     Claim,
@@ -27,6 +27,7 @@ from perfdoctor.rules import (
     distinct,
     format_time,
     most_common_location,
+    move_work,
     pausing_threads,
     remove_cpu_time,
     vocabulary,
@@ -275,16 +276,17 @@ def _avoidable_time(rank: Rank, group: PauseGroup) -> Intervals:
 
 
 def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
-    """The edit in which what causes the pauses is gone, but for what a worker that works ahead is waited for.
+    """The edit in which what causes the pauses is gone, or done ahead by one worker, which is waited for.
 
     None where the CPU is in the launch itself, which no replay starts earlier.
     """
     if group.path.deepest is not None and group.path.deepest.table == "call":
         return None
     time = _avoidable_time(rank, group)
-    threads, remaining = pausing_threads(rank.trace, rank.gaps, time), remaining_share_of(group, rank)
-    spans = time[:, 0], time[:, 1]
-    return remove_cpu_time(threads, spans, rank.window, remaining or 0.0, is_upper_bound=remaining is None)
+    threads, spans = pausing_threads(rank.trace, rank.gaps, time), (time[:, 0], time[:, 1])
+    ahead = can_be_done_ahead(group)
+    edit = remove_cpu_time(threads, spans, rank.window, is_upper_bound=not ahead)
+    return move_work(edit, "worker", rank.per_step(iv.total(time))) if ahead else edit
 
 
 def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from perfdoctor.report.finding import SEVERITIES, Evidence, Finding, Severity, severity_of
+from perfdoctor.savings.edits import busiest_ns
 from perfdoctor.savings.fix_order import MASKED_SHARE, MIN_COVERED_SHARE, SavingRange, order_fixes_greedily
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving import Saving, SavingAlone, worth_ns
@@ -45,7 +46,7 @@ class Priced:
     @classmethod
     def of(cls, finding: Finding, ledger: Ledger | None, step_ns: float) -> Priced:
         """The finding before its pricing; what its fix saves alone is what its rule says, where nothing else does."""
-        saving = finding.saving.cap(finding.cost_ns)
+        saving = finding.saving.cap(min(finding.cost_ns, _shortenable_ns([finding], step_ns)))
         if saving.alone == SavingAlone():
             # Whatever other fixes do, faster kernels save at most the time that the CPU waits for them.
             alone = saving if ledger is None else saving.cap(ledger.limit_ns(finding.claim))
@@ -190,7 +191,7 @@ class LedgerPricer:
                 each.evidence = _evidence_without_replay(each.finding, self.reason)
             limit_ns = min(each.cost_ns, step_ns)
             if ledger is not None and each.saving.basis != "replayed":
-                each.cap(ledger.limit_ns(claim))
+                each.cap(min(ledger.limit_ns(claim), _shortenable_ns([f.finding for f in (*charged, each)], step_ns)))
                 each.note_coverage(charged)
             promised_ns = each.cap(limit_ns)
             step_ns -= promised_ns
@@ -230,6 +231,7 @@ class ReplayPricer:
             # The rule's own bound is time right behind the cause. What else the cause drains comes back, too.
             each.cost_ns = max(each.cost_ns, _estimate_of_rule_ns(each.finding))
             alone, in_turn = (_saving_of_range(each, saved).cap(each.cost_ns) for saved in (fix.alone, fix.in_turn))
+            in_turn = in_turn.cap(fix.limit_ns)
             each.saving = replace(in_turn, alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
             order_key_ns = min(order_key_ns, each.worth_ns)
             each.order_key_ns = order_key_ns - position * 1e-6  # fixes with equal savings keep the order of the replay
@@ -261,6 +263,12 @@ def _estimate_of_rule_ns(finding: Finding) -> int:
     if edit is None or edit.is_upper_bound or finding.claim.kernels:
         return 0
     return finding.saving.expected_ns or 0
+
+
+def _shortenable_ns(findings: Iterable[Finding], step_ns: float) -> int:
+    """What is left of a step but for the time of the busiest resource that the fixes of some findings move work to."""
+    busy_ns = busiest_ns((finding.edit, 1.0) for finding in findings if finding.edit is not None)
+    return max(int(step_ns - busy_ns), 0)
 
 
 def _evidence_without_replay(finding: Finding, reason: str) -> tuple[Evidence, ...]:

@@ -76,6 +76,7 @@ from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.savings.edits import (
     Edit,
     fuse,
+    move_work,
     remove_blocking,
     remove_calls,
     remove_cpu_time,
@@ -222,6 +223,7 @@ __all__ = [
     "match_blocking_calls",
     "median_step_ns",
     "most_common_location",
+    "move_work",
     "nesting",
     "occurring",
     "optimizer_steps_of",

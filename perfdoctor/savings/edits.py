@@ -7,6 +7,8 @@ the fix changes at least and at most.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import field, replace
 
 import numpy as np
@@ -38,6 +40,21 @@ class RemovedCpuTime:
     remaining_share: float = 0.0
 
 
+@frozen_dataclass
+class MovedWork:
+    """Work that a fix moves to a resource beside the program, such as a worker that prepares the next input.
+
+    No step gets shorter than such a resource is busy for it, whatever other fixes do.
+
+    Attributes:
+        resource: What is busy with it; what several fixes move to one resource adds up.
+        busy_ns: How long it is busy for a step, in ns without the profiler (`Rank.per_step`).
+    """
+
+    resource: str
+    busy_ns: int
+
+
 @frozen_dataclass(eq=False)
 class Edit:
     """What a fix changes.
@@ -48,6 +65,7 @@ class Edit:
         dropped_calls: Calls that are not made, and with them all that they launch.
         unblocked_calls: Calls in which the CPU no longer waits.
         removed_cpu_time: Time of the CPU that vanishes.
+        moved: Work that is done elsewhere, beside the program.
         is_upper_bound: Whether this is the best that the fix can do, as a roofline says, rather than what it does.
         at_least: What the fix changes where it goes badly; None where that is not known to differ.
         at_most: What the fix changes where it goes well; None where that is not known to differ.
@@ -61,6 +79,7 @@ class Edit:
     dropped_calls: CallRows = field(default_factory=CallRows)
     unblocked_calls: CallRows = field(default_factory=CallRows)
     removed_cpu_time: tuple[RemovedCpuTime, ...] = ()
+    moved: tuple[MovedWork, ...] = ()
     is_upper_bound: bool = False
     at_least: Edit | None = None
     at_most: Edit | None = None
@@ -72,8 +91,8 @@ class Edit:
         """Check that the edit can be applied.
 
         Raises:
-            TypeError: it has rows of another table, durations that are no int64 array, no RemovedCpuTime, or a variant
-                that is no edit.
+            TypeError: it has rows of another table, durations that are no int64 array, no RemovedCpuTime or MovedWork,
+                or a variant that is no edit.
             ValueError: there is not one duration for each item, one is negative, a share lies outside of 0 to 1, or a
                 variant has variants.
         """
@@ -87,6 +106,8 @@ class Edit:
         for removed in self.removed_cpu_time:
             if type(removed) is not RemovedCpuTime or type(removed.intervals) is not np.ndarray:
                 raise TypeError("an edit removes CPU time in the form of RemovedCpuTime, with an array of intervals")
+        if any(type(moved) is not MovedWork or type(moved.busy_ns) is not int for moved in self.moved):
+            raise TypeError("an edit moves work in the form of MovedWork, with whole nanoseconds")
         shares = [removed.remaining_share for removed in self.removed_cpu_time]
         if (self.dur_ns < 0).any() or any(not 0 <= share <= 1 for share in shares):
             raise ValueError("an edit leaves durations of 0 or more, and a remaining share between 0 and 1")
@@ -123,6 +144,7 @@ class Edit:
             self.dropped_calls + other.dropped_calls,
             self.unblocked_calls + other.unblocked_calls,
             (*self.removed_cpu_time, *other.removed_cpu_time),
+            (*self.moved, *other.moved),
             self.is_upper_bound and other.is_upper_bound,
         )
 
@@ -378,7 +400,28 @@ def shorten_launches(
     return Edit(removed_cpu_time=tuple(removed), is_upper_bound=is_upper_bound)
 
 
+def move_work(edit: Edit, resource: str, busy_ns: int) -> Edit:
+    """An edit whose work is done elsewhere, beside the program: no step gets shorter than that takes.
+
+    Args:
+        edit: The edit that takes the work out of the program.
+        resource: What is busy with it then, such as "worker".
+        busy_ns: How long it is busy for a step, in ns without the profiler (`Rank.per_step`).
+    """
+    return replace(edit, moved=(*edit.moved, MovedWork(resource, busy_ns)))
+
+
 def remove_cause(edit: Edit) -> Edit:
-    """The edit that removes the whole cause, for what it costs: at its most, with nothing left of removed CPU time."""
+    """The edit that removes the whole cause, for what it costs: at its most, with nothing left or done elsewhere."""
     high = edit.at_most or replace(edit, at_least=None)
-    return replace(high, removed_cpu_time=tuple(replace(each, remaining_share=0.0) for each in high.removed_cpu_time))
+    removed = tuple(replace(each, remaining_share=0.0) for each in high.removed_cpu_time)
+    return replace(high, removed_cpu_time=removed, moved=())
+
+
+def busiest_ns(edits: Iterable[tuple[Edit, float]]) -> float:
+    """How long the busiest resource takes for a step that some edits move work to, each as far as its strength says."""
+    busy_ns: dict[str, float] = defaultdict(float)
+    for edit, strength in edits:
+        for moved in edit.moved:
+            busy_ns[moved.resource] += moved.busy_ns * strength
+    return max(busy_ns.values(), default=0.0)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.savings.edits import Edit, remove_cause
+from perfdoctor.savings.edits import Edit, busiest_ns, remove_cause
 from perfdoctor.savings.what_if import MIN_EXPLAINED_WAIT, Replay
 
 # The strength of a fix of which only an upper bound is known: at least, in the middle, at most. The middle decides the
@@ -48,6 +48,8 @@ class OrderedFix:
         number: The fix, by its number among the edits.
         in_turn: What it saves of a step after all fixes before it.
         alone: What it saves of a step with no other fix done.
+        limit_ns: The most that any fix could save in its turn: the step then, but for the time of the busiest resource
+            that work was moved to.
         cost_ns: What its cause costs: the step less its replay without the cause, alone.
         masked_by: The fix without which this one saves next to nothing; None where it saves enough alone.
         covered_by: The fix after which this one saves next to nothing; None where enough is left for it.
@@ -56,6 +58,7 @@ class OrderedFix:
     number: int
     in_turn: SavingRange
     alone: SavingRange
+    limit_ns: int
     cost_ns: int
     masked_by: int | None
     covered_by: int | None
@@ -77,15 +80,21 @@ def order_fixes_greedily(
     before = dict.fromkeys(_LEVELS, order.baseline_ns)
     fixes = []
     for index, number in enumerate(order.numbers):
-        fixed = order.numbers[: index + 1]
+        fixed = [each for each in order.numbers[: index + 1] if each not in order.left_out]
         after = {level: order.step_ns(fixed, level) for level in (_LOW, _HIGH)} | {_EXPECTED: order.steps_ns[index]}
         saved = {level: before[level] - after[level] for level in _LEVELS}
+        limit_ns = order.limit_ns(before[_EXPECTED], fixed)
         before = after
         fixes.append(
             OrderedFix(
                 number,
-                in_turn=_make_range(replay, saved),
-                alone=_make_range(replay, {level: order.alone_ns(number, level) for level in _LEVELS}),
+                in_turn=_make_range(replay, saved, limit_ns),
+                alone=_make_range(
+                    replay,
+                    {level: order.alone_ns(number, level) for level in _LEVELS},
+                    order.limit_ns(order.baseline_ns, (number,)),
+                ),
+                limit_ns=limit_ns,
                 cost_ns=round(max(order.cost_ns(number), 0)),
                 masked_by=order.masking_fix(number),
                 covered_by=order.covering_fix(number, saved[_EXPECTED]),
@@ -94,14 +103,14 @@ def order_fixes_greedily(
     return fixes
 
 
-def _make_range(replay: Replay, saved_ns: Mapping[int, float]) -> SavingRange:
-    """What a fix saves, by level, as a range.
+def _make_range(replay: Replay, saved_ns: Mapping[int, float], limit_ns: int) -> SavingRange:
+    """What a fix saves, by level, as a range that ends at `limit_ns`.
 
     The replay may end too few of the CPU's waits, or too many: the share that it explains widens the range.
     """
     trust = max(replay.gates.explained_wait_share, MIN_EXPLAINED_WAIT)
     low, expected, high = (max(saved_ns[level], 0) for level in _LEVELS)
-    return SavingRange(*sorted(round(ns) for ns in (low * trust, expected, high / trust)))
+    return SavingRange(*sorted(min(round(ns), limit_ns) for ns in (low * trust, expected, high / trust)))
 
 
 @dataclass(slots=True)
@@ -113,6 +122,7 @@ class _GreedyOrder:
         edits: What each fix changes, by the number of the fix.
         confidence: How sure the cause of each is, 0 to 1; 1 where it is not there.
         numbers: The fixes chosen so far, in their order.
+        left_out: Those of them that make the step longer by now, as they move work to a resource that is busy longer.
         steps_ns: For each of them how long a step takes after it.
         saved_ns: For each fix what it would save next, in every round until it is chosen.
     """
@@ -121,6 +131,7 @@ class _GreedyOrder:
     edits: Mapping[int, Edit]
     confidence: Mapping[int, float] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
+    left_out: set[int] = field(default_factory=set)
     steps_ns: list[float] = field(default_factory=list)
     saved_ns: dict[int, list[float]] = field(default_factory=dict)
     baseline_ns: float = field(init=False)
@@ -145,9 +156,14 @@ class _GreedyOrder:
     def cost_ns(self, number: int) -> float:
         """What a cause costs: the step less its replay without the cause, alone."""
         edit = self.edits[number]
-        if not any(each.remaining_share for each in (edit.at_most or edit).removed_cpu_time):
+        most = edit.at_most or edit
+        if not most.moved and not any(each.remaining_share for each in most.removed_cpu_time):
             return self.alone_ns(number, _HIGH)
         return self.baseline_ns - self.replay.step_ns([(remove_cause(edit), 1.0)])
+
+    def limit_ns(self, before_ns: float, fixes: Iterable[int]) -> int:
+        """The most by which a step can get shorter: all but what the busiest resource takes that work was moved to."""
+        return round(max(before_ns - busiest_ns(_edit_at(self.edits[number], _EXPECTED) for number in fixes), 0))
 
     def find(self) -> None:
         """Choose in each round the fix that saves most after those chosen before it."""
@@ -155,14 +171,19 @@ class _GreedyOrder:
         replays_left = _MAX_NODES // max(len(self.replay.graph.nodes), 1) - _REPLAYS_OF_FIX * len(self.edits)
         candidates = list(self.edits)
         while candidates:
+            done = [number for number in self.numbers if number not in self.left_out]
             if replays_left >= len(candidates) or not self.numbers:
                 replays_left -= len(candidates)
                 for number in candidates:
-                    self.saved_ns.setdefault(number, []).append(before_ns - self.step_ns((*self.numbers, number)))
-            best = max(candidates, key=lambda number: (self._worth_ns(number), -number))
+                    self.saved_ns.setdefault(number, []).append(before_ns - self.step_ns((*done, number)))
+            best = max(candidates, key=lambda number: (self._worth_ns(number), self.saved_ns[number][0], -number))
             candidates.remove(best)
             self.numbers.append(best)
-            before_ns = self.step_ns(self.numbers)
+            after_ns = self.step_ns((*done, best))
+            if after_ns > before_ns and self.edits[best].moved:
+                self.left_out.add(best)
+            else:
+                before_ns = after_ns
             self.steps_ns.append(before_ns)
 
     def _worth_ns(self, number: int) -> float:

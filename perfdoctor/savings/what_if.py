@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.apply_edits import apply_edits
-from perfdoctor.savings.edits import Edit, set_durations
+from perfdoctor.savings.edits import Edit, busiest_ns, set_durations
 from perfdoctor.savings.remove_profiler_overhead import remove_profiler_overhead
 from perfdoctor.savings.replay_graph import Graph, graph_of
 from perfdoctor.trace.tables import intervals as iv
@@ -69,9 +69,14 @@ class Replay:
     includes_profiler: bool = True
 
     def step_ns(self, edits: Iterable[tuple[Edit, float]] = ()) -> float:
-        """How long a step takes after some edits, each applied as far as its strength (0 to 1) says."""
+        """How long a step takes after some edits, each applied as far as its strength (0 to 1) says.
+
+        Threads and streams keep their busy time in the graph, and what edits move elsewhere keeps its own beside it.
+        """
+        edits = tuple(edits)
         after_ns = self.graph.span_ns(self.graph.node_times(apply_edits(self.graph, edits)))
-        return min(max(after_ns, 0), self.baseline_window_ns) / self.baseline_window_ns * self.baseline_step_ns
+        step_ns = min(max(after_ns, 0), self.baseline_window_ns) / self.baseline_window_ns * self.baseline_step_ns
+        return max(step_ns, min(busiest_ns(edits), self.baseline_step_ns))
 
 
 def replay_of(

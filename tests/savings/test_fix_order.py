@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,17 @@ from trace_strategies import lawful_file, rank_of
 from perfdoctor.pipeline import price_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Finding
+from perfdoctor.report.pricing import price_findings
 from perfdoctor.savings.edits import (
     Edit,
+    move_work,
     remove_cpu_time,
     remove_pauses,
     remove_sections,
     scale_durations,
     set_duration_range,
 )
+from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
@@ -140,6 +144,37 @@ def test_what_remains_of_a_cause_is_a_part_of_its_cost_and_not_of_the_saving() -
     assert (found.saving.expected_ns, found.saving.alone.expected_ns) == (300_000, 300_000)
 
 
+def test_no_step_gets_shorter_than_the_worker_is_busy_that_a_fix_moves_work_to() -> None:
+    """A worker needs 500 of the 600 us that the program waits: whatever else gets faster, a step takes as long."""
+    rank = loader_bound()
+    moved = move_work(remove_loader_waits(rank), "worker", 500_000)
+    kernels = scale_durations(GpuRows(rank.trace.gpu, np.arange(8)), 0.5, is_upper_bound=False)
+    first, second = price_rank(rank, [make_finding("PD901", kernels), make_finding("PD902", moved)])
+    assert (first.rule, first.cost_ns, evidence_of(first)[STEP_AFTER]) == ("PD902", 600_000, 500_000)
+    assert saving_us(first)[1:] == (500, 500)
+    assert (second.covered_by, evidence_of(second)[STEP_AFTER]) == (0, 500_000)
+    assert saving_us(second) == (0, 0, 0)
+    assert second.saving.alone.expected_ns == 150_000
+
+
+def test_work_that_several_fixes_move_to_one_worker_adds_up_there() -> None:
+    rank = loader_bound()
+    half, other_half = (
+        move_work(remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 300_000), rank.window), "worker", 300_000)
+        for starts in (np.arange(4) * 1_000_000 + at for at in (10_000, 310_000))
+    )
+    first, second = price_rank(rank, [make_finding("PD901", half), make_finding("PD902", other_half)])
+    assert [saving_us(f)[1] for f in (first, second)] == [300, 100]  # 1000, 700, and the worker's 600
+
+
+def test_without_a_replay_moved_work_is_a_floor_as_well() -> None:
+    moved = make_finding("PD901", move_work(Edit(), "worker", 600_000), 700)
+    other = replace(make_finding("PD902", None, 300), claim=Claim(iv.window(700_000, 1_000_000)))
+    first, second = price_findings([other, moved], None, Ledger(1_000_000))
+    assert (first.rule, saving_us(first)[2], first.saving.alone.high_ns) == ("PD901", 400, 400_000)
+    assert (saving_us(second)[2], second.saving.alone.high_ns) == (0, 300_000)
+
+
 def test_removed_pauses_and_sections_save_their_time() -> None:
     rank = loader_bound()
     starts = np.arange(4) * 1_000_000 + 10_000
@@ -224,6 +259,36 @@ def test_time_that_a_replayed_fix_claims_is_not_promised_again() -> None:
         rank, [make_finding("PD901", None, cost_us=200), make_finding("PD902", remove_loader_waits(rank), cost_us=700)]
     )
     assert [f.saving.high_ns for f in priced if f.rule == "PD901"] == [0]  # the other fix claims all of its time
+
+
+@given(lawful_file(), st.data())
+def test_the_price_keeps_every_resource_and_does_not_depend_on_the_order_of_findings(
+    file: dict[str, Any], data: st.DataObject
+) -> None:
+    rank = rank_of(file)
+    items = np.flatnonzero(iv.contains(rank.window, rank.trace.gpu.start_ns))
+    step_ns = rank.per_step(rank.window_ns)
+    findings, busy_ns = [], []
+    for number in range(data.draw(st.integers(1, 4))):
+        share = data.draw(st.floats(0, 1))
+        edit = scale_durations(GpuRows(rank.trace.gpu, items[number:]), share, is_upper_bound=False)
+        edit |= remove_pauses(rank.trace, rank.window, rank.window, 1 - share)
+        busy_ns.append(data.draw(st.integers(0, step_ns)))
+        findings.append(make_finding(f"PD90{number}", move_work(edit, "worker", busy_ns[-1]), step_ns / 1000))
+    priced = price_rank(rank, findings)
+    if rank.replay is not None and rank.replay.gates.reason is None:
+        after_ns = step_ns - sum(f.saving.expected_ns or 0 for f in priced)
+        done = {f.rule for f in priced if f.saving.expected_ns}
+        assert after_ns >= sum(ns for f, ns in zip(findings, busy_ns, strict=True) if f.rule in done) - len(findings)
+        gone = [replace(f.edit, moved=()) for f in findings if f.edit is not None]
+        assert after_ns >= rank.replay.step_ns((edit, 1.0) for edit in gone) - len(findings)
+        for finding, edit in zip(findings, gone, strict=True):
+            alone = next(f.saving.alone for f in priced if f.rule == finding.rule)
+            assert (alone.expected_ns or 0) <= (rank.counterfactual_cost_ns(edit) or 0) + 1
+    shuffled = price_rank(rank, data.draw(st.permutations(findings)))
+    assert sorted(f.saving.alone.high_ns or 0 for f in shuffled) == sorted(f.saving.alone.high_ns or 0 for f in priced)
+    if len({f.saving.alone.expected_ns for f in priced}) == len(priced):  # ties go to the one that comes first
+        assert [(f.rule, f.saving) for f in shuffled] == [(f.rule, f.saving) for f in priced]
 
 
 @given(lawful_file(), st.data())
