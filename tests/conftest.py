@@ -46,7 +46,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 # What takes another process, a server or a port: tests of that are marked `process`.
 _STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind")
-_item: pytest.Item | None = None
+_started: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,24 +58,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr:
         config.option.markexpr = "not process"
     if config.option.markexpr == "not process":
-        sys.addaudithook(_refuse_processes)
+        sys.addaudithook(_note_starts)
 
 
-def _refuse_processes(event: str, _arguments: tuple[object, ...]) -> None:
-    """Fail a test that starts something without the mark, by an error that no `except Exception` hides."""
-    if event in _STARTS and _item is not None and not _item.get_closest_marker("process"):
-        pytest.fail(f"{event}: what starts a process or a server is marked `process`: {_item.nodeid}")
+def _note_starts(event: str, _arguments: tuple[object, ...]) -> None:
+    if event in _STARTS:
+        _started.append(event)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Remember the test that runs, with its fixtures."""
-    global _item
-    _item = item
-    try:
-        return (yield)
-    finally:
-        _item = None
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that has started something, or a fixture of it, without the mark."""
+    yield
+    started = ", ".join(_started)
+    _started.clear()
+    if started and not item.get_closest_marker("process"):
+        pytest.fail(f"{started}: what starts a process or a server is marked `process`")
 
 
 @cache
@@ -89,6 +87,7 @@ def may_read_everything() -> bool:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the tests of closed files and folders where there are none."""
+    _started.clear()  # what was started while tests were collected is nobody's
     if item.get_closest_marker("nonroot") and may_read_everything():
         pytest.skip("root may read everything; .ci/nonroot runs this test under another user")
 

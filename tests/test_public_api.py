@@ -69,12 +69,14 @@ def modules_after(code: str, *arguments: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.process
 def test_importing_the_package_loads_nothing_heavy_not_even_numpy() -> None:
     loaded = modules_after("import perfdoctor")
     assert "perfdoctor" in loaded
     assert loaded.isdisjoint([*HEAVY, "numpy", "perfdoctor.trace", "perfdoctor.capture"])
 
 
+@pytest.mark.process
 def test_analysing_loads_neither_torch_nor_what_draws_nor_the_capture(tmp_path: Path) -> None:
     trace = TraceBuilder().step(0, 1000).kernel("ampere_sgemm_128x64_nn", 10, 900, launch_us=1)
     path = trace.write(tmp_path / "trace.json.gz")

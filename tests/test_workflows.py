@@ -222,6 +222,7 @@ def news(tmp_path: Path) -> Any:
     return run
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="the workflow runs on Linux")
 def test_news_opens_one_issue_and_keeps_it_up_to_date(news: Any) -> None:
     assert news(0, "") == (0, [])

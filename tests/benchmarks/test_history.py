@@ -110,6 +110,7 @@ def test_contenders_take_turns_and_the_first_round_does_not_count(monkeypatch: p
     assert order == ["ours", "theirs"] * 4
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not PERFDOCTOR.exists(), reason="perfdoctor is not installed beside this Python")
 def test_measuring_adds_a_line_that_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, run(1, read=0.1))

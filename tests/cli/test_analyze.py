@@ -237,6 +237,7 @@ def ranks(tmp_path):
     return tmp_path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_missing_rank_is_named_and_no_error(perfdoctor, ranks, jobs):
     ended = perfdoctor("analyze", ranks, "--jobs", jobs, "-o", "r.md")
@@ -308,6 +309,7 @@ def test_devices_of_the_users_own_file_can_be_named(perfdoctor, stalled, tmp_pat
     assert '"device": "ACME G1"' in ended.out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_bad_file_of_devices_is_one_sentence_and_exit_code_2(perfdoctor, stalled, tmp_path, monkeypatch, jobs):
     own = tmp_path / "mine.csv"

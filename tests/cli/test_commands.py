@@ -172,6 +172,7 @@ def python(*argv: object, **options: object) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.process
 def test_python_dash_m_runs_the_same_command_line(stalled):
     done = python("-m", "perfdoctor", "analyze", "-q", stalled)
     assert (done.returncode, done.stderr) == (0, "")
@@ -179,6 +180,7 @@ def test_python_dash_m_runs_the_same_command_line(stalled):
     assert python("-m", "perfdoctor", "analyze", "nothing.json").returncode == 2
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell with pipes")
 def test_a_reader_that_leaves_early_is_no_error():
     script = f'"{sys.executable}" -m perfdoctor rules | head -n 0'
@@ -186,6 +188,7 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert done.stderr == ""
 
 
+@pytest.mark.process
 def test_check_judges_each_part_of_the_machine(perfdoctor):
     ended = perfdoctor("check")
     assert ended.code == 0, ended.out
@@ -195,6 +198,7 @@ def test_check_judges_each_part_of_the_machine(perfdoctor):
     assert "broken" not in ended.out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "state", "words"),
     [

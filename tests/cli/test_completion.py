@@ -14,6 +14,8 @@ import pytest
 from perfdoctor.cli.main import COMMANDS
 from perfdoctor.trials.load_changes import load_changes
 
+pytestmark = pytest.mark.process
+
 # The completion function is called as bash calls it, which looks for files where that answers nothing (-o default).
 BASH = """
 source <(perfdoctor completion bash)

@@ -76,6 +76,7 @@ def test_without_a_page_there_is_nothing_to_open(perfdoctor, stalled):
     assert not Path("r.md").exists()
 
 
+@pytest.mark.process
 def test_a_run_leaves_a_page_beside_its_report_and_opens_it(perfdoctor, training, short, opened):
     pytest.importorskip("torch")
     ended = perfdoctor("run", "--out", "capture", "--open", *short, training)
@@ -89,6 +90,7 @@ def test_a_run_leaves_a_page_beside_its_report_and_opens_it(perfdoctor, training
     assert data["roofline"] is None
 
 
+@pytest.mark.process
 def test_a_page_that_fails_costs_the_run_a_line(perfdoctor, training, short, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(html, "page_data", lambda _: 1 / 0)
@@ -133,6 +135,7 @@ def write_rank(folder: Path, rank: int, step_us: int) -> None:
     trace.write(folder / f"rank{rank}.json")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_of_several_ranks_the_one_with_the_longest_step_is_drawn(perfdoctor, tmp_path, jobs):
     (tmp_path / "ranks").mkdir()

@@ -113,6 +113,7 @@ def test_a_bar_has_no_thread_before_reading_begins(terminal: Terminal) -> None:
         assert set(threading.enumerate()) - before
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_first_update_comes_before_the_first_byte(stalled, tmp_path, jobs: int) -> None:
     states: list[FileProgress] = []
@@ -257,6 +258,7 @@ sys.exit(main.main(sys.argv[1:]))
 needs_terminal = pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 
 
+@pytest.mark.process
 @needs_terminal
 @pytest.mark.parametrize(("name", "total"), [("slow.json", r"\d\.\d/3\.1 MB"), ("unknown.json", r"\d\.\d/\? MB")])
 def test_a_real_terminal_shows_the_bar_and_stdout_only_the_report(slow: str, name: str, total: str) -> None:
@@ -268,6 +270,7 @@ def test_a_real_terminal_shows_the_bar_and_stdout_only_the_report(slow: str, nam
     assert b"\x1b" not in report
 
 
+@pytest.mark.process
 @needs_terminal
 @pytest.mark.parametrize("suffix", [".json", ".json.gz", ".sqlite", "-"])
 def test_every_kind_of_file_has_a_bar(tmp_path: Path, suffix: str) -> None:
@@ -296,6 +299,7 @@ def database(path: Path) -> None:
         file.commit()
 
 
+@pytest.mark.process
 @needs_terminal
 @pytest.mark.parametrize("option", [None, "-q"])
 def test_the_report_of_a_run_has_a_bar_unless_quiet(tmp_path: Path, option: str | None) -> None:
@@ -322,6 +326,7 @@ print("trained")
 """
 
 
+@pytest.mark.process
 @needs_terminal
 @pytest.mark.parametrize("option", ["--json", "-q"])
 def test_a_piped_json_and_quiet_are_silent(slow: str, option: str) -> None:
@@ -330,6 +335,7 @@ def test_a_piped_json_and_quiet_are_silent(slow: str, option: str) -> None:
     assert report
 
 
+@pytest.mark.process
 def test_without_a_terminal_nothing_is_written_and_rich_is_not_loaded(tmp_path) -> None:
     path = TraceBuilder().step(0, 100).kernel("sgemm", 5, 90, launch_us=1).write(tmp_path / "t.json")
     code = (

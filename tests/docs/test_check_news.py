@@ -85,6 +85,7 @@ def test_the_table_has_the_versions_that_we_test_with() -> None:
     assert all(package.changes for package in packages)
 
 
+@pytest.mark.process
 def test_it_runs_as_a_workflow_calls_it(tmp_path: Path) -> None:
     # A table without packages asks nobody.
     empty = tmp_path / "empty.toml"

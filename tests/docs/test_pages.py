@@ -153,6 +153,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_the_site_has_a_page_for_each(site: Path) -> None:
     for uri in PAGES:
         assert (site / uri).with_suffix(".html").is_file()
@@ -161,6 +162,7 @@ def test_the_site_has_a_page_for_each(site: Path) -> None:
         assert f'id="perfdoctor.{name}"' in reference or name in make_api_pages.MODULES
 
 
+@pytest.mark.process
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     loads = re.compile(
         r"<(?:script|img|iframe|source|link rel=\"?(?:stylesheet|preconnect|icon)\"?)[^>]*(?:src|href)=\"?(https?:)?//"
@@ -171,6 +173,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert not re.search(r"url\((?:https?:)?//", "".join(path.read_text("utf-8") for path in site.rglob("*.css")))
 
 
+@pytest.mark.process
 def test_every_mark_of_the_site_was_filled(site: Path) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in site.rglob("*.html"))
     assert not re.search(r"<!-- (part|table|include|file):", text)

@@ -55,6 +55,7 @@ def lint(folder: Path, *options: str) -> None:
             assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_an_empty_folder_becomes_a_package_whose_test_passes(tmp_path: Path) -> None:
     written = write_new_rule(tmp_path, "XX101", "slow-widgets")
     assert written.rule_file == tmp_path / "perfdoctor_slow_widgets" / "xx101_slow_widgets.py"
@@ -65,6 +66,7 @@ def test_an_empty_folder_becomes_a_package_whose_test_passes(tmp_path: Path) -> 
     run_tests(tmp_path, written.test_file)
 
 
+@pytest.mark.process
 def test_a_second_rule_stands_beside_the_first(tmp_path: Path) -> None:
     write_new_rule(tmp_path, "XX101", "slow-widgets")
     before = files_of(tmp_path)
@@ -80,6 +82,7 @@ def test_a_second_rule_stands_beside_the_first(tmp_path: Path) -> None:
     run_tests(tmp_path, written.test_file)
 
 
+@pytest.mark.process
 def test_in_this_repository_it_takes_the_folders_that_rules_and_their_tests_are_in(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     before = (ROOT / "pyproject.toml").read_text()

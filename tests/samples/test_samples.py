@@ -117,10 +117,12 @@ def files(folder):
     return sorted([*found, DEMO.name] if folder == FOLDER else found)
 
 
+@pytest.mark.process
 def test_generator_writes_the_committed_files(regenerated):
     assert files(regenerated) == [name for name in files(FOLDER) if name not in RECORDED]
 
 
+@pytest.mark.process
 def test_generator_writes_the_committed_texts(regenerated):
     # The texts and not the files: versions of zlib compress differently.
     for name in files(regenerated):

@@ -164,6 +164,7 @@ def test_a_name_that_does_not_exist_is_refused_with_a_hint(name, hint):
     assert hint in str(caught.value)
 
 
+@pytest.mark.process
 def test_choosing_needs_no_torch():
     code = "import sys; from perfdoctor.trials import try_program, load_changes; load_changes.load_changes()"
     done = subprocess.run(

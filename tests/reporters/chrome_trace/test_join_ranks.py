@@ -100,6 +100,7 @@ def test_clocks_with_nothing_in_common_begin_together(tmp_path):
     assert starts(trace, 0, "gemm") == starts(trace, 10**8, "gemm")
 
 
+@pytest.mark.process
 def test_arrows_of_ranks_keep_apart_in_perfetto(tmp_path):
     folder = tmp_path / "traces"
     folder.mkdir()

@@ -12,6 +12,8 @@ from perfetto_engine import TraceProcessor
 import perfdoctor
 from perfdoctor.testing import TraceBuilder
 
+pytestmark = pytest.mark.process
+
 # The profiler's own slices, as far as a query can separate them: those of the report have a category of their own.
 _THEIRS = (
     "select name, category, ts, dur, count(*) from slice where category is not 'perfdoctor' "

@@ -30,6 +30,7 @@ def test_times_are_as_perfetto_has_them(time, seen):
     assert seen_ns(np.array([time])) == [seen]
 
 
+@pytest.mark.process
 def test_a_perfetto_agrees():
     times = [time for time in SEEN if time >= 0]
     events = b",".join(

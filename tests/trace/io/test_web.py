@@ -18,6 +18,8 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.io import web
 from perfdoctor.trace.io.remote_path import RemotePath
 
+pytestmark = pytest.mark.process
+
 APACHE = """<html><body><h1>Index of /run</h1><table>
 <a href="?C=N;O=D">Name</a> <a href="/">Parent Directory</a>
 <tr><td><a href="rank0.json.gz">rank0.json.gz</a><td><a href="rank0.json.gz">again</a>
