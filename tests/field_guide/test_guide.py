@@ -124,7 +124,7 @@ CASES: list[tuple[int, Callable[[], TraceBuilder], dict[str, Any] | None, str, s
     (6, lambda: training(SLOW_GEMM), None, APPLIES, "slow path"),
     (6, lambda: training(SGEMM), None, ABSENT, "row 38 comes first"),
     (6, on_cpu, None, ABSENT, "no GPU"),
-    (7, on_gpu, facts(models=[{"unaligned_layers": []}]), DONE, "no layer"),
+    (7, on_gpu, facts(models=[{"unaligned_layers": []}]), DONE, "every size"),
     (8, on_gpu, None, ABSENT, "no recurrent"),
     (8, lambda: on_gpu("aten::_cudnn_rnn"), None, DONE, "slow path"),
     (9, on_gpu, None, ABSENT, "no convolutions"),
