@@ -15,6 +15,7 @@ import numpy as np
 
 from perfdoctor.rules import (
     BANDWIDTH,
+    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -81,10 +82,9 @@ class Cause(NamedTuple):
     `better` is a remedy that asks for more than `remedy` does, and gives more: half precision in place of TF32.
     """
 
-    advice: str
+    advice: Advice
     remedy: Remedy
     confidence: float
-    fix: str | None = None
     title_end: str = ""
     better: Remedy | None = None
 
@@ -124,8 +124,9 @@ class MissedTensorCores(RankAnalyzer):
             + cause.title_end,
             cost_ns=cost_ns,
             saving=Saving() if is_float64 else after.saving(cost_ns),
-            advice=_FLOAT64_ADVICE.format(operation.rpartition(" ")[2]) if is_float64 else cause.advice,
-            fix=cause.fix,
+            advice=cause.advice._replace(sentence=_FLOAT64_ADVICE.format(operation.rpartition(" ")[2]))
+            if is_float64
+            else cause.advice,
             claim=Claim() if is_float64 else Claim(missed.time, kernels=True),
             confidence=cause.confidence,
             location=rank.locations.of_op(op) if op else None,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
-from perfdoctor.rules import BoolArray, Int64Array, Rank
+from perfdoctor.rules import Action, BoolArray, Int64Array, Rank
 from perfdoctor.rules.internal import RunSteps
 
 # Of the time by which slow steps exceed the others, what names its cause.
@@ -27,6 +27,7 @@ class SlowCause(NamedTuple):
         is_intended: Whether it is work that the program was written to do now and then, such as an evaluation.
         took_cpu_time: Whether the steps took more CPU time, though not for what: the program is at work.
         is_elsewhere: Whether another rank has it, so that nothing is to be done on this one.
+        actions: What the advice does, for `perfdoctor try`.
     """
 
     text: str
@@ -35,6 +36,7 @@ class SlowCause(NamedTuple):
     is_intended: bool = False
     took_cpu_time: bool = False
     is_elsewhere: bool = False
+    actions: tuple[Action, ...] = ()
 
 
 _BY_CONTENT = {
@@ -50,6 +52,7 @@ _BY_CONTENT = {
     "gc": SlowCause(
         "Python collects garbage in them",
         "Freeze what lives long once it is made: gc.collect(); gc.freeze(). It is scanned no more.",
+        actions=(Action("gc"),),
     ),
     "evaluation": SlowCause(
         "they evaluate",

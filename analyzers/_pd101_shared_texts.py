@@ -7,7 +7,7 @@ from typing import NamedTuple
 from perfdoctor.analyzers._pd101_shared_cores import Choice, SharedCores
 from perfdoctor.analyzers._pd101_texts import count_workers, describe_loading_work, format_ms
 from perfdoctor.analyzers._pd101_wait_parts import LoadingWork
-from perfdoctor.rules import Rank, Saving, SourceLocation, advise
+from perfdoctor.rules import Action, Advice, Rank, Saving, SourceLocation, advise
 
 # A promise that is less than this share of the step is lost in the noise of the steps, as in PD101's min_share.
 _MIN_GAIN = 0.03
@@ -17,15 +17,14 @@ class SharedAdvice(NamedTuple):
     """What to say of a loader.
 
     Attributes:
-        title, advice, fix: The texts of the finding.
+        title, advice: Of the finding.
         saving: Of a step, on the clock of the recorded steps.
         location: The line to change.
         confidence: From 0 to 1.
     """
 
     title: str
-    advice: str
-    fix: str | None
+    advice: Advice
     saving: Saving
     location: SourceLocation | None
     confidence: float
@@ -74,9 +73,9 @@ def _advise_workers(
     rank: Rank, loader: SharedCores, choice: Choice, work: LoadingWork | None, created: SourceLocation | None
 ) -> SharedAdvice:
     advice = advise("loader too slow", rank.context, workers=choice.workers, pin="")
-    text, fix = f"Load batches in {_processes(choice.workers)}", advice.code
+    text, fix, actions = f"Load batches in {_processes(choice.workers)}", advice.code, advice.actions
     if choice.threads is not None:
-        fix = f"torch.set_num_threads({choice.threads}); {fix}"
+        fix, actions = f"torch.set_num_threads({choice.threads}); {fix}", (Action("threads", choice.threads), *actions)
         text += (
             f", and compute with one thread: the program's ops are too small to gain much from {loader.threads} "
             "threads, and a thread waits for a worker on its core"
@@ -94,7 +93,8 @@ def _advise_workers(
     beside = " beside one thread" if choice.threads else ""
     title = f"{_what_waits(loader, created)}; with {count_workers(choice.workers)}{beside} {expected}"
     saving = scale_saving(rank, loader, choice)
-    return SharedAdvice(title, f"{text}{describe_loading_work(work)}", fix, saving, created, 0.9)
+    said = Advice(f"{text}{describe_loading_work(work)}", fix, actions=actions)
+    return SharedAdvice(title, said, saving, created, 0.9)
 
 
 def scale_saving(rank: Rank, loader: SharedCores, choice: Choice) -> Saving:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel
 from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts
-from perfdoctor.rules import LoaderFacts, Rank, Saving, SourceLocation, advise
+from perfdoctor.rules import Action, Advice, LoaderFacts, Rank, Saving, SourceLocation, advise
 from perfdoctor.rules import activity_kinds as kinds
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
@@ -32,15 +32,15 @@ def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None
     return f"{waits} {where} {why}; with {count_workers(loader.recommended_workers)} about {format_ms(left_ns)}"
 
 
-# What else helps where the training process itself does this kind of work to load a batch.
-CHEAPER_BATCH: Mapping[str, str] = MappingProxyType(
+# What else helps where the training process itself does this kind of work to load a batch, and what a GPU adds to that.
+CHEAPER_BATCH: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        kinds.IMAGE_DECODING: "store smaller images, or decode on the GPU (nvJPEG, NVDEC)",
-        kinds.TOKENIZING: "tokenize the data set once and store it",
-        kinds.LISTS_TO_TENSORS: "keep numbers in NumPy arrays or tensors instead of lists",
-        kinds.FILE_OR_SOCKET: "keep the files near, and read them in larger pieces",
-        kinds.PREPROCESSING: "do it ahead of time, or on the GPU",
-        kinds.SLEEP: "wait for the event itself instead of sleeping",
+        kinds.IMAGE_DECODING: ("store smaller images", ", or decode on the GPU (nvJPEG, NVDEC)"),
+        kinds.TOKENIZING: ("tokenize the data set once and store it", ""),
+        kinds.LISTS_TO_TENSORS: ("keep numbers in NumPy arrays or tensors instead of lists", ""),
+        kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
+        kinds.PREPROCESSING: ("do it ahead of time", ", or on the GPU"),
+        kinds.SLEEP: ("wait for the event itself instead of sleeping", ""),
     }
 )
 
@@ -51,7 +51,7 @@ def describe_loading_work(work: LoadingWork | None) -> str:
         return ""
     where = f" ({work.location.short})" if work.location else ""
     kind = f", {work.kind}" if work.kind else ""
-    advice = CHEAPER_BATCH.get(work.kind or "")
+    advice = "".join(CHEAPER_BATCH.get(work.kind or "", ()))
     cheaper = f": to make a batch cheaper, {advice}" if advice else ""
     name = kinds.short_name(work.name)
     if work.location is not None:
@@ -59,7 +59,9 @@ def describe_loading_work(work: LoadingWork | None) -> str:
     return f" {format_ms(work.time_ns)} of the wait is {name}{where}{kind}{cheaper}."
 
 
-def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWork | None = None) -> str:
+def stall_advice(
+    rank: Rank, loader: LoaderModel, captured: LoaderFacts, parts: WaitParts, work: LoadingWork | None = None
+) -> Advice:
     """What to change: the number of workers, the work on a batch, and what the main process does."""
     if loader.workers is None:
         advice = "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
@@ -88,7 +90,8 @@ def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: Loadin
             f" The training itself computes with {loader.threads} threads on {loader.cores} cores: workers take their "
             "time from it, so they save little beyond the time in which cores idle."
         )
-    return f"{advice}{describe_loading_work(work)}{_describe_main_process(loader, parts)}"
+    said = f"{advice}{describe_loading_work(work)}{_describe_main_process(loader, parts)}"
+    return _set_workers(rank, loader, captured)._replace(sentence=said)
 
 
 def _use_workers(loader: LoaderModel) -> str:
@@ -124,15 +127,17 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
     return ""
 
 
-def stall_fix(rank: Rank, loader: LoaderModel, captured: LoaderFacts) -> str | None:
-    """The arguments of the DataLoader to set, as this program sets them; None where it has as many as help."""
+def _set_workers(rank: Rank, loader: LoaderModel, captured: LoaderFacts) -> Advice:
+    """The arguments of the DataLoader to set, as this program sets them; without code where it has as many as help."""
     if loader.workers and loader.recommended_workers == loader.workers:
-        return None
+        return Advice("")
     if loader.max_workers is not None:
-        return f"pipeline(dataset, num_workers={min(loader.recommended_workers, loader.max_workers)})"
-    workers = loader.recommended_workers if loader.workers is not None else "..."
+        workers = min(loader.recommended_workers, loader.max_workers)
+        return Advice("", f"pipeline(dataset, num_workers={workers})", actions=(Action("workers", workers),))
     pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.pin_memory else ""
-    return advise("loader too slow", rank.context, workers=workers, pin=pin).code
+    if loader.workers is None:
+        return advise("loader too slow", rank.context, workers="...", pin=pin)._replace(actions=())
+    return advise("loader too slow", rank.context, workers=loader.recommended_workers, pin=pin)
 
 
 def _who_waits(rank: Rank) -> str:

@@ -67,7 +67,7 @@ def evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
         return ()
     return (
         Evidence("what loading does", activity_kinds.short_name(work.name)),
-        Evidence("time in that per step", work.time_ns, "ns"),
+        Evidence("time in that per {unit}", work.time_ns, "ns"),
         Evidence("called at", str(work.location) if work.location else None),
     )
 

@@ -6,7 +6,18 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoctor.rules import HOT_PATH, Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
+from perfdoctor.rules import (
+    HOT_PATH,
+    Activity,
+    Advice,
+    Evidence,
+    HotPath,
+    PauseGroup,
+    Rank,
+    SourceLocation,
+    advise,
+    vocabulary,
+)
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules.internal import frozen_dataclass
 
@@ -25,13 +36,11 @@ class PauseWork:
     Attributes:
         doing: A verb and what it is done to, for titles: "the CPU ...".
         advice: What to do about it.
-        fix: A line of code or a command; None where no one line does.
         evidence: The hot path.
     """
 
     doing: str
-    advice: str
-    fix: str | None = None
+    advice: Advice
     evidence: tuple[Evidence, ...] = ()
 
 
@@ -91,7 +100,7 @@ def _with_advice(group: PauseGroup, rank: Rank, doing: str, work: str, **known: 
         eager="" if rank.trace.vendor == "amd" else _EAGER,
         **known,
     )
-    return PauseWork(doing, advice.sentence, advice.code, _evidence(group))
+    return PauseWork(doing, advice, _evidence(group))
 
 
 def _beside_loader(rank: Rank) -> str:
@@ -148,7 +157,10 @@ def _evidence(group: PauseGroup) -> tuple[Evidence, ...]:
     if path.outermost_op is not None and path.outermost_op not in shown:
         shown = [path.outermost_op, *shown[1:]]
     names = " > ".join(kinds.short_name(activity.name) for activity in shown)
-    evidence = (Evidence(HOT_PATH, names), Evidence("time in the last of these", path.activities[-1].time_ns, "ns"))
+    evidence = (
+        Evidence("what the CPU was in", names, id=HOT_PATH),
+        Evidence("time in the last of these", path.activities[-1].time_ns, "ns"),
+    )
     other = group.others.deepest
     if other is None or other.time_ns < _MIN_OTHER_SHARE * path.time_ns or other in path.activities:
         return evidence

@@ -95,9 +95,8 @@ def _what_to_do(rank: Rank, batch: BatchWork, work: LoadingWork | None) -> tuple
     cheaper = CHEAPER_BATCH.get(work.kind or "")
     if cheaper is None:
         return _IN_GENERAL, False
-    if rank.device_kind == "cpu" and "GPU" in cheaper:
-        cheaper = cheaper.split(", or ")[0]  # this program has none
-    return cheaper, work.kind in _DONE_ONCE
+    anywhere, on_gpu = cheaper
+    return anywhere if rank.device_kind == "cpu" else anywhere + on_gpu, work.kind in _DONE_ONCE
 
 
 def _name_part(batch: BatchWork, work: LoadingWork | None, location: SourceLocation | None) -> str:

@@ -44,7 +44,7 @@ def describe_frequency(late: LateRank) -> str:
 
 def name_hot_path(cause: Finding | None) -> str | None:
     """What the CPU of the late rank is in where a finding about its pauses says it; else None."""
-    names = next((each.value for each in cause.evidence if each.label == HOT_PATH), None) if cause else None
+    names = cause.find_evidence(HOT_PATH) if cause else None
     return names.rsplit(" > ", 1)[-1] if isinstance(names, str) else None
 
 

@@ -155,7 +155,7 @@ class UnstableSteps(RankAnalyzer):
         title = describe_slow_steps(slow, len(steps), longest_ns, "steps")
         if once and len(slow) == 1:
             times = f"{longest_ns / slow.median_ns:.1f} times the median"
-            title = f"Once in this trace: a step takes {format_ms(rank, longest_ns)} ms, {times}"
+            title = f"a step takes {format_ms(rank, longest_ns)} ms, {times}"
         seen = self._explain(rank, is_slow, slow.excess_ns / len(slow))
         if not seen.cause.is_seen and may_be_preempted(rank, is_slow):
             return None
@@ -164,6 +164,7 @@ class UnstableSteps(RankAnalyzer):
             self.finding(
                 rank,
                 title=f"{title}: {seen.cause.text}",
+                occurs_once=once and len(slow) == 1,
                 cost_ns=cost_ns,
                 saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
                 advice=seen.cause.advice,
@@ -279,6 +280,7 @@ class UnstableSteps(RankAnalyzer):
             cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.mean_step_ns),
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
             advice=cause.advice,
+            actions=cause.actions,
             claim=Claim(),
             confidence=0.7,
             evidence=(

@@ -8,7 +8,7 @@ from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_pla
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_shared_texts import advise_workers
-from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title
+from perfdoctor.analyzers._pd101_texts import stall_advice, stall_title
 from perfdoctor.analyzers._pd101_wait_parts import (
     LoadingWork,
     WaitParts,
@@ -132,8 +132,7 @@ class DataLoaderStall(RankAnalyzer):
             title=stall_title(rank, loader, location, saving),
             cost_ns=cost_ns,
             saving=saving,
-            advice=stall_advice(rank, loader, parts, work),
-            fix=stall_fix(rank, loader, captured),
+            advice=stall_advice(rank, loader, captured, parts, work),
             claim=Claim(idle),
             edit=_remove_waits(rank, ~startups, loader),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
@@ -161,7 +160,6 @@ class DataLoaderStall(RankAnalyzer):
             cost_ns=cost_ns,
             saving=Saving(low, expected, high, "bounded"),
             advice=advice.advice,
-            fix=advice.fix,
             claim=Claim(idle),
             confidence=advice.confidence,
             location=advice.location,
@@ -174,12 +172,12 @@ def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
     """What was measured in the steps without the profiler."""
     batches = max(shared.batches, 1)
     return (
-        Evidence("wait in DataLoader.__next__ per step", round(shared.wait_ns), "ns"),
+        Evidence("wait in DataLoader.__next__ per {unit}", round(shared.wait_ns), "ns"),
         Evidence("step without the wait", round(shared.training_ns), "ns"),
         Evidence("num_workers", shared.workers, "count"),
         Evidence("time to load a batch", round(shared.fetch_ns / batches), "ns"),
         Evidence("CPU time of it", round(shared.fetch_cpu_ns / batches), "ns"),
-        Evidence("batches per step", round(shared.batches, 2), "count"),
+        Evidence("batches per {unit}", round(shared.batches, 2), "count"),
         Evidence("bytes of a batch", shared.batch_bytes or None, "bytes"),
         Evidence("CPU cores", round(shared.cores, 2)),
         Evidence("cores that training uses", round(shared.training_cores, 2)),
@@ -208,7 +206,7 @@ def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWo
     }
     cpu_percent = None if loader.cpu_share is None else round(100 * loader.cpu_share, 1)
     return (
-        Evidence("wait in DataLoader.__next__ per step", loader.wait_ns, "ns"),
+        Evidence("wait in DataLoader.__next__ per {unit}", loader.wait_ns, "ns"),
         Evidence("step without the wait", loader.unstalled_step_ns, "ns"),
         Evidence("longest single wait", int(dur_ns.max()) if len(dur_ns) else None, "ns"),
         Evidence("batches", len(dur_ns), "count"),

@@ -172,8 +172,7 @@ class HostDeviceSync(RankAnalyzer):
             title=title,
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(waits.idle),
             edit=remove_waits(CallRows(rank.trace.calls, waits.calls)),
             confidence=0.8,
@@ -247,10 +246,10 @@ def _evidence(rank: Rank, waits: WaitsAtLine, cost_ns: int) -> tuple[Evidence, .
     steps = max(rank.steps.count, 1)
     kinds = sorted(trace.strings[code] for code in set(trace.calls.name[waits.calls].tolist()))
     return (
-        Evidence("waits per step", round(waits.count / steps, 1), "count"),
-        Evidence("CPU blocked per step", rank.per_step(waits.blocked_ns), "ns"),
-        Evidence("GPU idle after it per step", cost_ns, "ns"),
-        Evidence(f"calls of {waits.op} per step", round(_count_ops(rank, waits.op) / steps, 1), "count"),
+        Evidence("waits per {unit}", round(waits.count / steps, 1), "count"),
+        Evidence("CPU blocked per {unit}", rank.per_step(waits.blocked_ns), "ns"),
+        Evidence("GPU idle after it per {unit}", cost_ns, "ns"),
+        Evidence(f"calls of {waits.op} per {{unit}}", round(_count_ops(rank, waits.op) / steps, 1), "count"),
         Evidence("calls", ", ".join(kinds[:4])),
     )
 

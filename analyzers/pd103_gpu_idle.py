@@ -141,7 +141,6 @@ class GpuIdle(RankAnalyzer):
             # The advice is about the pauses of this group alone.
             saving=Saving(0, None, avoidable_ns, "bounded"),
             advice=work.advice,
-            fix=work.fix,
             claim=Claim(idle),
             edit=_remove_pauses(rank, group),
             confidence=0.4 if may_be_once else 0.7,
@@ -160,16 +159,16 @@ class GpuIdle(RankAnalyzer):
         work, location = describe_pause(group, rank), _location_of(rank, group)
         time_ns = iv.total(group.time)
         steps = group.recurrence.steps if group.recurrence is not None else 1
-        where = "Once in this trace" if steps <= 1 else f"In {steps} of {rank.steps.count} steps"
         return self.finding(
             rank,
-            title=f"{where}: the GPU waits {format_time(time_ns)} while the CPU {work.doing}"
+            title=f"{'' if steps <= 1 else f'In {steps} of {rank.steps.count} steps: '}the GPU waits "
+            f"{format_time(time_ns)} while the CPU {work.doing}"
             f"{f' at {location.short}' if location else ''}",
             cost_ns=0 if rank.steps.count else time_ns,
             saving=Saving(),
             happens_once=True,
+            occurs_once=steps <= 1,
             advice=work.advice,
-            fix=work.fix,
             claim=Claim(group.time),
             confidence=0.7,
             location=location,

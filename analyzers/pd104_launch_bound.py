@@ -21,6 +21,7 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
 from perfdoctor.rules import (
+    Action,
     Advice,
     BoolArray,
     CallRows,
@@ -160,8 +161,7 @@ class LaunchBound(RankAnalyzer):
             f"of {median_ns / 1e3:.1f} us in the median, and {_describe_launch(launches)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(starved),
             edit=_shorten_launches(rank, kernels.calls.rows, launches, pause_ns),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
@@ -201,8 +201,7 @@ class LaunchBound(RankAnalyzer):
             f"{python.location.short}",
             cost_ns=rank.per_step(iv.total(python.time)),
             saving=unprofiled.saving(None),  # nothing is known of what could do without that time
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(python.time),
             confidence=0.8 if unprofiled.timed else 0.6,
             location=python.location,
@@ -242,13 +241,12 @@ class LaunchBound(RankAnalyzer):
             f"{ops_per_step:,} a {rank.unit_name}, {median_us:.1f} us each in the median{_describe_loop(loop, cells)}",
             cost_ns=rank.per_step(iv.total(time)),
             saving=saving.cap(max_ns),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(time),
             confidence=0.8 if unprofiled.timed else 0.6,
             location=line.location if line and (loop or line.share >= _MIN_LINE_SHARE) else None,
             evidence=(
-                *((evidence_of_compiling(max_ns),) if "torch.compile" in advice.sentence else ()),
+                *((evidence_of_compiling(max_ns),) if Action("consider-compiling") in advice.actions else ()),
                 Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "latency"), "ns"),
                 Evidence("between ops", _time_in_part_ns(rank, time, "idle_launch"), "ns"),
                 Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
@@ -265,8 +263,7 @@ class LaunchBound(RankAnalyzer):
             title=f"nn.{cells.module}Cell is called {cells.calls_per_step:,} times a {rank.unit_name} in a loop",
             cost_ns=rank.per_step(iv.total(passes)),
             saving=saving_by_lstm(rank, cells),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(passes),
             confidence=0.7,
             location=rank.locations.of_op(cells.op),
@@ -313,7 +310,7 @@ def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
     first = advise(situation, rank.context, syncs=syncs, unit=rank.unit_name)
     lags_far_behind = launches.cpu_ns * launches.launches > _MIN_LAG * _gpu_busy_ns(rank)
     more = advise(f"launch-bound: {'larger batch' if lags_far_behind else 'other ways'}", rank.context)
-    return first._replace(sentence=" ".join(filter(None, (first.sentence, more.sentence))))
+    return first.extend(more.sentence)
 
 
 def _are_reported(rank: Rank, syncs: CallRows) -> bool:

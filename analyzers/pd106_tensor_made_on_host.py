@@ -113,8 +113,7 @@ class TensorMadeOnHost(RankAnalyzer):
             f"{format_per_step(rank, len(copies))}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(lost),
             edit=remove_blocking(CallRows(trace.calls, copies.calls), copies.resume_ns)
             | remove_items(trace, GpuRows(trace.gpu, copies.rows), is_upper_bound=False),
@@ -122,9 +121,9 @@ class TensorMadeOnHost(RankAnalyzer):
             location=location,
             evidence=(
                 Evidence("made by", maker),
-                Evidence("CPU blocked per step", rank.per_step(int(blocked_ns.sum())), "ns"),
+                Evidence("CPU blocked per {unit}", rank.per_step(int(blocked_ns.sum())), "ns"),
                 Evidence(
-                    "bytes per step",
+                    "bytes per {unit}",
                     rank.count_per_step(int(size_bytes.sum())) if (size_bytes >= 0).all() else None,
                     "bytes",
                 ),

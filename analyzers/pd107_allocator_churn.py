@@ -89,24 +89,22 @@ class AllocatorChurn(RankAnalyzer):
         cache = " without a cache" if uncached else ""
         title = f"The GPU idles while memory is allocated and freed{cache}: {count} to the driver"
         if once and recurrence is not None:
-            when = "Once in this trace" if recurrence.steps == 1 else f"In {recurrence.steps} of {recurrence.of} steps"
-            title = (
-                f"{when}: the GPU idles {iv.total(idle) / 1e6:.3g} ms while memory is allocated and freed, in {count}"
-            )
+            when = "" if recurrence.steps == 1 else f"In {recurrence.steps} of {recurrence.of} steps: "
+            title = f"{when}the GPU idles {iv.total(idle) / 1e6:.3g} ms while memory is allocated and freed, in {count}"
         advice = _advise(rank, once=once, uncached=uncached)
         return self.finding(
             rank,
             title=title,
+            occurs_once=once and recurrence is not None and recurrence.steps == 1,
             cost_ns=0 if once else cost_ns,
             saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(idle),
             edit=None if once else remove_calls(found.rows),
             confidence=0.8 if rank.steps.count else 0.5,
             location=found.location,
             evidence=(
-                Evidence("calls per step", round(len(found) / max(rank.steps.count, 1), 1), "count"),
+                Evidence("calls per {unit}", round(len(found) / max(rank.steps.count, 1), 1), "count"),
                 Evidence("longest call", int(calls.dur_ns[longest]), "ns"),
                 Evidence("longest call is", trace.text(int(calls.name[longest]))),
                 Evidence("made by", trace.text(int(trace.ops.name[op])) if op >= 0 else None),

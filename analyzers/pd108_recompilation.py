@@ -114,24 +114,24 @@ class Recompilation(RankAnalyzer):
         title = f"torch.compile compiles in {found.compiling_steps} of {found.steps} steady steps"
         if once:
             compiling_ms = iv.total(found.time) / 1e6
-            title = f"Once in this trace: torch.compile compiles for {compiling_ms:,.3g} ms in a steady step"
+            title = f"torch.compile compiles for {compiling_ms:,.3g} ms in a steady step"
         yield self.finding(
             rank,
             title=title + (f", called at {location.short}" if location else ""),
+            occurs_once=once,
             cost_ns=0 if once else found.cost_ns,
             saving=Saving() if once else _saving(found, unprofiled),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(found.time),
             edit=None if once else found.edit,
             recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if len(found.time) else None,
             confidence=0.9,
             location=location,
             evidence=(
-                Evidence("compiling per step without the profiler", unprofiled.cost_ns or None, "ns"),
+                Evidence("compiling per {unit} without the profiler", unprofiled.cost_ns or None, "ns"),
                 Evidence("compile ids", ", ".join(found.compile_ids[:8]) or None),
                 Evidence("frames compiled", found.frame_count or None, "count"),
-                Evidence("compiled regions per step", _compiled_regions_per_step(rank), "count"),
+                Evidence("compiled regions per {unit}", _compiled_regions_per_step(rank), "count"),
                 Evidence("recompilations of the whole run", captured.recompiles, "count"),
                 Evidence("graph breaks of the whole run", captured.graph_breaks, "count"),
             ),

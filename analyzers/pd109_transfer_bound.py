@@ -120,8 +120,7 @@ class TransferBound(RankAnalyzer):
             f"{purpose.value}",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(group.exposed),
             edit=edit,
             confidence=0.5 if purpose is Purpose.UNKNOWN else 0.7,
@@ -132,10 +131,10 @@ class TransferBound(RankAnalyzer):
                 Evidence("host memory", _MEMORY.get(group.host_memory)),
                 Evidence("on the stream of the kernels", round(100 * group.on_kernel_stream_share, 1), "%"),
                 Evidence("the same sizes each time", {True: "yes", False: "no", None: None}[group.repeats]),
-                Evidence("exposed per step", cost_ns, "ns"),
-                Evidence("kernels that could run meanwhile, at most per step", rank.per_step(hidden_ns), "ns")
+                Evidence("exposed per {unit}", cost_ns, "ns"),
+                Evidence("kernels that could run meanwhile, at most per {unit}", rank.per_step(hidden_ns), "ns")
                 if purpose not in _WITHIN_GPU
-                else Evidence("copies per step", round(count, 1), "count"),
+                else Evidence("copies per {unit}", round(count, 1), "count"),
             ),
             subject=_WAYS.get(group.direction, "unknown"),
         )

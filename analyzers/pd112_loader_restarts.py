@@ -107,18 +107,18 @@ class LoaderRestarts(RankAnalyzer):
             edit = None
         where = f" at {place.short}" if place else ""
         who = "GPU" if rank.device_kind == "gpu" else "training loop"
-        title = f"The {who} waits {format_ms(idle_ns // count)} at the start of an epoch{where}, while the DataLoader "
-        title += "starts its workers" + (" anew" if comes_back else "")
+        title = f"{'the' if once else 'The'} {who} waits {format_ms(idle_ns // count)} at the start of an epoch{where}"
+        title += ", while the DataLoader starts its workers" + (" anew" if comes_back else "")
         if excess is not None and not once:
             title += f"; the step with it is {format_ms(excess.restart_ns)} longer"
         advice = advise("loader starts its workers anew", rank.context)
         return self.finding(
             rank,
-            title=f"Once in this trace: {title[0].lower()}{title[1:]}" if once else title,
+            title=title,
+            occurs_once=once,
             cost_ns=cost_ns,
             saving=saving,
-            advice=f"{advice.sentence} {_say_more(loader, once, captured is not None)}".rstrip(),
-            fix=advice.code,
+            advice=advice.extend(_say_more(loader, once, captured is not None)),
             claim=Claim(claim),
             edit=edit,
             confidence=0.5 if captured is None else 0.9,

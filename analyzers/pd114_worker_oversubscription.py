@@ -9,6 +9,9 @@ from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
 from perfdoctor.rules import (
+    USED_AT,
+    Action,
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -28,8 +31,7 @@ class _Remedy(NamedTuple):
     `time` is when the recorded steps lose it.
     """
 
-    fix: str
-    advice: str
+    advice: Advice
     low_ns: float
     expected_ns: float
     high_ns: float
@@ -117,12 +119,11 @@ class WorkerOversubscription(RankAnalyzer):
             cost_ns=cost_ns,
             saving=Saving(low_ns, expected_ns, high_ns, "bounded"),
             advice=remedy.advice,
-            fix=remedy.fix,
             claim=Claim(remedy.time),
             confidence=0.7,
             location=captured_location(captured.created) or used,
             evidence=(
-                Evidence("used at", str(used) if used else None),
+                Evidence("used at", str(used) if used else None, id=USED_AT),
                 Evidence("num_workers", loader.workers, "count"),
                 Evidence("threads of PyTorch", loader.threads, "count"),
                 Evidence("threads together", threads, "count"),
@@ -131,7 +132,7 @@ class WorkerOversubscription(RankAnalyzer):
                 Evidence("time to load a batch in a worker", fetch.median_ns, "ns"),
                 Evidence("CPU time of it", fetch.cpu_ns, "ns"),
                 Evidence("wait for a core in it", fetch.queued_ns, "ns"),
-                Evidence("wait in DataLoader.__next__ per step", round(loader.wait_ns), "ns"),
+                Evidence("wait in DataLoader.__next__ per {unit}", round(loader.wait_ns), "ns"),
             ),
         )
 
@@ -141,10 +142,13 @@ def _find_remedy(rank: Rank, loader: SharedCores) -> _Remedy | None:
     if loader.threads < 2:
         return None
     here = _Remedy(
-        "DataLoader(..., num_workers=0)",
-        "Load in the program's own process: the cores are taken, so workers load no sooner than it would itself, and "
-        "handing batches over costs time on top. Workers pay where loading waits for a disk or a network, or where "
-        "cores idle.",
+        Advice(
+            "Load in the program's own process: the cores are taken, so workers load no sooner than it would itself, "
+            "and handing batches over costs time on top. Workers pay where loading waits for a disk or a network, or "
+            "where cores idle.",
+            "DataLoader(..., num_workers=0)",
+            actions=(Action("workers", 0),),
+        ),
         0.0,
         loader.wait_ns,
         1.5 * loader.wait_ns,
@@ -154,9 +158,12 @@ def _find_remedy(rank: Rank, loader: SharedCores) -> _Remedy | None:
     without = loader._replace(workers=0, step_ns=max(loader.step_ns - loader.wait_ns, 1.0), wait_ns=loader.fetch_cpu_ns)
     step = without.predict_step(loader.workers, 1)
     one_thread = _Remedy(
-        "torch.set_num_threads(1)",
-        f"Compute with one thread beside {count_workers(loader.workers)}: the program's ops are too small to gain much "
-        f"from {loader.threads}, and threads that share an op wait for the one whose core a worker uses.",
+        Advice(
+            f"Compute with one thread beside {count_workers(loader.workers)}: the program's ops are too small to gain "
+            f"much from {loader.threads}, and threads that share an op wait for the one whose core a worker uses.",
+            "torch.set_num_threads(1)",
+            actions=(Action("threads", 1),),
+        ),
         loader.step_ns - step.slow_ns,
         loader.step_ns - step.expected_ns,
         loader.step_ns - step.fast_ns,

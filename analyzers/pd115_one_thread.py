@@ -6,7 +6,18 @@ import math
 from collections.abc import Iterator
 
 from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
-from perfdoctor.rules import Claim, CoreUse, CpuFacts, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_location
+from perfdoctor.rules import (
+    Action,
+    Claim,
+    CoreUse,
+    CpuFacts,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_location,
+)
 from perfdoctor.rules.internal import step_times_of
 
 # A thread that computes, on a core of its own, runs for nearly all of its time.
@@ -87,6 +98,7 @@ class OneThread(RankAnalyzer):
             saving=Saving(low_ns, expected_ns, high_ns, "bounded"),
             advice=advice,
             fix=fix,
+            actions=(Action("threads", threads),),
             claim=Claim(large.time),
             confidence=0.9,
             location=location,
@@ -96,7 +108,7 @@ class OneThread(RankAnalyzer):
                 Evidence("cores that the program used", cores.training),
                 Evidence("cores that its workers used", cores.workers),
                 Evidence("cores that other programs used", cores.others),
-                Evidence("time in large ops per step", large.time_ns, "ns"),
+                Evidence("time in large ops per {unit}", large.time_ns, "ns"),
                 Evidence("largest of them", large.top),
                 Evidence("OMP_NUM_THREADS", omp),
             ),

@@ -127,12 +127,12 @@ class GemmWithoutTensorCores(MissedTensorCores):
         confidence = 0.9 if "shapes" in rank.available_data else 0.8  # shapes tell small products, which gain nothing
         if missed.operand in _HALF_TYPES:
             advice = advise("half-precision products", rank.context)
-            return Cause(advice.sentence, find_half_remedy(rank, missed.operand), confidence)
+            return Cause(advice, find_half_remedy(rank, missed.operand), confidence)
         remedy = find_float32_remedy(rank) if missed.operand == "fp32" else Remedy()
         advice, better = advise(_SITUATIONS[remedy.name], rank.context), find_half_of_tf32(rank, remedy)
         if remedy.name == "tf32" and is_tf32_allowed(rank, "gemm"):
             return Cause(
-                advise("float32 products: TF32 is on", rank.context).sentence,
+                advise("float32 products: TF32 is on", rank.context),
                 remedy,
                 confidence,
                 title_end=" although TF32 is on",
@@ -140,15 +140,16 @@ class GemmWithoutTensorCores(MissedTensorCores):
             )
         if missed.operand == "fp32" and (half := _find_prevailing_half_type(rank)):
             return Cause(
-                f"Bring these products into {half}, as the others are: they stand outside of autocast, or something "
-                f"turns their inputs into float32. {advice.sentence}",
+                advice._replace(
+                    sentence=f"Bring these products into {half}, as the others are: they stand outside of autocast, or "
+                    f"something turns their inputs into float32. {advice.sentence}"
+                ),
                 remedy,
                 confidence,
-                advice.code,
                 f", the others in {half}",
                 better,
             )
-        return Cause(advice.sentence, remedy, confidence, advice.code, better=better)
+        return Cause(advice, remedy, confidence, better=better)
 
 
 def _sum_bytes(rank: Rank, kernels: GpuQuery) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.rules import (
+    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -31,6 +32,7 @@ from perfdoctor.rules.internal import (
     exclude_small_products,
     misaligned_dimensions,
     pad_dimension,
+    topics_of_op,
 )
 
 # Ops that multiply batches of matrices: in most models that is attention.
@@ -114,6 +116,7 @@ class TensorCoreSlowPath(RankAnalyzer):
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8 if over_roofline else 0.5,
             location=rank.locations.of_op(op) if op else None,
+            topics=topics_of_op(op),
             evidence=(
                 Evidence("time over the roofline's", round(over_roofline, 1) if over_roofline else None, "x"),
                 *(
@@ -192,10 +195,10 @@ def _title_of(misaligned: list[_MisalignedDimension]) -> str:
     return f"Tensor Cores run on a slow path: {name} = {size}: pad to {padded}{more}"
 
 
-def _advise(rank: Rank, costliest: _MisalignedDimension | None, op: str | None) -> str:
+def _advise(rank: Rank, costliest: _MisalignedDimension | None, op: str | None) -> Advice:
     if costliest is None:
-        return advise("misaligned products", rank.context, multiple=PAD_MULTIPLE).sentence
+        return advise("misaligned products", rank.context, multiple=PAD_MULTIPLE)
     situation = "misaligned products of attention" if any(word in (op or "") for word in _BATCHED_OPS) else None
     return advise(
         situation or "misaligned products of known size", rank.context, size=costliest.size, padded=costliest.padded
-    ).sentence
+    )

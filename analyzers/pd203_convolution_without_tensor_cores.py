@@ -86,4 +86,4 @@ class ConvolutionWithoutTensorCores(MissedTensorCores):
             case = "tf32 is on" if remedy.name == "tf32" and is_tf32_allowed(rank, "convolution") else remedy.name
         advice = advise(_SITUATIONS[case], rank.context)
         better = find_half_of_tf32(rank, remedy)
-        return Cause(advice.sentence, remedy, 0.8 if remedy.peak_ratio else 0.6, advice.code, better=better)
+        return Cause(advice, remedy, 0.8 if remedy.peak_ratio else 0.6, better=better)

@@ -22,7 +22,7 @@ from perfdoctor.rules import (
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.internal import MIN_TIME_NS
+from perfdoctor.rules.internal import MIN_TIME_NS, topics_of_op
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 # A product whose maths and traffic take at most twice the shortest time of a kernel is bound by neither.
@@ -99,11 +99,11 @@ class SmallMatmuls(RankAnalyzer):
             f"of them shorter than {median_ns / 1e3:.1f} us",
             cost_ns=cost_ns,
             saving=Saving() if saved is None else Saving(0, None, round(cost_ns * saved), "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(small.time, kernels=True),
             confidence=0.7 if cells else 0.5,
             location=rank.locations.of_op(op) if op else None,
+            topics=topics_of_op(op),
             evidence=(
                 Evidence("share of the step's matrix products", round(100 * count / max(len(products), 1), 1), "%"),
                 Evidence("median kernel", median_ns, "ns"),

@@ -77,7 +77,7 @@ class DepthwiseConvolution(RankAnalyzer):
             title=f"{share:.0%} of the convolution time is in depthwise or grouped convolutions",
             cost_ns=cost_ns,
             saving=Saving(),
-            advice=advise("depthwise convolutions", rank.context).sentence,
+            advice=advise("depthwise convolutions", rank.context),
             claim=Claim(),
             confidence=0.8,
             location=rank.locations.of_op(op) if op else None,

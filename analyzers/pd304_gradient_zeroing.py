@@ -149,8 +149,7 @@ class GradientZeroing(RankAnalyzer):
         return self.finding(
             rank,
             title=f"Gradients are filled with zeros: {fill_count:,} fills a {rank.unit_name}",
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             location=rank.locations.of_range(vocabulary.ZERO_GRAD),
             evidence=(
                 Evidence("filling", fill_ns, "ns"),

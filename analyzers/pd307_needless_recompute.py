@@ -135,9 +135,9 @@ class NeedlessRecompute(RankAnalyzer):
             location=_location_of(rank, checkpointing),
             edit=recompute.edit if fits == 1.0 else None,
             evidence=(
-                Evidence("computed again per step", cost_ns, "ns"),
-                Evidence("ops that do so per step", rank.count_per_step(len(sections.ops)), "count"),
-                Evidence("calls of checkpoint per step", checkpointing.calls_per_step),
+                Evidence("computed again per {unit}", cost_ns, "ns"),
+                Evidence("ops that do so per {unit}", rank.count_per_step(len(sections.ops)), "count"),
+                Evidence("calls of checkpoint per {unit}", checkpointing.calls_per_step),
                 Evidence("use_reentrant", yes_or_no(checkpointing.use_reentrant)),
                 Evidence("keeping it takes at most", recompute.needed_bytes, "bytes"),
                 Evidence("memory left, less a tenth", None if memory is None else memory.left_bytes, "bytes"),

@@ -69,8 +69,7 @@ class RetainedGraph(RankAnalyzer):
             title=title,
             cost_ns=0,
             saving=Saving(),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(),
             confidence=0.8,
             evidence=(

@@ -151,7 +151,7 @@ class Straggler(FleetAnalyzer):
             title="Ranks take turns at coming last: none is slow, but all wait for the slowest of each step",
             cost_ns=cost,
             saving=Saving(),
-            advice=advise("ranks take turns at coming last", rank.context).sentence,
+            advice=advise("ranks take turns at coming last", rank.context),
             claim=Claim(waiting),
             confidence=0.6,
             evidence=(
@@ -173,7 +173,7 @@ class Straggler(FleetAnalyzer):
             "others: it waits for a core",
             cost_ns=cost,
             saving=Saving(),
-            advice=advise("ranks wait for cores", victim.context).sentence,
+            advice=advise("ranks wait for cores", victim.context),
             happens_once=late.once,
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.6,
@@ -197,11 +197,10 @@ class Straggler(FleetAnalyzer):
         location = cause.location if cause and cause.location else line.location if line else None
         place = name_hot_path(cause)
         where = f"in {place}" if place else activity
-        once = "Once in this trace: " if late.once else ""
         at = f", at {location.short}" if location else ""
         finding = self.finding(
             fleet.summary_of(late.table),
-            title=f"{once}{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}{where and f', {where}{at}'}"
+            title=f"{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}{where and f', {where}{at}'}"
             ": the others wait",
             cost_ns=0 if late.once and has_steps else cost,
             saving=Saving() if late.once else Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
@@ -210,8 +209,9 @@ class Straggler(FleetAnalyzer):
                 victim.context,
                 they="this rank" if is_single else "these ranks",
                 do=f"{'does' if is_single else 'do'}{f' in {place}' if place else ''}",
-            ).sentence,
+            ),
             happens_once=late.once,
+            occurs_once=late.once,
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
@@ -223,18 +223,18 @@ class Straggler(FleetAnalyzer):
                     round(100 * float(late.arrives_last.sum()) / late.collective_count, 1),
                     "%",
                 ),
-                Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
+                Evidence("lateness per {unit} against the second-latest rank", lateness_ns, "ns"),
                 Evidence("largest single lateness", int(late.lateness_ns.max(initial=0)), "ns"),
                 Evidence("rank that waits longest", victim.rank),
                 *step_evidence(late),
                 *(
-                    [Evidence(f"more than the others {activity}, per step", victim.per_step(phase[1]), "ns")]
+                    [Evidence(f"more than the others {activity}, per {{unit}}", victim.per_step(phase[1]), "ns")]
                     if phase
                     else []
                 ),
                 *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
                 *(
-                    [Evidence(f"at {line.location}, per step more than the others", line.per_step_ns, "ns")]
+                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.per_step_ns, "ns")]
                     if line
                     else []
                 ),

@@ -146,23 +146,19 @@ class ExposedCommunication(FleetAnalyzer):
             + (_describe_outputs(table, outputs) if is_output else _describe_kind(table, kind, kind_share)),
             cost_ns=cost,
             saving=Saving() if why_not else Saving(0, None, min(cost, avoidable_ns), "bounded"),
-            advice=advice.sentence
-            + (
-                " A slow link and a late rank look alike here: the traces of all ranks tell them apart."
-                if waits_unknown
-                else ""
+            advice=advice.extend(
+                "A slow link and a late rank look alike here: the traces of all ranks tell them apart." * waits_unknown
             ),
-            fix=advice.code,
             # Which of it PD406 claims is not known here, only how much.
             claim=Claim(unshared_ns=cost * max(rank.steps.count, 1)) if needless_ns else Claim(exposed),
             confidence=0.5 if waits_unknown else 0.8,
             evidence=(
                 Evidence(
-                    "collectives per step",
+                    "collectives per {unit}",
                     round(sum(total.count for total in table.totals) / max(rank.steps.count, 1), 1),
                     "count",
                 ),
-                Evidence("communication per step", rank.per_step(running_ns), "ns"),
+                Evidence("communication per {unit}", rank.per_step(running_ns), "ns"),
                 Evidence("overlapped", round(100 * overlap, 1), "%"),
                 *_wait_evidence(rank, waiting),
                 *(evidence for total in table.totals[:_MAX_KINDS] for evidence in _kind_evidence(rank, total)),
@@ -238,7 +234,7 @@ def _kind_evidence(rank: RankSummary, total: CollectiveTotal) -> tuple[Evidence,
     overlap_percent = 100 * (1 - total.exposed_ns / total.running_ns) if total.running_ns else 0.0
     rate = total.bus_bytes_per_s
     return (
-        Evidence(f"{name}, exposed per step", rank.per_step(total.exposed_ns), "ns"),
+        Evidence(f"{name}, exposed per {{unit}}", rank.per_step(total.exposed_ns), "ns"),
         Evidence(f"{name}, overlapped", round(overlap_percent, 1), "%"),
         *(() if rate is None else (Evidence(f"{name}, bus bandwidth, waits included", round(rate / 1e9, 2), "GB/s"),)),
     )

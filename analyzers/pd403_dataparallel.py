@@ -71,15 +71,14 @@ class DataParallelUsed(RankAnalyzer):
             title=f"DataParallel drives {devices} GPUs from one process, and copies the model to each in every step",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded") if cost else Saving(),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(exposed),
             confidence=0.9,
             location=rank.locations.of_range(vocabulary.DATA_PARALLEL_FORWARD),
             evidence=(
                 Evidence("GPUs in one process", devices, "count"),
                 Evidence("forward passes of DataParallel seen", count or None, "count"),
-                Evidence("moving between GPUs, per step", rank.per_step(transfers.time_ns), "ns"),
+                Evidence("moving between GPUs, per {unit}", rank.per_step(transfers.time_ns), "ns"),
             ),
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from perfdoctor.analyzers._pd405_buffer_syncs import buffer_syncs_of, drop_syncs
 from perfdoctor.rules import (
+    USED_AT,
     Claim,
     Edit,
     Evidence,
@@ -111,7 +112,7 @@ class DdpFlags(RankAnalyzer):
             f"{bucket_bytes / (1 << 20):.2g}",
             expected_share=1 - remaining,
             evidence=(
-                Evidence("all-reduces per step", round(count, 1), "count"),
+                Evidence("all-reduces per {unit}", round(count, 1), "count"),
                 Evidence("bucket_cap_mb, as captured", round(bucket_bytes / (1 << 20), 3)),
             ),
         )
@@ -131,12 +132,12 @@ class DdpFlags(RankAnalyzer):
             title="DistributedDataParallel searches the graph for unused parameters in every step"
             + (", and none is unused" if unused == 0 else ""),
             evidence=(
-                Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),
+                Evidence("searching per {unit}", rank.per_step(searches.time_ns), "ns"),
                 Evidence("elements of unused parameters, by the reducer", unused),
                 Evidence("buckets follow the backward pass", yes_or_no(captured.has_rebuilt_buckets)),
             )
             if captured
-            else (Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),),
+            else (Evidence("searching per {unit}", rank.per_step(searches.time_ns), "ns"),),
         )
 
     def _check_copies(self, rank: Rank) -> Iterator[Finding]:
@@ -166,9 +167,9 @@ class DdpFlags(RankAnalyzer):
             title="DistributedDataParallel broadcasts the model's buffers in every forward pass",
             edit=drop_syncs(rank, syncs) if len(syncs.start_ns) else None,
             evidence=(
-                Evidence("broadcasts per step", round(len(rows) / steps, 1), "count"),
-                Evidence("buffers copied back per step", round(syncs.copied / steps, 1) or None, "count"),
-                Evidence("CPU at the buffers per step", rank.per_step(iv.total(syncs.time)) or None, "ns"),
+                Evidence("broadcasts per {unit}", round(len(rows) / steps, 1), "count"),
+                Evidence("buffers copied back per {unit}", round(syncs.copied / steps, 1) or None, "count"),
+                Evidence("CPU at the buffers per {unit}", rank.per_step(iv.total(syncs.time)) or None, "ns"),
             ),
         )
 
@@ -199,14 +200,13 @@ class DdpFlags(RankAnalyzer):
             title=title,
             cost_ns=cost,
             saving=Saving(0, None if expected_share is None else round(cost * expected_share), cost, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=claim,
             edit=edit,
             confidence=0.8,
             location=created or used,
             evidence=(
-                Evidence("used at", str(used) if created and used else None),
+                Evidence("used at", str(used) if created and used else None, id=USED_AT),
                 *evidence,
                 *(Evidence(f"{flag}, as captured", yes_or_no(getattr(captured, flag))) for flag in _FLAGS if captured),
             ),

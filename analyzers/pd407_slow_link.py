@@ -193,8 +193,7 @@ class SlowLink(FleetAnalyzer):
             f"{reached:.0%} of {attainable / 1e9:.3g} GB/s",
             cost_ns=cost,
             saving=Saving(0, round(cost * (1 - reached)), cost, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(transferring, rank=rank.rank),
             confidence=0.7,
             evidence=(

@@ -117,8 +117,7 @@ class UnevenStart(FleetAnalyzer):
             + ": all wait for the last one at its first collective",
             cost_ns=cost,
             saving=Saving(),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(waiting),
             confidence=0.6,
             evidence=(
@@ -126,7 +125,7 @@ class UnevenStart(FleetAnalyzer):
                 Evidence("most of the waiting that one rank causes", round(100 * late.blame, 1), "%"),
                 _start_evidence(late, own=False),
                 Evidence("rank that waits longest", rank.rank),
-                Evidence("garbage collection per step, at most on a rank", collecting_ns or None, "ns"),
+                Evidence("garbage collection per {unit}, at most on a rank", collecting_ns or None, "ns"),
             ),
         )
 
@@ -154,8 +153,7 @@ class UnevenStart(FleetAnalyzer):
             f"{format_time(iv.total(waiting) / max(steps, 1))} late {frequency}{where}: the others wait",
             cost_ns=cost,
             saving=Saving(0, min(lateness_ns, limit_ns) if is_single else None, limit_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
@@ -163,13 +161,13 @@ class UnevenStart(FleetAnalyzer):
                 Evidence("collectives matched over all ranks", late.collective_count, "count"),
                 Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
                 _start_evidence(late, own=True),
-                Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
+                Evidence("lateness per {unit} against the second-latest rank", lateness_ns, "ns"),
                 Evidence("rank that waits longest", victim.rank),
                 *step_evidence(late),
-                Evidence("garbage collection on it, per step", collector_ns_per_step(own) or None, "ns"),
+                Evidence("garbage collection on it, per {unit}", collector_ns_per_step(own) or None, "ns"),
                 *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
                 *(
-                    [Evidence(f"at {line.location}, per step more than the others", line.per_step_ns, "ns")]
+                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.per_step_ns, "ns")]
                     if line
                     else []
                 ),

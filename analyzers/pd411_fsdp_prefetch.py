@@ -152,17 +152,15 @@ class FsdpPrefetch(FleetAnalyzer):
             title=title.format(f": {rank.share(cost) or 0:.0%} of the step"),
             cost_ns=cost,
             saving=Saving(0, high_ns if removed and not waits_unknown else None, high_ns, "bounded"),
-            advice=advice.sentence
-            + (
-                " A slow link and a late rank look alike here: the traces of all ranks tell them apart." * waits_unknown
+            advice=advice.extend(
+                "A slow link and a late rank look alike here: the traces of all ranks tell them apart." * waits_unknown
             ),
-            fix=advice.code,
             claim=Claim(time),
             confidence=0.5 if waits_unknown else 0.7,
             subject=situation,
             evidence=(
-                Evidence("all-gathers per step", round(gathers.per_step, 1), "count"),
-                Evidence("work per step that could hide them", rank.per_step(gathers.hideable_ns), "ns"),
+                Evidence("all-gathers per {unit}", round(gathers.per_step, 1), "count"),
+                Evidence("work per {unit} that could hide them", rank.per_step(gathers.hideable_ns), "ns"),
                 *_setting_evidence(fsdp),
                 Evidence("parameters, all gathered", unsharded_bytes(rank.facts), "bytes"),
                 Evidence("device memory that was never reserved", free_memory_bytes(rank.facts), "bytes"),

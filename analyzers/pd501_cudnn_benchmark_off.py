@@ -7,7 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._missed_tensor_cores import find_missed_kernels
-from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Int64Array, Rank, RankAnalyzer, Saving, yes_or_no
+from perfdoctor.rules import (
+    Action,
+    Claim,
+    Evidence,
+    Finding,
+    GpuQuery,
+    Int64Array,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    yes_or_no,
+)
 
 # What the autotuner saved of the slowest example in the field's guides: 1,430 us became 840.
 _MAX_SAVED = 0.41
@@ -76,13 +87,14 @@ class CudnnBenchmarkOff(RankAnalyzer):
             advice="Let cuDNN measure its algorithms: the shapes of these convolutions repeat from step to step. "
             "Often little is gained, so try it: perfdoctor try --only cudnn-benchmark.",
             fix="torch.backends.cudnn.benchmark = True",
+            actions=(Action("cudnn-benchmark"),),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.5,
             location=kernels.location,
             evidence=(
                 Evidence("torch.backends.cudnn.benchmark", yes_or_no(False)),
-                Evidence("convolutions per step", rank.count_per_step(len(kernels)), "count"),
-                Evidence("their time per step", cost_ns, "ns"),
+                Evidence("convolutions per {unit}", rank.count_per_step(len(kernels)), "count"),
+                Evidence("their time per {unit}", cost_ns, "ns"),
                 Evidence("of it above the roofline, as far as known", bound_ns, "ns"),
             ),
         )

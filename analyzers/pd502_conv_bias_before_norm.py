@@ -99,8 +99,8 @@ class ConvBiasBeforeNorm(RankAnalyzer):
             or additions.location,
             edit=remove_items(rank.trace, kernels.rows, is_upper_bound=False),
             evidence=(
-                Evidence("adding biases per step", rank.per_step(additions.time_ns), "ns"),
-                Evidence("summing their gradients per step", rank.per_step(sums.time_ns), "ns"),
+                Evidence("adding biases per {unit}", rank.per_step(additions.time_ns), "ns"),
+                Evidence("summing their gradients per {unit}", rank.per_step(sums.time_ns), "ns"),
                 Evidence("modules", ", ".join(str(each.name) for each in modules) or None),
             ),
         )

@@ -110,15 +110,14 @@ class DebugApisOn(RankAnalyzer):
             title=f"Anomaly detection is on: {rank.share(cost_ns):.0%} of the step{more}",
             cost_ns=cost_ns,
             saving=saving,
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(claimed, unshared_ns=rest_ns),
             edit=_edit_of_checks(rank, checks),
             location=switch.location,
             evidence=(
-                Evidence("formatting stacks per step, measured without the profiler", stacks_ns, "ns"),
-                Evidence("checks for NaN per step", checks_ns, "ns"),
-                Evidence("gradients checked per step", rank.count_per_step(len(checks)), "count"),
+                Evidence("formatting stacks per {unit}, measured without the profiler", stacks_ns, "ns"),
+                Evidence("checks for NaN per {unit}", checks_ns, "ns"),
+                Evidence("gradients checked per {unit}", rank.count_per_step(len(checks)), "count"),
             ),
         )
 
@@ -133,11 +132,10 @@ class DebugApisOn(RankAnalyzer):
             title=f"torch.autograd.gradcheck runs in every step: {rank.share(cost_ns):.0%} of it",
             cost_ns=cost_ns,
             saving=Saving(round(_MIN_SAVED_SHARE * cost_ns), cost_ns, cost_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(_beginnings_of_steps(rank, cost_ns)),
             location=switch.location,
-            evidence=(Evidence("gradcheck per step, measured without the profiler", cost_ns, "ns"),),
+            evidence=(Evidence("gradcheck per {unit}, measured without the profiler", cost_ns, "ns"),),
         )
 
     def _report_blocking_launches(self, rank: Rank) -> Iterator[Finding]:
@@ -154,11 +152,10 @@ class DebugApisOn(RankAnalyzer):
             title=f"CUDA_LAUNCH_BLOCKING=1: the GPU waits {rank.share(cost_ns):.0%} of the step between kernels",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(waits),
             confidence=0.9,
-            evidence=(Evidence("kernels per step", rank.count_per_step(len(rank.kernels.in_steps())), "count"),),
+            evidence=(Evidence("kernels per {unit}", rank.count_per_step(len(rank.kernels.in_steps())), "count"),),
         )
 
     def _report_checked_collectives(self, rank: Rank) -> Iterator[Finding]:
@@ -170,8 +167,7 @@ class DebugApisOn(RankAnalyzer):
             title="TORCH_DISTRIBUTED_DEBUG=DETAIL: each collective is first compared among all ranks",
             cost_ns=0,
             saving=Saving(),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(),
         )
 

@@ -63,14 +63,13 @@ class EvaluationWithGrad(RankAnalyzer):
             "pass uses",
             cost_ns=cost.cost_ns,
             saving=cost.saving,
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(cost.time),
             confidence=0.6,
             location=location,
             evidence=(
                 Evidence("such passes in the trace", graphs.pass_count, "count"),
                 Evidence("nodes of the graph in each", nodes, "count"),
-                Evidence("time of these passes per step", passes_ns, "ns"),
+                Evidence("time of these passes per {unit}", passes_ns, "ns"),
             ),
         )

@@ -101,7 +101,7 @@ class BatchHeadroom(RankAnalyzer):
             confidence=0.6,
             location=samples.location,
             evidence=(
-                Evidence("samples per step", samples.per_step),
+                Evidence("samples per {unit}", samples.per_step),
                 Evidence("step with twice the samples, at least", round(twice.low_ns), "ns"),
                 Evidence("step with twice the samples, at most", round(twice.high_ns), "ns"),
                 Evidence("known by", scaling.basis),

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
-from perfdoctor.rules import Claim, CoreUse, CpuFacts, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_location
+from perfdoctor.rules import (
+    Action,
+    Claim,
+    CoreUse,
+    CpuFacts,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_location,
+)
 from perfdoctor.rules import intervals as iv
 
 
@@ -91,6 +102,7 @@ class CpuThreads(RankAnalyzer):
                 + ("" if cost_ns else " What it costs is not known: perfdoctor try --only threads measures it.")
             ),
             fix=f"OMP_NUM_THREADS={advised}" if is_variable else f"torch.set_num_threads({advised})",
+            actions=(Action("threads", advised),),
             claim=Claim(claim_share(large.time, cost_ns / max(large.time_ns, 1))),
             confidence=0.6,
             location=location,
@@ -100,7 +112,7 @@ class CpuThreads(RankAnalyzer):
                 Evidence("cores that the program used", cores.training),
                 Evidence("stopped by a quota", round(100 * stopped_share, 1) if cost_ns else None, "%"),
                 Evidence("OMP_NUM_THREADS", omp),
-                Evidence("time in large ops per step", large.time_ns, "ns"),
+                Evidence("time in large ops per {unit}", large.time_ns, "ns"),
             ),
         )
 
@@ -129,6 +141,7 @@ class CpuThreads(RankAnalyzer):
                 Evidence("cores of the machine", cpu.count, "count"),
             ),
             subject="nodes",
+            topics=("numa",),
         )
 
 

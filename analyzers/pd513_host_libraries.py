@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
-from perfdoctor.rules import Claim, Evidence, Finding, LoadedLibraries, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Action, Claim, Evidence, Finding, LoadedLibraries, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
 
 # Ops take longer on pages that are in no cache: 1.2 times what the system takes went away in one program.
@@ -96,11 +96,13 @@ class HostLibraries(RankAnalyzer):
                 "process then keeps its peak of memory."
             ),
             fix=f"{KEEP_PAGES} python ...   # or LD_PRELOAD=libjemalloc.so.2",
+            actions=(Action("allocator", ("keep-pages", "jemalloc")),),
+            topics=("allocator",),
             claim=Claim(claim_share(large.time, share)),
             confidence=0.7,
             evidence=(
-                Evidence("minor page faults per step", round(faults.pages), "count"),
-                Evidence("system CPU time per step", round(faults.system_ns), "ns"),
+                Evidence("minor page faults per {unit}", round(faults.pages), "count"),
+                Evidence("system CPU time per {unit}", round(faults.system_ns), "ns"),
                 Evidence("time of a fault", round(faults.ns_per_fault), "ns"),
                 Evidence("cores that the program uses", round(faults.cores, 2)),
                 Evidence("largest op", large.top),

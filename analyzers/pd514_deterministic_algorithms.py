@@ -84,14 +84,13 @@ class DeterministicAlgorithms(RankAnalyzer):
             title=f"Deterministic algorithms are on: {rank.share(cost_ns):.0%} of the step in slower ops",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(both, kernels=rank.device_kind == "gpu"),
             confidence=0.8,
             location=switch.location,
             evidence=(
-                Evidence("sums by index per step", ns["slower"], "ns"),
-                Evidence("fills of new tensors per step", ns["fills"], "ns"),
+                Evidence("sums by index per {unit}", ns["slower"], "ns"),
+                Evidence("fills of new tensors per {unit}", ns["fills"], "ns"),
             ),
         )
 

@@ -72,14 +72,13 @@ class GraphBreaks(RankAnalyzer):
         places = [captured_location(each) for each in compiled.break_lines]
         lines = [place for place in places if place is not None]
         advice = advise("graph breaks", rank.context)
-        also = f" They are {', '.join(line.short for line in lines[:4])}." if len(lines) > 1 else ""
+        also = f"They are {', '.join(line.short for line in lines[:4])}." if len(lines) > 1 else ""
         yield self.finding(
             rank,
             title=f"Compiled code breaks into pieces: Python takes {rank.share(cost_ns):.0%} of the step between them",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice.sentence + also,
-            fix=advice.code,
+            advice=advice.extend(also),
             claim=Claim(time),
             confidence=0.8,
             location=lines[0] if lines else None,

@@ -67,14 +67,13 @@ class InferenceMode(RankAnalyzer):
             f"graph are made in a {rank.unit_name}",
             cost_ns=cost.cost_ns,
             saving=cost.saving,
-            advice=advice.sentence,
-            fix=advice.code,
+            advice=advice,
             claim=Claim(cost.time),
             confidence=0.6,
             location=locate_calls(rank, trains=False),
             evidence=(
-                Evidence("nodes of the graph per step", rank.count_per_step(graphs.node_count), "count"),
-                Evidence("time of these passes per step", passes_ns, "ns"),
+                Evidence("nodes of the graph per {unit}", rank.count_per_step(graphs.node_count), "count"),
+                Evidence("time of these passes per {unit}", passes_ns, "ns"),
             ),
         )
 

@@ -128,7 +128,7 @@ class ClockThrottling(RankAnalyzer):
                 Evidence("mean clock under load", _round(gpu.sm_mhz), "MHz"),
                 Evidence("temperature under load", _round(gpu.temperature_c), "C"),
                 Evidence("power under load", _round(gpu.power_w), "W"),
-                Evidence("kernel time that goes with the clock, per step", rank.per_step(kernels.time_ns), "ns"),
+                Evidence("kernel time that goes with the clock, per {unit}", rank.per_step(kernels.time_ns), "ns"),
             ),
             subject=f"{gpu.name}: {cause.what}",
         )

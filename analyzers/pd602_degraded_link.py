@@ -98,7 +98,7 @@ class DegradedLink(RankAnalyzer):
                     Evidence("link under load", round(now, 1), "GB/s"),
                     Evidence("link at its best", round(best, 1), "GB/s"),
                     Evidence("samples under load", gpu.linked, "count"),
-                    Evidence("copies between host and device, per step", rank.per_step(copies.time_ns), "ns"),
+                    Evidence("copies between host and device, per {unit}", rank.per_step(copies.time_ns), "ns"),
                 ),
                 subject=gpu.name,
             )

@@ -127,7 +127,7 @@ class PowerCap(RankAnalyzer):
             confidence=0.8,
             evidence=(
                 *_evidence(gpu, capped),
-                Evidence("kernel time that goes with the clock, per step", kernels_ns, "ns"),
+                Evidence("kernel time that goes with the clock, per {unit}", kernels_ns, "ns"),
             ),
             subject=gpu.name,
         )

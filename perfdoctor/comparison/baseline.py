@@ -199,8 +199,8 @@ def update_baseline(baseline: Baseline | None, report: Report, path: str) -> Bas
 
 
 def _sorted(baseline: Baseline) -> Baseline:
-    def order(finding: SeenFinding) -> tuple[str, str, str, int, str, str]:
+    def order(finding: SeenFinding) -> tuple[str, str, str, int, str]:
         place = (finding.file or "", finding.function or "", finding.line or 0)
-        return (finding.rule, *place, finding.subject, finding.title)
+        return (finding.rule, *place, finding.subject or "")
 
     return replace(baseline, findings=tuple(sorted(baseline.findings, key=order)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
 
 from perfdoctor.comparison.noise import StepDifference
@@ -75,7 +76,7 @@ class Promise:
 Pair: TypeAlias = tuple[SeenFinding | None, SeenFinding | None]
 
 # Findings of one rule are the same if they agree in one of these, asked in this order. Lines move when a program is
-# edited, and so do folders; a report.json does not say what a finding is about, but its title does.
+# edited, and so do folders.
 _Key: TypeAlias = Callable[[SeenFinding], Hashable | None]
 _SAME: tuple[_Key, ...] = (
     lambda f: (f.subject, f.file, f.line, f.function),
@@ -85,14 +86,12 @@ _SAME: tuple[_Key, ...] = (
     lambda f: (f.file_name, f.function) if f.file else None,
     lambda f: (f.subject, f.file_name) if f.subject else None,
     lambda f: f.kind,
-    lambda f: (f.subject,) if f.subject else None,
     lambda f: f.file_name,
 )
 SAME_CODE: tuple[_Key, ...] = (
     *_SAME[:4],
     lambda f: (f.file_name, f.source) if f.source else None,
     lambda f: f.kind if f.file is None else None,
-    lambda f: f.subject or None if f.file is None else None,
 )
 """The stricter sense of the same: about one thing in the same code, by the text of its line or by its function."""
 
@@ -128,10 +127,14 @@ def pair_findings(
     """Each finding with the same one of the other side, or None; the same is what agrees in one of `keys`."""
     pairs: list[Pair] = []
     gone, come = list(before), list(after)
+    # Where one side does not say what its findings are about, titles have to do on both.
+    by_title = any(each.subject is None for each in (*before, *after))
+    seen = {id(each): replace(each, subject=None) if by_title else each for each in (*before, *after)}
     for same in keys:
         for old in list(gone):
-            key = same(old)
-            found = next((new for new in come if new.rule == old.rule and key is not None and same(new) == key), None)
+            key = same(seen[id(old)])
+            alike = (new for new in come if new.rule == old.rule and key is not None and same(seen[id(new)]) == key)
+            found = next(alike, None)
             if found is not None:
                 pairs.append((old, found))
                 gone.remove(old)
@@ -139,17 +142,12 @@ def pair_findings(
     for old in list(gone):
         # Of the same rule without a place on one side: a capture knows lines that a bare trace does not.
         lacking = (new for new in come if new.rule == old.rule and None in (old.file, new.file))
-        found = next((new for new in lacking if keys is _SAME or _is_alike(old, new)), None)
+        found = next((new for new in lacking if keys is _SAME or seen[id(old)].kind == seen[id(new)].kind), None)
         if found is not None:
             pairs.append((old, found))
             gone.remove(old)
             come.remove(found)
     return [*pairs, *((old, None) for old in gone), *((None, new) for new in come)]
-
-
-def _is_alike(old: SeenFinding, new: SeenFinding) -> bool:
-    """Whether two findings are about the same thing, wherever it is."""
-    return old.kind == new.kind or bool(old.subject and old.subject == new.subject)
 
 
 def _is_smaller(old: SeenFinding, new: SeenFinding) -> bool:

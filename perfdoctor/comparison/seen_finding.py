@@ -36,7 +36,7 @@ class SeenFinding:
 
     Attributes:
         rule, name, title, severity, cost_ns: As in `Finding`.
-        subject: What it is about; where a report.json does not say, its title without figures.
+        subject: What it is about; None where the report.json is of a release that did not say so yet.
         file, line, function: Its location; None where it has none.
         source: The text of that line; None where it is not known.
         promised: What its fix saves in its turn.
@@ -50,7 +50,7 @@ class SeenFinding:
     title: str
     severity: str
     cost_ns: int
-    subject: str
+    subject: str | None
     file: str | None
     line: int | None
     function: str | None
@@ -67,16 +67,14 @@ class SeenFinding:
 
     @property
     def kind(self) -> str:
-        """The title without figures."""
-        return _NUMBERS.sub("#", self.title)
+        """What it is about, without figures; where that is not known the title."""
+        return _NUMBERS.sub("#", self.title if self.subject is None else self.subject)
 
     @property
     def identity(self) -> tuple[str, ...]:
         """What stays of it when its figures change and its line moves: the rule, what it is about, and where."""
-        subject = _NUMBERS.sub("#", self.subject)
-        if self.file_name is None:
-            return self.rule, subject or self.kind
-        return self.rule, subject, self.file_name, self.source or self.function or ""
+        place = () if self.file_name is None else (self.file_name, self.source or self.function or "")
+        return self.rule, self.kind, *place
 
 
 def finding_of_report(finding: Finding) -> SeenFinding:
@@ -96,7 +94,7 @@ def finding_of_report(finding: Finding) -> SeenFinding:
         promised_alone=Promised(saving.alone.low_ns, saving.alone.expected_ns, saving.alone.high_ns, saving.basis),
         covered_by=finding.covered_by,
         is_one_off=finding.is_one_off,
-        source=next((str(each.value) for each in finding.evidence if each.label == SOURCE_LINE), None),
+        source=None if (source := finding.find_evidence(SOURCE_LINE)) is None else str(source),
     )
 
 
@@ -114,7 +112,7 @@ def finding_of_json(finding: Mapping[str, Any]) -> SeenFinding:
         title=finding["title"],
         severity=finding["severity"],
         cost_ns=finding["cost_ns"],
-        subject="",
+        subject=finding.get("subject"),
         file=place.get("file"),
         line=place.get("line"),
         function=place.get("function"),
@@ -122,5 +120,10 @@ def finding_of_json(finding: Mapping[str, Any]) -> SeenFinding:
         promised_alone=Promised(alone["low_ns"], alone["expected_ns"], alone["high_ns"], saving["basis"]),
         covered_by=finding["covered_by"],
         is_one_off=recurrence is not None and 2 * recurrence["steps"] < recurrence["of"],
-        source=next((str(each["value"]) for each in finding["evidence"] if each["label"] == SOURCE_LINE), None),
+        source=next((str(each["value"]) for each in finding["evidence"] if _is_source_line(each)), None),
     )
+
+
+def _is_source_line(evidence: Mapping[str, Any]) -> bool:
+    """Whether evidence is the text of the line; before it had ids its label said so."""
+    return bool(evidence["id"] == SOURCE_LINE if "id" in evidence else evidence["label"] == "source line")

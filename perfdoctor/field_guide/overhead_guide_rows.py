@@ -134,15 +134,19 @@ def _loaded(names: Sequence[str] | None, *words: str) -> str | None:
     return f"{found[0]} is loaded" if found else None
 
 
-def _is_about(*words: str) -> FindingTest:
-    """Whether a finding speaks of one of some words."""
+def _is_about(topic: str) -> FindingTest:
+    """Whether a finding has a topic."""
 
     def test(traits: ProgramTraits, finding: Finding) -> bool:
         del traits
-        text = f"{finding.title} {finding.advice} {finding.fix or ''}".lower()
-        return any(word in text for word in words)
+        return topic in finding.topics
 
     return test
+
+
+def _is_of_threads(traits: ProgramTraits, finding: Finding) -> bool:
+    del traits
+    return "numa" not in finding.topics
 
 
 def _no_sync(traits: ProgramTraits) -> str | None:
@@ -264,7 +268,7 @@ ROWS = (
         "facts",
         _threads,
         checked_by="`perfdoctor try --only threads`",
-        concerns=lambda traits, finding: finding.rule != "PD512" or not _is_about("numa")(traits, finding),
+        concerns=_is_of_threads,
     ),
     GuideRow(
         44,
@@ -274,7 +278,7 @@ ROWS = (
         "facts",
         _libraries,
         lambda traits: _loaded(traits.facts.libraries.openmp, "iomp"),
-        _is_about("openmp", "iomp"),
+        _is_about("openmp"),
     ),
     GuideRow(
         45,
@@ -284,7 +288,7 @@ ROWS = (
         "facts",
         _libraries,
         lambda traits: _loaded(traits.facts.libraries.allocators, "jemalloc", "tcmalloc"),
-        _is_about("malloc"),
+        _is_about("allocator"),
         checked_by="`perfdoctor try --only allocator`",
     ),
     GuideRow(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from perfdoctor.field_guide.guide_row import GuideRow, Subject
 from perfdoctor.field_guide.program_traits import ProgramTraits
 from perfdoctor.field_guide.subjects import (
@@ -111,32 +109,20 @@ def _layers_are_aligned(traits: ProgramTraits) -> str | None:
     return _on_the_fast_path(traits)
 
 
-def _is_of(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
-_OF_CONVOLUTION, _OF_RECURRENT = _is_of("conv"), _is_of(r"lstm|gru|rnn|cell")
-
-
-def _text_of(finding: Finding) -> str:
-    values = (str(each.value) for each in finding.evidence if isinstance(each.value, str))
-    return " ".join((finding.title, finding.subject, *values))
-
-
 def _of_convolution(traits: ProgramTraits, finding: Finding) -> bool:
     del traits
-    return bool(_OF_CONVOLUTION.search(_text_of(finding)))
+    return "convolution" in finding.topics
 
 
 def _of_narrow_convolution(traits: ProgramTraits, finding: Finding) -> bool:
     """Convolutions whose dtype suits Tensor Cores, so that their channels decide; float32 is row 38's."""
     if finding.rule == "PD203":
-        return not re.search(r"\b(fp32|float32)\b", finding.title)
+        return finding.subject != "fp32"
     return _of_convolution(traits, finding)
 
 
 def _of_recurrent(traits: ProgramTraits, finding: Finding) -> bool:
-    return bool(recurrent(traits).is_present and _OF_RECURRENT.search(_text_of(finding)))
+    return bool(recurrent(traits).is_present and "recurrent" in finding.topics)
 
 
 def _of_product(traits: ProgramTraits, finding: Finding) -> bool:

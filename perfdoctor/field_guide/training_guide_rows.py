@@ -222,7 +222,7 @@ def _static_graph(traits: ProgramTraits) -> str | None:
 
 def _of_graph_or_buckets(traits: ProgramTraits, finding: Finding) -> bool:
     del traits
-    return any(word in finding.title for word in ("unused parameters", "bucket", "static_graph"))
+    return finding.subject != "broadcast_buffers"
 
 
 _AUTOTUNER_SINCE = "Still off by default; shapes that change make it search again and again."

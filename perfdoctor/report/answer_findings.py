@@ -43,7 +43,7 @@ def answer_findings(findings: Sequence[Finding], answers: Mapping[int, Sequence[
             first_of.setdefault(measured[position].label, position)
     answered = []
     for position, finding in enumerate(findings):
-        evidence = tuple(each for each in finding.evidence if each.label != STEP_AFTER)
+        evidence = tuple(each for each in finding.evidence if each.id != STEP_AFTER)
         tried = tuple(Evidence(TRIED, describe_trial(trial)) for trial in answers.get(position, ()))
         finding = replace(finding, evidence=(*tried, *evidence))
         if position in measured:
@@ -119,6 +119,7 @@ def _with_measurement(finding: Finding, trial: Trial, covered_by: int | None) ->
         ),
         order_key_ns=None,
         fix=(trial.fix or finding.fix) if saved_ns else None,
+        actions=finding.actions if saved_ns else (),
         covered_by=finding.covered_by if covered_by is None and not saved_ns else covered_by,
     )
 

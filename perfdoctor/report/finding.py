@@ -27,14 +27,18 @@ FindingKey: TypeAlias = tuple[str, str, str]
 # Shares of the step, as reports promise them to CI: high >= 10 %, medium >= 3 %, low >= 1 %.
 _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "medium"), (0.01, "low"))
 
-SOURCE_LINE = "source line"
-"""Label of the evidence that holds the text of the line at the location."""
-STEP_AFTER = "step after this fix and those above"
-"""Label of the evidence that holds the length of a step in ns after a fix and all fixes above it in the report."""
-USED_AT = "used at"
-"""Label of the evidence that names the line where a thing is used; the location is where it is made."""
-HOT_PATH = "what the CPU was in"
-"""Label of the evidence that names what the CPU did, from the outermost name to the deepest, with ` > ` between."""
+SOURCE_LINE = "source-line"
+"""Id of the evidence that holds the text of the line at the location."""
+STEP_AFTER = "step-after-fixes"
+"""Id of the evidence that holds the length of a step in ns after a fix and all fixes above it in the report."""
+USED_AT = "used-at"
+"""Id of the evidence that names the line where a thing is used; the location is where it is made."""
+HOT_PATH = "hot-path"
+"""Id of the evidence that names what the CPU did, from the outermost name to the deepest, with ` > ` between."""
+RANKS = "ranks"
+"""Id of the evidence that lists the ranks with a finding, as ranges."""
+ONCE = "Once in this trace: "
+"""How the title of a finding begins that `occurs_once`."""
 
 
 def severity_of(share: float | None) -> Severity:
@@ -47,13 +51,38 @@ def severity_of(share: float | None) -> Severity:
 
 @frozen_dataclass
 class Evidence:
-    """One observation: `value` in `unit` ("ns", "%", "count", "bytes", "" for text); a value of None is not known."""
+    """One observation.
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("label", "value", "unit")
+    Attributes:
+        label: What was observed, for people. `{unit}` in it becomes "step", or "trace" where there are no steps.
+        value: The observation; None where it is not known.
+        unit: "ns", "%", "count", "bytes", or "" for text.
+        id: What code finds it by, such as `USED_AT`; None where no code asks for it.
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("label", "value", "unit", "id")
 
     label: str
     value: float | int | str | None
     unit: str = ""
+    id: str | None = None
+
+
+@frozen_dataclass
+class Action:
+    """One thing that a fix does to a program, for code: `perfdoctor try` measures the change of that name.
+
+    A fix that does several things at once has several actions, and no single change answers it.
+
+    Attributes:
+        id: The name of a change of `perfdoctor try`, such as "workers".
+        value: Its setting, such as 4; several where any of them does; None where there is nothing to choose.
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("id", "value")
+
+    id: str
+    value: int | str | tuple[str, ...] | None = None
 
 
 @frozen_dataclass(eq=False)
@@ -88,15 +117,18 @@ class Finding:
         location: The line of the user's code; None where it is not known.
         evidence: What was observed.
         advice, fix: What to do, in words and as code or a command.
+        actions: What the fix does, for code; empty where no change of a running program does it.
         references: Web addresses to read more.
         claim: The time that the fix would free.
-        subject: What the finding is about (an op, a kind of collective). Findings of several ranks with the same rule,
-            subject and location are merged.
+        subject: What the finding is about (an op, a kind of collective): with rule and location its identity, for
+            merging ranks, comparisons and baselines.
+        topics: More of what it is about, as the field guide asks for it, such as "convolution".
         edit: What the fix changes in the trace of the rank, for a replay.
         order_key_ns: What the finding is ordered by instead of its saving. It lets a fix that pays only after another
             fix come after that one.
         scope: The limits of the finding; None where they are not known.
         recurrence: In how many steps it occurs, and what it costs there; None where it was not counted.
+        occurs_once: Whether it is about a single event of the trace, as its title says.
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
         covering_key: The `key` of that finding, while the order of findings is not known.
         makes_results_wrong: Whether the fault makes results wrong, not slow: it is high whatever it costs, and first.
@@ -121,7 +153,7 @@ class Finding:
             "recurrence",
             "saving",
         ),
-        *("covered_by", "location", "evidence", "advice", "fix", "references"),
+        *("covered_by", "location", "evidence", "advice", "fix", "references", "subject", "occurs_once", "actions"),
     )
 
     rule: str
@@ -139,11 +171,14 @@ class Finding:
     fix: str | None = None
     references: tuple[str, ...] = ()
     claim: Claim = field(default_factory=Claim, repr=False, compare=False)
+    actions: tuple[Action, ...] = field(default=(), repr=False)
     subject: str = field(default="", repr=False)
+    topics: tuple[str, ...] = field(default=(), repr=False)
     edit: Edit | None = field(default=None, repr=False, compare=False)
     order_key_ns: float | None = field(default=None, repr=False, compare=False)
     scope: FindingScope | None = field(default=None, repr=False, compare=False)
     recurrence: Recurrence | None = None
+    occurs_once: bool = False
     covered_by: int | None = None
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
     makes_results_wrong: bool = field(default=False, repr=False)
@@ -153,6 +188,10 @@ class Finding:
     def key(self) -> FindingKey:
         """Rule, subject and location."""
         return self.rule, self.subject, str(self.location)
+
+    def find_evidence(self, key: str) -> float | int | str | None:
+        """The value of the evidence with an id; None where there is none, or where its value is not known."""
+        return next((each.value for each in self.evidence if each.id == key), None)
 
     @property
     def is_one_off(self) -> bool:
@@ -182,9 +221,12 @@ class Finding:
             raise ValueError(f"cost_ns cannot be {self.cost_ns}")
         _require_type("saving", self.saving, Saving)
         _require_type("makes_results_wrong", self.makes_results_wrong, bool)
-        _require_type("references", self.references, tuple)
-        for reference in self.references:
-            _require_type("a reference", reference, str)
+        _require_type("occurs_once", self.occurs_once, bool)
+        for name in ("references", "topics"):
+            _require_type(name, getattr(self, name), tuple)
+            for each in getattr(self, name):
+                _require_type(f"each of the {name}", each, str)
+        _check_actions(self.actions)
         _check_location(self.location)
         _check_evidence(self.evidence)
         _check_claim(self.claim)
@@ -273,6 +315,15 @@ def _check_key(key: object) -> None:
         _require_type("a part of covering_key", part, str)
 
 
+def _check_actions(actions: tuple[Action, ...]) -> None:
+    _require_type("actions", actions, tuple)
+    for action in actions:
+        _require_type("an action", action, Action)
+        _require_type("the id of an action", action.id, str)
+        for value in action.value if isinstance(action.value, tuple) else (action.value,):
+            _require_type("the value of an action", value, int, str, None)
+
+
 def _check_location(location: object) -> None:
     _require_type("location", location, SourceLocation, None)
     if isinstance(location, SourceLocation):
@@ -288,6 +339,7 @@ def _check_evidence(evidence: object) -> None:
         _require_type("a piece of evidence", each, Evidence)
         _require_type("the label of evidence", each.label, str)
         _require_type("the unit of evidence", each.unit, str)
+        _require_type("the id of evidence", each.id, str, None)
         if not isinstance(each.value, str):
             _require_number(f"the value of evidence '{each.label}'", each.value)
 

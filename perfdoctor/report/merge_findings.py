@@ -11,10 +11,7 @@ from dataclasses import replace
 from itertools import chain
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.report.finding import Evidence, Finding, FindingKey
-
-RANKS = "ranks"
-"""Label of the evidence that lists the ranks with a finding."""
+from perfdoctor.report.finding import RANKS, Evidence, Finding, FindingKey
 
 
 @frozen_dataclass
@@ -40,7 +37,7 @@ class SharedFinding:
         saving = costliest.saving
         if saving.low_ns is not None and self.low_ns is not None:
             saving = replace(saving, low_ns=self.low_ns)
-        evidence = (Evidence(RANKS, format_ranges(self.ranks)), Evidence("costliest rank", costliest.rank))
+        evidence = (Evidence("ranks", format_ranges(self.ranks), id=RANKS), Evidence("costliest rank", costliest.rank))
         yield replace(costliest, rank=None, saving=saving, evidence=(*costliest.evidence, *evidence))
 
 
@@ -80,9 +77,14 @@ def _make_shared(findings: tuple[Finding, ...], ranks: frozenset[int], low_ns: i
     return SharedFinding(findings if len(ranks) < 2 else (max(findings, key=_cost_order),), ranks, low_ns)
 
 
-def _cost_order(finding: Finding) -> tuple[int, int, float, str]:
+def _cost_order(finding: Finding) -> tuple[int, int, float, list[str]]:
     """Sort key: the cost, then the lowest rank, then what makes the choice within that rank unique."""
-    return finding.cost_ns, -(finding.rank or 0), finding.saving.likely_ns, finding.title
+    return (
+        finding.cost_ns,
+        -(finding.rank or 0),
+        finding.saving.likely_ns,
+        [str(each.value) for each in finding.evidence],
+    )
 
 
 def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
@@ -94,7 +96,7 @@ def ranks_with(finding: Finding) -> frozenset[int] | None:
     """The ranks that have a finding; None where it is about all of them."""
     if finding.rank is not None:
         return frozenset((finding.rank,))
-    listed = next((each.value for each in finding.evidence if each.label == RANKS), None)
+    listed = finding.find_evidence(RANKS)
     return _parse_ranges(listed) if isinstance(listed, str) else None
 
 

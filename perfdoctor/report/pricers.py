@@ -66,7 +66,7 @@ class Priced:
             -self.cost_ns,
             finding.rule,
             finding.subject,
-            finding.title,
+            str(finding.location),
         )
 
     @property
@@ -145,6 +145,7 @@ class Priced:
             order_key_ns=self.order_key_ns,
             evidence=(*finding.evidence, *self.evidence),
             fix=None if self.saves_nothing else finding.fix,
+            actions=() if self.saves_nothing else finding.actions,
             claim=claim,
             covering_key=finding.covering_key if self.covered_by is None else self.covered_by.finding.key,
             edit=None,  # row numbers mean nothing without their trace

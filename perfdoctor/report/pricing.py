@@ -177,9 +177,10 @@ def _finish(findings: Sequence[Finding], before_ns: int, own_steps_ns: Mapping[i
     finished = []
     for position, finding in enumerate(findings):
         steps.apply(finding)
-        evidence = tuple(each for each in finding.evidence if each.label != STEP_AFTER)
+        evidence = tuple(each for each in finding.evidence if each.id != STEP_AFTER)
         if finding.saving.basis == "replayed" and finding.saving.expected_ns is not None:
-            evidence = (*evidence, Evidence(STEP_AFTER, round(before_ns * steps.longest_share), "ns"))
+            after_ns = round(before_ns * steps.longest_share)
+            evidence = (*evidence, Evidence("step after this fix and those above", after_ns, "ns", STEP_AFTER))
         covered_by = None if finding.covering_key is None else first_position.get(finding.covering_key)
         severity = finding.severity if covered_by is None else min(finding.severity, "low", key=SEVERITIES.index)
         finished.append(replace(finding, evidence=evidence, covered_by=covered_by, severity=severity))

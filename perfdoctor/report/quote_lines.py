@@ -63,4 +63,8 @@ def _text_of(file: str, line: int | None, text_of: Callable[[str, int], str]) ->
 def _with_source_line(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
     location = finding.location
     text = None if location is None else _text_of(location.file, location.line, text_of)
-    return finding if text is None else replace(finding, evidence=(Evidence(SOURCE_LINE, text), *finding.evidence))
+    return (
+        finding
+        if text is None
+        else replace(finding, evidence=(Evidence("source line", text, id=SOURCE_LINE), *finding.evidence))
+    )

@@ -39,7 +39,7 @@ class FleetPart:
 def from_rank(summary: RankSummary) -> FleetPart:
     """The part of a fleet that consists of one rank."""
     worst = tuple(
-        replace(f, claim=Claim(), evidence=tuple(e for e in f.evidence if e.label == HOT_PATH), fix=None)
+        replace(f, claim=Claim(), evidence=tuple(e for e in f.evidence if e.id == HOT_PATH), fix=None, actions=())
         for f in summary.findings[:_WORST_FINDINGS]
     )
     collectives = None if summary.collectives is None else summary.collectives.pack()

@@ -44,7 +44,7 @@ def format_place(finding: Finding, width: int = 1000) -> str:
     if finding.location is None:
         return ""
     place = shorten_path(format_location(finding.location), width - len("at "))
-    used = next((each.value for each in finding.evidence if each.label == USED_AT), None)
+    used = finding.find_evidence(USED_AT)
     used = shorten_path(clean_line(used), width - len("(used at )")) if isinstance(used, str) else ""
     return f"{place} (used at {used})" if used and used != str(finding.location) else place
 

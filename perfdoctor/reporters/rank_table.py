@@ -7,8 +7,8 @@ from statistics import median
 from typing import NamedTuple
 
 from perfdoctor.analysis.timeline.account import Account
-from perfdoctor.report.finding import Finding
-from perfdoctor.report.merge_findings import RANKS, format_ranges
+from perfdoctor.report.finding import RANKS, Finding
+from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.report import Report
 from perfdoctor.report.table import Column, Table
 from perfdoctor.reporters.clean_text import clean_line
@@ -111,9 +111,10 @@ def format_finding_ranks(report: Report, finding: Finding) -> str:
         return ""
     if finding.rank is not None:
         return f" on rank {finding.rank}"
-    ranks = next((clean_line(str(e.value)) for e in finding.evidence if e.label == RANKS), None)
-    if ranks is None:
+    listed = finding.find_evidence(RANKS)
+    if listed is None:
         return ""
+    ranks = clean_line(str(listed))
     every = format_ranges(account.rank for account in report.account if account.rank is not None)
     return f" on all {len(report.account)} ranks" if ranks == every else f" on ranks {ranks}"
 

@@ -116,8 +116,9 @@ class Sarif(Reporter):
                 place["logicalLocations"] = [{"name": clean_line(str(location)), "kind": "module"}]
             return place, False
         file = self.source_files.get(location.file, location.file)
-        source = next((str(each.value) for each in finding.evidence if each.label == SOURCE_LINE), None)
-        place = {"physicalLocation": _physical_location(clean_line(file), location.line or 1, source)}
+        source = finding.find_evidence(SOURCE_LINE)
+        text = None if source is None else str(source)
+        place = {"physicalLocation": _physical_location(clean_line(file), location.line or 1, text)}
         if location.function:
             place["logicalLocations"] = [{"name": clean_line(location.function), "kind": "function"}]
         return place, True

@@ -382,7 +382,7 @@ def _first_sentences(text: str, max_lines: int, width: int) -> str:
 
 
 def _join_evidence(finding: Finding) -> str:
-    shown = [each for each in finding.evidence if each.label != USED_AT and each.value is not None]
+    shown = [each for each in finding.evidence if each.id != USED_AT and each.value is not None]
     return "; ".join(f"{clean_line(e.label)}: {_shorten_value(format_evidence(e))}" for e in shown)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
-from perfdoctor.report.finding import Finding
+from perfdoctor.report.finding import ONCE, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.rank_table import format_finding_ranks
@@ -35,8 +35,6 @@ _MIN_KNOWN_SHARE = 0.50
 _ALL_KNOWN_SHARE = 0.995
 # From this share on, a healthy verdict mentions time that nobody explained: it is what makes a finding high.
 _MIN_UNEXPLAINED_SHARE = 0.10
-# How the title of a finding begins that is about what happened once.
-_ONCE = "Once in this trace: "
 # Details of the account whose time is work: unexplained they cannot be judged, while other time waits for something.
 _WORK = ("compute", "bandwidth")
 _DETERMINERS = frozenset(
@@ -59,8 +57,8 @@ def verdict_of(report: Report) -> str:
 def _describe_cost(report: Report, finding: Finding) -> str:
     """The cost of a finding, its title and its place, as the rest of a sentence."""
     title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
-    once = ", once in this trace" if title.startswith(_ONCE) else ""
-    title = title.removeprefix(_ONCE)
+    once = ", once in this trace" if finding.occurs_once else ""
+    title = title.removeprefix(ONCE)
     sentence = f"{_lower_article(title).rstrip('.')}{f', at {place}' if place and place not in title else ''}."
     if not finding.cost_ns:
         return f". Above all{once}: {sentence}"

@@ -63,10 +63,11 @@ from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, S
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import HOT_PATH, Evidence, Finding, FindingScope
+from perfdoctor.report.finding import HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.advice import Advice, When, advise
+from perfdoctor.rules.advice.advice_row import Row
 from perfdoctor.rules.advice.programs import rows_of
 from perfdoctor.rules.amounts import format_frequency, format_per_step
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
@@ -115,7 +116,9 @@ __all__ = [
     "NONE",
     "REQUIREMENTS",
     "SHORTEST_KERNEL_NS",
+    "USED_AT",
     "Account",
+    "Action",
     "Activity",
     "Advice",
     "Analyzer",
@@ -182,6 +185,7 @@ __all__ = [
     "RecordedInputs",
     "Recurrence",
     "Replay",
+    "Row",
     "Run",
     "Saving",
     "SourceLocation",

@@ -15,8 +15,9 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding, FindingScope
+from perfdoctor.report.finding import ONCE, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.advice.advice_row import Advice
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saving import Claim, Saving
 
@@ -111,40 +112,45 @@ class Analyzer(ABC):
         *,
         title: str,
         cost_ns: int,
-        advice: str,
+        advice: str | Advice,
         saving: Saving,
         claim: Claim,
         confidence: float = 1.0,
         location: SourceLocation | None = None,
         evidence: tuple[Evidence, ...] = (),
         fix: str | None = None,
+        actions: tuple[Action, ...] = (),
         subject: str = "",
+        topics: tuple[str, ...] = (),
         edit: Edit | None = None,
         recurrence: Recurrence | None = None,
         happens_once: bool = False,
+        occurs_once: bool = False,
         makes_results_wrong: bool = False,
     ) -> Finding:
         """A finding of this rule on one rank.
 
         `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
-        saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. Without
-        steps, evidence "per step" is labelled "per trace". `count_recurrence` counts the recurrence of some time. What
-        `happens_once` is for information, as nothing to come is faster without it, unless the trace holds hardly
-        anything else. What `makes_results_wrong` is high and stands first, whatever it costs: say "wrong" in the title,
-        with a cost of 0 unless time was measured.
+        saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. `advice`
+        from the table brings its code and actions along. `{unit}` in a label of evidence becomes "step", or "trace"
+        without steps. `count_recurrence` counts the recurrence of some time. What `happens_once` is for information, as
+        nothing to come is faster without it, unless the trace holds hardly anything else; with `occurs_once` the title
+        says that it is a single event. What `makes_results_wrong` is high and stands first, whatever it costs: say
+        "wrong" in the title, with a cost of 0 unless time was measured.
 
         Raises:
             TypeError, ValueError: See `Finding`.
         """
         share = rank.share(cost_ns)
         is_main = makes_results_wrong or (cost_ns and (not happens_once or (share or 0) >= _MIN_SHARE_OF_TRACE))
-        if not rank.steps.count:
-            evidence = tuple(replace(each, label=each.label.replace("per step", "per trace")) for each in evidence)
+        unit = "step" if rank.steps.count else "trace"
+        if isinstance(advice, Advice):
+            fix, actions, advice = advice.code, advice.actions, advice.sentence
         number = rank.trace.rank
         return Finding(
             rule=self.rule,
             name=self.name,
-            title=title,
+            title=f"{ONCE if occurs_once else ''}{title}",
             cost_ns=cost_ns,
             share_of_step=share,
             # The highest that it may get: pricing says what the fix is worth.
@@ -154,11 +160,14 @@ class Analyzer(ABC):
             confidence=confidence,
             rank=number,
             location=location,
-            evidence=evidence,
+            evidence=tuple(replace(each, label=each.label.replace("{unit}", unit)) for each in evidence),
             fix=fix,
+            actions=actions,
             references=self.references,
             claim=replace(claim, rank=number) if claim.rank is None else claim,
             subject=subject,
+            topics=topics,
+            occurs_once=occurs_once,
             edit=edit,
             scope=scope_of(rank) if isinstance(rank, Rank) else None,
             recurrence=recurrence,

@@ -75,12 +75,12 @@ class Program(Protocol):
 
 
 class Change(Protocol):
-    """One thing that can be changed from outside.
+    """One thing that can be changed from outside. It answers the findings with an `Action` of its name and setting.
 
     Attributes:
         name: What `--only` takes, such as "workers".
         summary: What it does, in one line for `--list`.
-        rules: The rules whose advice it carries out, such as ("PD101", "PD114").
+        rules: The rules whose advice it carries out, such as ("PD101", "PD114"), for `--list`.
         needs: Where it can be tried, one of `NEEDS`.
         alters_numerics: Whether results differ by more than rounding in another order (autocast, TF32, compile). Such
             a change is part of the combination only with `--allow-numerics`.
@@ -113,5 +113,23 @@ class Change(Protocol):
     def fix(self, setting: str) -> str:
         """The code or the environment variable that makes it permanent: "DataLoader(..., num_workers=2)"."""
 
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the change with this setting is what a finding advises."""
+
+def is_advised(name: str, setting: str, finding: Mapping[str, Any]) -> bool:
+    """Whether a change with a setting is what the fix of a finding does, no more and no less.
+
+    Args:
+        name: The name of the change.
+        setting: Its setting; one that the action does not name is any.
+        finding: The finding, as in the JSON report.
+    """
+    actions: Sequence[Mapping[str, Any]] = finding.get("actions") or ()
+    if len(actions) != 1 or actions[0]["id"] != name:
+        return False
+    value = actions[0]["value"]
+    return value is None or setting in (map(str, value) if isinstance(value, list) else (str(value),))
+
+
+def advised_settings(name: str, findings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings of a change that findings advise, each alone, in the order of the findings."""
+    alone: list[Mapping[str, Any]] = [each["actions"][0] for each in findings if len(each.get("actions") or ()) == 1]
+    return [str(action["value"]) for action in alone if action["id"] == name]

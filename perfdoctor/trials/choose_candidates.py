@@ -7,6 +7,7 @@ from typing import Any
 
 from perfdoctor.report.finding import USED_AT
 from perfdoctor.report.trial_result import Trial
+from perfdoctor.trials.change import is_advised
 from perfdoctor.trials.load_changes import LoadedChange
 from perfdoctor.trials.run_log import Choice
 
@@ -72,15 +73,7 @@ def explain_need(need: str, facts: Mapping[str, Any]) -> str:
 
 def find_advice(loaded: LoadedChange, settings: Sequence[str], findings: Sequence[PlainFinding]) -> list[PlainFinding]:
     """The findings that advise a change with any of some settings."""
-    return [finding for finding in findings if any(answers(loaded, setting, finding) for setting in settings)]
-
-
-def answers(loaded: LoadedChange, setting: str, finding: PlainFinding) -> bool:
-    """Whether a change does what a finding advises; False where it fails to say."""
-    try:
-        return bool(loaded.change.answers(setting, finding))
-    except Exception:  # a stranger's change may raise anything
-        return False
+    return [finding for finding in findings if any(is_advised(loaded.name, each, finding) for each in settings)]
 
 
 def worth_of(finding: PlainFinding) -> float:
@@ -96,15 +89,15 @@ def match_findings(
 ) -> tuple[int, ...]:
     """The positions of the findings that a trial answers.
 
-    The change says which it answers. Where some of these name a line at which the change was met, only they are meant:
-    a program may have two loaders, and a finding about one of them.
+    These are the findings whose fix is the change. Where some of these name a line at which the change was met, only
+    they are meant: a program may have two loaders, and a finding about one of them.
 
     Args:
         choice: The change and its setting.
         places: File, line and function at which its hook was met.
         findings: The findings of the report, in its order.
     """
-    positions = [n for n, finding in enumerate(findings) if answers(choice.loaded, choice.setting, finding)]
+    positions = [n for n, finding in enumerate(findings) if is_advised(choice.loaded.name, choice.setting, finding)]
     met = {f"{_short(file)}:{line}" for file, line, _ in places if line is not None}
     at_the_place = [n for n in positions if met & set(_lines_of(findings[n]))]
     elsewhere_rules = {findings[n]["rule"] for n in at_the_place}
@@ -115,7 +108,7 @@ def _lines_of(finding: PlainFinding) -> list[str]:
     """The lines that a finding names, as "train.py:12": where a thing is made, and where it is used."""
     location = finding["location"]
     lines = [] if location is None else [f"{_short(location['file'])}:{location['line']}"]
-    used = [each["value"] for each in finding["evidence"] if each["label"] == USED_AT]
+    used = [each["value"] for each in finding["evidence"] if each["id"] == USED_AT]
     return lines + [_short(value) for value in used if isinstance(value, str)]
 
 

@@ -13,7 +13,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trials.change import ENTRY_POINT_GROUP, NEEDS, Change
 
 _TEXTS = ("name", "summary", "needs", "effect_on_results")
-_METHODS = ("settings", "environment", "apply", "fix", "answers")
+_METHODS = ("settings", "environment", "apply", "fix")
 
 
 @frozen_dataclass

@@ -24,13 +24,17 @@ STEPS = StepSummary(20, "annotated", 100 * MS, 0.03, mean_ns=100 * MS)
 LINE = "running += loss.item()"
 
 
+def line_of(text: str) -> tuple[Evidence, ...]:
+    return (Evidence("source line", text, id=SOURCE_LINE),)
+
+
 def finding(cost_ms: float = 20, **changes: Any) -> Finding:
     """A wait at a line of train.py, in a step of 100 ms."""
     facts: dict[str, Any] = {
         "rule": "PD102", "name": "host-device-sync", "title": f"The CPU waits {cost_ms} ms for .item()",
         "cost_ns": round(cost_ms * MS), "share_of_step": cost_ms / 100, "severity": "high", "saving": Saving(),
         "advice": "Log less.", "location": SourceLocation("train.py", 41, "train"), "subject": ".item()",
-        "evidence": (Evidence(SOURCE_LINE, LINE),),
+        "evidence": line_of(LINE),
     }  # fmt: skip
     return Finding(**(facts | changes))
 
@@ -67,7 +71,7 @@ def state_of(new: Finding, old: Finding | None = None, **changes: Any) -> str:
         finding(location=at(77, "fit")),
         finding(location=at(77, file="/elsewhere/train.py"), evidence=()),
         finding(title="The CPU waits 7 times, 20 ms in all, for .item()"),
-        finding(evidence=(Evidence(SOURCE_LINE, "total += loss.item()"),)),
+        finding(evidence=line_of("total += loss.item()")),
         finding(subject="other words for the same line"),
         finding(location=None),
         finding(3, severity="low"),
@@ -93,10 +97,10 @@ def test_a_known_finding_is_known_again(new):
     "new",
     [
         finding(rule="PD103"),
-        finding(location=at(90, "validate"), evidence=(Evidence(SOURCE_LINE, "best = score.item()"),)),
+        finding(location=at(90, "validate"), evidence=line_of("best = score.item()")),
         finding(location=at(41, "validate"), evidence=()),
         finding(location=at(41, "train", "eval.py")),
-        finding(subject=".cpu()", title="The CPU waits for .cpu()", evidence=(Evidence(SOURCE_LINE, "x = x.cpu()"),)),
+        finding(subject=".cpu()", title="The CPU waits for .cpu()", evidence=line_of("x = x.cpu()")),
     ],
     ids=["rule", "other line", "other function", "other file", "other call in the function"],
 )
@@ -110,7 +114,7 @@ def test_of_two_alike_one_is_new():
 
 
 def test_findings_of_one_function_keep_their_lines():
-    first, second = finding(20), finding(5, location=at(60), evidence=(Evidence(SOURCE_LINE, "acc += hits.item()"),))
+    first, second = (finding(20), finding(5, location=at(60), evidence=line_of("acc += hits.item()")))
     moved = [replace(each, location=at(each.location.line + 9)) for each in (second, first)]
     match = match_baseline(baseline_of(first, second), report(*moved))
     assert [(state.state, state.accepted_cost_ns) for state in match.states] == [

@@ -221,7 +221,7 @@ def test_no_large_slice_stays_unsaid(case: Case, report_on: Callable[[str], Repo
 def test_the_ladder_goes_down(case: Case, report_on: Callable[[str], Report]) -> None:
     """Now, after each fix, after all fixes, at the limit: no step of the ladder is longer than the one before it."""
     report = report_on(case.path)
-    after = [each.value for f in report.findings for each in f.evidence if each.label == STEP_AFTER and each.value]
+    after = [each.value for f in report.findings for each in f.evidence if each.id == STEP_AFTER and each.value]
     known = [each for each in after if isinstance(each, int)]
     assert known == sorted(known, reverse=True), [f"{each / 1e6:.2f} ms" for each in known]
     ladder = (report.steps.median_ns, report.limit.after_fixes_ns, report.limit.step_ns)

@@ -66,7 +66,7 @@ def test_covered_findings_are_low_at_most_and_come_after_what_covers_them(
 
 def test_the_step_after_each_fix_never_rises(corpus: Path, report_on: Callable[[str], Report]) -> None:
     for name, report in reports(corpus, report_on):
-        after = [e.value for f in report.findings for e in f.evidence if e.label == STEP_AFTER]
+        after = [e.value for f in report.findings for e in f.evidence if e.id == STEP_AFTER]
         assert all(later <= earlier for earlier, later in pairwise(after)), (name, after)
         promised = [f.saving.expected_ns for f in report.findings if f.saving.expected_ns is not None]
         assert (report.limit.after_fixes_ns is not None) == bool(promised), name

@@ -133,7 +133,13 @@ def test_what_only_a_useless_fix_covered_stands_alone_again():
 
 
 def test_the_step_after_each_fix_is_no_longer_said_where_the_order_may_have_changed():
-    before = replace(finding("PD101"), evidence=(Evidence(STEP_AFTER, 5, "ns"), Evidence("workers", 0, "count")))
+    before = replace(
+        finding("PD101"),
+        evidence=(
+            Evidence("step after this fix and those above", 5, "ns", id=STEP_AFTER),
+            Evidence("workers", 0, "count"),
+        ),
+    )
     (answered,) = answer_findings([before], {0: [trial()]})
     assert [each.label for each in answered.evidence] == [TRIED, "workers"]
 

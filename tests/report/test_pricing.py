@@ -166,7 +166,7 @@ def test_the_step_after_each_fix_counts_the_fixes_of_all_ranks_above_it() -> Non
         replace(
             finding_of(ns, (at, at + ns), rule=rule, rank=rank, expected=ns),
             saving=Saving(0, ns, ns, "replayed"),
-            evidence=(Evidence(STEP_AFTER, after, "ns"),),
+            evidence=(Evidence("step after this fix and those above", after, "ns", id=STEP_AFTER),),
         )
         for ns, at, rule, rank, after in ((300, 0, "PD001", 0, 500), (200, 400, "PD002", 1, 800))
     ]

@@ -62,7 +62,7 @@ def test_a_long_path_loses_leading_folders_only() -> None:
 
 def test_the_line_of_use_stands_beside_the_line_to_change() -> None:
     finding = report_at("train.py").findings[0]
-    used = replace(finding, evidence=(Evidence(USED_AT, "train.py:60"),))
+    used = replace(finding, evidence=(Evidence("used at", "train.py:60", id=USED_AT),))
     assert format_place(finding) == "train.py:41 in main"
     assert format_place(used) == "train.py:41 in main (used at train.py:60)"
     text = Terminal().render(replace(report_at("train.py"), findings=(used,)))

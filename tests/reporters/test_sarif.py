@@ -145,7 +145,7 @@ def _fingerprint(**changes: Any) -> str:
     return str(render(report)["results"][0]["partialFingerprints"]["perfdoctorFinding/v1"])
 
 
-LINE = (Evidence("source line", "for x, y in loader:"),)
+LINE = (Evidence("source line", "for x, y in loader:", id="source-line"),)
 
 
 def test_the_text_of_the_line_is_its_snippet():

@@ -7,7 +7,7 @@ import report_samples as samples
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.report.finding import Recurrence
+from perfdoctor.report.finding import ONCE, Recurrence
 from perfdoctor.report.report import Limit, StepSummary, UnexplainedSlice
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
@@ -184,7 +184,7 @@ def test_a_large_cost_without_a_fix_is_named() -> None:
 
 def test_what_happens_once_is_said_once() -> None:
     report = samples.kernel()
-    once = replace(report.findings[0], title="Once in this trace: the GPU waits while modules are loaded")
+    once = replace(report.findings[0], title=f"{ONCE}the GPU waits while modules are loaded", occurs_once=True)
     assert "37.5 ms (79%) of it, once in this trace: the GPU waits while modules" in verdict_of(
         replace(report, findings=(once,))
     )

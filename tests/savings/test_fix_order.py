@@ -68,7 +68,7 @@ def remove_loader_waits(rank: Rank) -> Edit:
 
 
 def evidence_of(finding: Finding) -> dict[str, Any]:
-    return {e.label: e.value for e in finding.evidence}
+    return {e.id or e.label: e.value for e in finding.evidence}
 
 
 def saving_us(finding: Finding) -> tuple[float | None, ...]:

@@ -17,6 +17,7 @@ from perfdoctor.trials.choose_candidates import choose_candidates, explain_need,
 from perfdoctor.trials.load_changes import choose_changes, load_changes, wrap_change
 
 MS = 1_000_000
+CHANGE_OF = {"PD1": "a", "PD2": "b", "PD3": "c", "PD101": "workers"}
 
 
 def finding(
@@ -24,10 +25,10 @@ def finding(
 ) -> dict:
     ns = None if expected_ms is None else round(expected_ms * MS)
     return {
-        "rule": rule, "confidence": 0.5, "fix": None,
+        "rule": rule, "confidence": 0.5, "actions": [{"id": CHANGE_OF.get(rule, "another"), "value": None}],
         "saving": {"alone": {"low_ns": 0, "expected_ns": ns, "high_ns": 20 * MS}},
         "location": None if line is None else {"file": "/a/b/train.py", "line": line, "function": "main"},
-        "evidence": [] if used is None else [{"label": USED_AT, "value": used, "unit": ""}],
+        "evidence": [] if used is None else [{"id": USED_AT, "label": "used at", "value": used, "unit": ""}],
     } | changes  # fmt: skip
 
 
@@ -38,13 +39,13 @@ def chosen(*changes, findings=(), facts=None, only_advised=True, **more) -> list
 
 
 def test_what_findings_promise_most_is_tried_first():
-    changes = [loaded("a", rules=("PD1",)), loaded("b", rules=("PD2",)), loaded("c", rules=("PD3",))]
+    changes = [loaded("a"), loaded("b"), loaded("c")]
     findings = [finding("PD1", 5), finding("PD2", 30), finding("PD3", None)]
     assert chosen(*changes, findings=findings) == ["b=2", "a=2", "c=2"]  # half of 20 ms with a confidence of 0.5
 
 
 def test_what_no_finding_advises_is_tried_only_when_all_are_wanted():
-    changes = [loaded("a", rules=("PD1",)), loaded("b", rules=("PD2",))]
+    changes = [loaded("a"), loaded("b")]
     assert chosen(*changes, findings=[finding("PD1")]) == ["a=2"]
     assert chosen(*changes, findings=[finding("PD1")], only_advised=False) == ["a=2", "b=2"]
     assert chosen(*changes) == []
@@ -64,9 +65,6 @@ def test_a_setting_that_was_asked_for_is_taken_as_it_is():
 class Failing(FakeChange):
     def settings(self, facts, findings):
         raise KeyError("no such fact" if facts is not None else findings)
-
-    def answers(self, setting, finding):
-        raise KeyError(setting, finding)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +109,20 @@ def test_where_no_line_agrees_the_change_decides(places):
     assert match_findings(choice(), places, findings) == (0, 2)
 
 
-def test_a_change_that_fails_to_answer_answers_nothing():
-    failing = loading.LoadedChange(Failing("a"), "a.py", "Failing")
-    assert match_findings(choice().__class__(failing, "2"), [], [finding("PD101")]) == ()
+@pytest.mark.parametrize(
+    ("actions", "answered"),
+    [
+        ([{"id": "workers", "value": 2}], (0,)),
+        ([{"id": "workers", "value": None}], (0,)),
+        ([{"id": "workers", "value": ["2", "4"]}], (0,)),
+        ([{"id": "workers", "value": 4}], ()),
+        ([{"id": "threads", "value": 2}], ()),
+        ([{"id": "workers", "value": 2}, {"id": "threads", "value": 1}], ()),  # it asks for more
+        ([], ()),
+    ],
+)
+def test_a_change_answers_the_finding_whose_fix_does_it_and_no_more(actions, answered):
+    assert match_findings(choice(), [], [finding("PD101", actions=actions)]) == answered
 
 
 # Loading -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fake_program import FakeProgram, loaded, run_of
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.report.finding import Finding
+from perfdoctor.report.finding import Action, Finding
 from perfdoctor.report.report import Report, StepSummary
 from perfdoctor.reporters.json_ import load_schema
 from perfdoctor.savings.saving import Saving, SavingAlone
@@ -47,7 +47,18 @@ def diagnosis() -> Diagnosis:
     """A recording whose one finding promises 2 ms of a step of 10 ms."""
     saving = Saving(MS, 2 * MS, 3 * MS, "replayed", SavingAlone(MS, 2 * MS, 3 * MS))
     place = SourceLocation("/home/me/train.py", 12, "main")
-    finding = Finding("PD101", "dataloader-stall", "It waits", 3 * MS, 0.3, "high", saving, "Load.", location=place)
+    finding = Finding(
+        "PD101",
+        "dataloader-stall",
+        "It waits",
+        3 * MS,
+        0.3,
+        "high",
+        saving,
+        "Load.",
+        location=place,
+        actions=(Action("workers"),),
+    )
     steps = StepSummary(20, "annotated", 10 * MS, 0.01, mean_ns=10 * MS)
     report = Report("1", (), steps, (), (), (finding,), ())
     return Diagnosis(report, {"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1})

@@ -43,7 +43,3 @@ class AnyOrder:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The argument of the DataLoader."""
         return "DataLoader(..., in_order=False)"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding's code has this argument."""
-        return finding.get("rule") in self.rules and "in_order=False" in (finding.get("fix") or "")

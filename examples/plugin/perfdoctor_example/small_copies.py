@@ -56,5 +56,5 @@ class SmallCopies(RankAnalyzer):
             fix="values.pin_memory().to(device, non_blocking=True)",
             claim=Claim(small.time),
             confidence=0.5,
-            evidence=(Evidence("copies per step", copies_per_step, "count"),),
+            evidence=(Evidence("copies per {unit}", copies_per_step, "count"),),
         )

@@ -57,7 +57,7 @@ def fix_block(finding: Finding) -> FixBlock | None:
 
 def source_line(finding: Finding) -> str | None:
     """The text of the finding's source line; None where it could not be read."""
-    found = next((each.value for each in finding.evidence if each.label == SOURCE_LINE), None)
+    found = finding.find_evidence(SOURCE_LINE)
     return clean_line(found) if isinstance(found, str) else None
 
 

@@ -204,7 +204,7 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
 def _evidence(finding: Finding) -> Iterator[ShownEvidence]:
     """What was observed, without what stands elsewhere in the finding."""
     for each in finding.evidence:
-        if each.label not in (SOURCE_LINE, USED_AT):
+        if each.id not in (SOURCE_LINE, USED_AT):
             label, value = words(each.label), words(format_evidence(each))
             yield ShownEvidence(label, value, len(label) + len(value) > _MAX_EVIDENCE)
 

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
+from perfdoctor.report.finding import Action
 
 _RELEASE = re.compile(r"\d+")
 
@@ -75,32 +76,49 @@ class When(NamedTuple):
         return "; ".join((name + value).strip() for name, value in parts if value) or "any program"
 
 
-class AdviceRow(NamedTuple):
-    """What to do in a situation, in programs that meet the conditions.
+class Row(NamedTuple):
+    """What to do in programs that meet the conditions; rows without `since` and `actions` may be plain tuples.
 
     Attributes:
-        situation: What a rule found, such as "gradients zeroed".
         when: The conditions on the program.
         sentence: What to do. `{name}` in it, as in `code`, is replaced by what the rule knows.
         code: The lines to write or the command to run; None where no line is right.
-        since: The project and release that has it, as "PyTorch 2.3"; "" where any supported release has it.
         source: Where it is documented or written: a web address.
+        since: The project and release that has it, as "PyTorch 2.3"; "" where any supported release has it.
+        actions: What the code does, for `perfdoctor try`; "{name}" as a value is what the rule knows.
     """
+
+    when: When
+    sentence: str
+    code: str | None
+    source: str
+    since: str = ""
+    actions: tuple[Action, ...] = ()
+
+
+class AdviceRow(NamedTuple):
+    """A `Row` of a situation: of what a rule found, such as "gradients zeroed"."""
 
     situation: str
     when: When
     sentence: str
     code: str | None
-    since: str
     source: str
+    since: str = ""
+    actions: tuple[Action, ...] = ()
 
 
 class Advice(NamedTuple):
-    """What to do about a finding: a sentence, code where a line of it is right, and where that is documented."""
+    """What to do about a finding: a sentence, code where a line of it is right, its source, and what the code does."""
 
     sentence: str
-    code: str | None
-    source: str
+    code: str | None = None
+    source: str = ""
+    actions: tuple[Action, ...] = ()
+
+    def extend(self, more: str) -> Advice:
+        """The advice with another sentence after its own; itself where that is empty."""
+        return self._replace(sentence=f"{self.sentence} {more}".strip()) if more else self
 
 
 def is_older(release: str, than: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.rules.advice.advice_row import Advice, AdviceRow, is_older
@@ -27,6 +29,7 @@ def advise(situation: str | Sequence[AdviceRow], context: Context, **known: obje
         _fill(row.sentence, known) + _name_release(row, context.torch_version),
         None if row.code is None else _fill(row.code, known),
         row.source,
+        tuple(replace(each, value=_known_value(each.value, known)) for each in row.actions),
     )
 
 
@@ -54,6 +57,11 @@ def _fill(text: str, known: dict[str, object]) -> str:
     for name, value in known.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
+
+
+def _known_value(value: Any, known: dict[str, object]) -> Any:
+    """The value of an action, or what the rule knows in place of "{name}"."""
+    return known.get(value[1:-1], value) if isinstance(value, str) else value
 
 
 def _name_release(row: AdviceRow, torch_version: str | None) -> str:

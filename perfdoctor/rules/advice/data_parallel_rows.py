@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
+from perfdoctor.rules.advice.framework_settings import (
+    ACCELERATE,
+    ACCELERATE_PAGE,
+    LIGHTNING,
+    LIGHTNING_PAGE,
+    TRAINER,
+    TRAINER_PAGE,
+    spell,
+)
 from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC, ZERO, rows_of
 
 _DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
@@ -10,18 +20,18 @@ _BUFFERS = "https://github.com/pytorch/pytorch/pull/178054"
 _FSDP2 = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 _TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
 _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
-_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
-_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
-_ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _HOOKS = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_NO_SEARCH = (Action("ddp", "find_unused_parameters=False"),)
+_LARGER_BUCKETS = (Action("ddp", "bucket_cap_mb=25"),)
+_VIEWS = (Action("ddp", "gradient_as_bucket_view=True"),)
+_BUFFERS_STAY = (Action("ddp", "broadcast_buffers=False"),)
 
 _RUN_BARE = (
     When(phases=FORWARD),
     "Run the wrapped model itself: a forward pass needs no wrapper.",
     "with torch.inference_mode(): y = model.module(x)",
-    "",
     _DDP,
 )
 _BUCKET_VIEWS = "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less."
@@ -43,166 +53,100 @@ WRAPPER_ROWS = (
             ANY,
             "Leave DistributedDataParallel out: there is one process, so there is nothing to reduce.",
             "model = Net().to(device)   # without DistributedDataParallel",
-            "",
             _DDP,
         ),
     ),
     *rows_of(
         "DDP searches for unused parameters",
         _RUN_BARE,
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Leave the search out if every parameter gets a gradient; if the same ones never do, say that the graph is "
-            "static: static_graph=True.",
-            "TrainingArguments(..., ddp_find_unused_parameters=False)",
-            "",
-            _TRAINER,
-        ),
-        (
-            When(uses=("Lightning",)),
+        *spell(
+            "argument of DDP",
             "Leave the search out if every parameter gets a gradient; if the same ones never do, say "
             "static_graph=True.",
-            "Trainer(strategy=DDPStrategy(find_unused_parameters=False))   # or static_graph=True",
-            "",
-            _LIGHTNING,
+            "find_unused_parameters=False",
+            actions=_NO_SEARCH,
         ),
-        (
-            When(uses=("Accelerate",)),
-            "Leave the search out if every parameter gets a gradient; if the same ones never do, say "
-            "static_graph=True.",
-            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)])",
-            "",
-            _ACCELERATE,
-        ),
-        (
+        Row(
             ANY,
             "Leave find_unused_parameters out if every parameter gets a gradient; if the same ones never do, say "
             "static_graph=True.",
             "DistributedDataParallel(model)  # or static_graph=True",
-            "",
             _DDP,
+            actions=_NO_SEARCH,
         ),
     ),
     *rows_of(
         "DDP has tiny buckets",
-        (When(uses=("Lightning",)), _USUAL_BUCKETS, "Trainer(strategy=DDPStrategy(bucket_cap_mb=25))", "", _LIGHTNING),
-        (
-            When(uses=("Hugging Face Trainer",)),
-            _USUAL_BUCKETS,
-            "TrainingArguments(..., ddp_bucket_cap_mb=25)",
-            "",
-            _TRAINER,
-        ),
-        (
-            When(uses=("Accelerate",)),
-            _USUAL_BUCKETS,
-            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=25)])",
-            "",
-            _ACCELERATE,
-        ),
-        (ANY, _USUAL_BUCKETS, "DistributedDataParallel(model, bucket_cap_mb=25)", "", _DDP),
+        *spell("argument of DDP", _USUAL_BUCKETS, "bucket_cap_mb=25", actions=_LARGER_BUCKETS),
+        Row(ANY, _USUAL_BUCKETS, "DistributedDataParallel(model, bucket_cap_mb=25)", _DDP, actions=_LARGER_BUCKETS),
     ),
     *rows_of(
         "DDP copies gradients out of its buckets",
         _RUN_BARE,
-        (
-            When(uses=("Lightning",)),
-            _BUCKET_VIEWS,
-            "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
-            "",
-            _LIGHTNING,
-        ),
-        (
-            When(uses=("Accelerate", "Hugging Face Trainer")),
-            _BUCKET_VIEWS,
-            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
-            "",
-            _ACCELERATE,
-        ),
-        (ANY, _BUCKET_VIEWS, "DistributedDataParallel(model, gradient_as_bucket_view=True)", "", _DDP),
+        *spell("argument of DDP, not of the Trainer", _BUCKET_VIEWS, "gradient_as_bucket_view=True", actions=_VIEWS),
+        Row(ANY, _BUCKET_VIEWS, "DistributedDataParallel(model, gradient_as_bucket_view=True)", _DDP, actions=_VIEWS),
     ),
     *rows_of(
         "DDP broadcasts buffers",
         _RUN_BARE,
-        (
-            When(uses=("Hugging Face Trainer",)),
-            _NO_BROADCAST,
-            "TrainingArguments(..., ddp_broadcast_buffers=False)",
-            "",
-            _TRAINER,
-        ),
-        (
-            When(uses=("Lightning",)),
-            _NO_BROADCAST,
-            "Trainer(strategy=DDPStrategy(broadcast_buffers=False))",
-            "",
-            _LIGHTNING,
-        ),
-        (
-            When(uses=("Accelerate",)),
-            _NO_BROADCAST,
-            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)])",
-            "",
-            _ACCELERATE,
-        ),
+        *spell("argument of DDP", _NO_BROADCAST, "broadcast_buffers=False", actions=_BUFFERS_STAY),
         (
             When(torch_from="2.13"),
             _NO_BROADCAST,
             "DistributedDataParallel(model, forward_sync_buffers=False)",
-            "",
             _BUFFERS,
         ),
-        (When(torch_before="2.13"), _NO_BROADCAST, "DistributedDataParallel(model, broadcast_buffers=False)", "", _DDP),
-        (
+        Row(
+            When(torch_before="2.13"),
+            _NO_BROADCAST,
+            "DistributedDataParallel(model, broadcast_buffers=False)",
+            _DDP,
+            actions=_BUFFERS_STAY,
+        ),
+        Row(
             ANY,
             _NO_BROADCAST,
             "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
-            "",
             _BUFFERS,
+            actions=_BUFFERS_STAY,
         ),
     ),
     *rows_of(
         "gradients reduced in every micro-batch",
         (
-            When(uses=("Hugging Face Trainer",)),
+            TRAINER,
             f"{_ACCUMULATED}let the Trainer accumulate the gradients.",
             "TrainingArguments(..., gradient_accumulation_steps=...)",
-            "",
-            _TRAINER,
+            TRAINER_PAGE,
         ),
         (
-            When(uses=("Lightning",)),
+            LIGHTNING,
             f"{_ACCUMULATED}let the Trainer accumulate the gradients.",
             "Trainer(accumulate_grad_batches=...)",
-            "",
             "https://lightning.ai/docs/pytorch/stable/common/trainer.html",
         ),
         (
-            When(uses=("Accelerate",)),
+            ACCELERATE,
             f"{_ACCUMULATED}let Accelerate skip the reduction of all micro-batches but the last.",
             "accelerator = Accelerator(gradient_accumulation_steps=...); with accelerator.accumulate(model): ...",
-            "",
             "https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation",
         ),
         (
             When(uses=ZERO),
             f"{_ACCUMULATED}tell the engine how many micro-batches an update has; it reduces at the last.",
             '"gradient_accumulation_steps": N',
-            "",
             _DEEPSPEED,
         ),
         (
             When(uses=("FSDP",)),
             f"{_ACCUMULATED}leave the reduction out in all micro-batches but the last, where memory allows.",
             "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: with model.no_sync(): ...",
-            "",
             _FSDP2,
         ),
         (
             ANY,
             f"{_ACCUMULATED}run all micro-batches but the last under no_sync(), forward pass included.",
             "with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
-            "",
             _DDP,
         ),
     ),
@@ -212,14 +156,12 @@ WRAPPER_ROWS = (
             When(uses=("Megatron",)),
             f"{_HALF_GRADIENTS}let Megatron reduce in bfloat16. {_LESS_EXACT}",
             "--grad-reduce-in-bf16   # and no --accumulate-allreduce-grads-in-fp32",
-            "",
             "https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/core/distributed.html",
         ),
         (
             When(uses=ZERO),
             f"{_HALF_GRADIENTS}tell DeepSpeed the type. {_LESS_EXACT}",
             '"communication_data_type": "bf16"',
-            "",
             _DEEPSPEED,
         ),
         (
@@ -227,101 +169,95 @@ WRAPPER_ROWS = (
             f"{_HALF_GRADIENTS}leave reduce_dtype out, or set it. {_LESS_EXACT}",
             "policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)\n"
             "fully_shard(block, mp_policy=policy)   # FSDP1: MixedPrecision(...) with the same types",
-            "",
             _FSDP2,
         ),
         (
             When(uses=("Lightning",), lacks_bfloat16=True),
             f"{_HALF_GRADIENTS}give the strategy a hook. {_LESS_EXACT}",
             "Trainer(strategy=DDPStrategy(ddp_comm_hook=default_hooks.fp16_compress_hook))",
-            "",
-            _LIGHTNING,
+            LIGHTNING_PAGE,
         ),
-        (
-            When(uses=("Lightning",)),
+        Row(
+            LIGHTNING,
             f"{_HALF_GRADIENTS}give the strategy a hook. {_LESS_EXACT}",
             "Trainer(strategy=DDPStrategy(ddp_comm_hook=default_hooks.bf16_compress_hook))",
-            "PyTorch 1.11",
-            _LIGHTNING,
+            LIGHTNING_PAGE,
+            since="PyTorch 1.11",
         ),
         (
-            When(uses=("Hugging Face Trainer",)),
+            TRAINER,
             f"{_HALF_GRADIENTS}the Trainer has no argument for it, so a subclass has to give its Accelerator "
             f"DistributedDataParallelKwargs with a hook. {_LESS_EXACT}",
             None,
-            "",
-            _ACCELERATE,
+            ACCELERATE_PAGE,
         ),
         (
-            When(uses=("Accelerate",)),
+            ACCELERATE,
             f"{_HALF_GRADIENTS}give the Accelerator a hook. {_LESS_EXACT}",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)])",
-            "",
-            _ACCELERATE,
+            ACCELERATE_PAGE,
         ),
         (
             When(uses=("DDP",), lacks_bfloat16=True),
             f"{_HALF_GRADIENTS}register a hook. {_LESS_EXACT}",
             "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"
             "   # torch.distributed.algorithms.ddp_comm_hooks",
-            "",
             _HOOKS,
         ),
-        (
+        Row(
             When(uses=("DDP",)),
             f"{_HALF_GRADIENTS}register a hook. {_LESS_EXACT}",
             "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
             "   # torch.distributed.algorithms.ddp_comm_hooks",
-            "PyTorch 1.11",
             _HOOKS,
+            since="PyTorch 1.11",
         ),
         (
             ANY,
             f"{_HALF_GRADIENTS}cast each bucket before its all-reduce, and back after it. {_LESS_EXACT}",
             None,
-            "",
             _HOOKS,
         ),
     ),
     *rows_of(
         "FSDP gathers late in the forward pass",
-        (
+        Row(
             When(phases=FORWARD),
             "Fetch the parameters of the next layers while this one computes, or do not shard a model that fits on one "
             "GPU.",
             "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
-            "PyTorch 2.5",
             _FSDP2,
+            since="PyTorch 2.5",
         ),
-        (
+        Row(
             ANY,
             "Let the CPU issue the all-gather of the next units before it launches this one's work; with FSDP1 only "
             "where the units run in the same order in each step, and limit_all_gathers=False where memory allows.",
             "block.set_modules_to_forward_prefetch([next_block, the_one_after])   # FSDP1: forward_prefetch=True",
-            "PyTorch 2.5",
             _FSDP2,
+            since="PyTorch 2.5",
         ),
     ),
     *rows_of(
         "FSDP gathers late in the backward pass",
-        (
+        Row(
             ANY,
             "Let each unit gather the parameters of the one before it ahead of its own gradients.",
             "block.set_modules_to_backward_prefetch([previous_block])   # FSDP1: "
             "backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
-            "PyTorch 2.5",
             _FSDP2,
+            since="PyTorch 2.5",
         ),
     ),
     *rows_of(
         "FSDP gathers again with memory to spare",
-        (
+        Row(
             ANY,
             "Keep the gathered parameters from the forward to the backward pass: the memory for them is there, and the "
             "second all-gather falls away.",
             "fully_shard(block, reshard_after_forward=False)   # FSDP1: ShardingStrategy.SHARD_GRAD_OP",
-            "PyTorch 2.4",
             _FSDP2,
+            since="PyTorch 2.4",
         ),
     ),
     *rows_of(
@@ -331,22 +267,19 @@ WRAPPER_ROWS = (
             "Run one process a GPU, each with its own model and its share of the inputs: no weights are copied, and no "
             "wrapper is needed.",
             "torchrun --nproc-per-node {devices} predict.py",
-            "",
             "https://docs.pytorch.org/docs/stable/elastic/run.html",
         ),
         (
-            When(uses=("Hugging Face Trainer",)),
+            TRAINER,
             "Start one process a GPU: the Trainer then uses DistributedDataParallel, so that the weights stay and "
             "gradients overlap with backward.",
             "torchrun --nproc-per-node {devices} train.py",
-            "",
             "https://huggingface.co/docs/transformers/ddp",
         ),
         (
             ANY,
             "Use DistributedDataParallel, one process a GPU: the weights stay, gradients overlap with backward.",
             "DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
-            "",
             _TUNING,
         ),
     ),
@@ -362,7 +295,6 @@ RANK_ROWS = (
             "(OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet machine. Nothing in this "
             "rank is slow.",
             None,
-            "",
             _TUNING,
         ),
     ),
@@ -373,7 +305,6 @@ RANK_ROWS = (
             "Look at the sharding plan first (tables whose rows some batches use more), then for what varies from step "
             "to step: garbage collection, CPUs shared with other programs.",
             None,
-            "",
             _TORCHREC,
         ),
         (
@@ -381,7 +312,6 @@ RANK_ROWS = (
             "Look for what varies from step to step: the requests that each rank serves, CPUs shared with other "
             "programs; pin the processes.",
             None,
-            "",
             "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html",
         ),
         (
@@ -389,7 +319,6 @@ RANK_ROWS = (
             "Look for what varies from step to step: lengths of inputs, garbage collection, CPUs shared with other "
             "programs; balance the inputs, collect garbage at fixed steps, pin the processes.",
             None,
-            "",
             _TUNING,
         ),
     ),
@@ -399,7 +328,6 @@ RANK_ROWS = (
             ANY,
             "Compare what {they} {do} before the collectives with the other ranks, and bring it down to their time.",
             None,
-            "",
             "https://hta.readthedocs.io/",
         ),
     ),
@@ -410,7 +338,6 @@ RANK_ROWS = (
             "Warm up before the recorded part, on all ranks: what made {they} late here happens once, and the steps to "
             "come do not wait for it.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/profiler.html",
         ),
     ),
@@ -422,7 +349,6 @@ RANK_ROWS = (
             "ranks, each with its part of the data, save in a thread of its own. All other ranks wait for it at the "
             "first collective.",
             None,
-            "",
             "https://hta.readthedocs.io/",
         ),
     ),
@@ -433,7 +359,6 @@ RANK_ROWS = (
             "Make the loader of {they} as fast as those of the others: compare its shard of the data, its disk and "
             "the cores that its workers have; prefetch more batches where single ones take long.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/data.html",
         ),
     ),
@@ -444,7 +369,6 @@ RANK_ROWS = (
             "Make the ranks do the same between their steps, or in the same step: more workers and prefetched batches "
             "where single batches take long, garbage collection and logging in fixed steps.",
             None,
-            "",
             _TUNING,
         ),
     ),
@@ -454,7 +378,6 @@ RANK_ROWS = (
             ANY,
             "Collect garbage in the same steps on all ranks: each pause of one rank is one of all.",
             "gc.disable()   # once; then in the loop:\nif step % 100 == 0: gc.collect()",
-            "",
             "https://docs.python.org/3/library/gc.html",
         ),
     ),
@@ -465,7 +388,6 @@ RANK_ROWS = (
             "Look at the sharding plan: what a rank computes depends on the tables that it has, and on how often their "
             "rows are used.",
             None,
-            "",
             _TORCHREC,
         ),
         (
@@ -473,28 +395,24 @@ RANK_ROWS = (
             "Cut the model so that its stages take equally long: the first and the last have embeddings and the loss "
             "besides their layers.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
         ),
         (
             When(uses=("expert parallel",)),
             "Balance the experts: a loss that spreads tokens, a capacity for each expert, or copies of the busiest.",
             None,
-            "",
             "https://github.com/deepseek-ai/EPLB",
         ),
         (
             When(uses=ENGINES),
             "Give the ranks requests of equal length, or let a router balance them.",
             None,
-            "",
             "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html",
         ),
         (
             ANY,
             "Deal the same amount of work to each rank: batch inputs of similar length, pack or pad them.",
             None,
-            "",
             _TUNING,
         ),
     ),
@@ -505,7 +423,6 @@ RANK_ROWS = (
             "See which transport NCCL uses there, and whether the links are up: a fallback to sockets, PCIe or host "
             "memory looks like this.",
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; nvidia-smi topo -m; nvidia-smi nvlink -s",
-            "",
             _NCCL,
         ),
     ),
@@ -515,7 +432,6 @@ RANK_ROWS = (
             ANY,
             "Let NCCL choose by itself, and measure again: the environment decides for it ({names}).",
             "env -u NCCL_P2P_DISABLE -u NCCL_IB_DISABLE -u NCCL_SHM_DISABLE -u NCCL_ALGO torchrun ...",
-            "",
             _NCCL,
         ),
     ),
@@ -526,7 +442,6 @@ RANK_ROWS = (
             "See which transport RCCL uses there, and whether the links are up: a fallback to sockets, PCIe or host "
             "memory looks like this.",
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; rocm-smi --showtopo",
-            "",
             "https://rocm.docs.amd.com/projects/rccl/en/latest/how-to/rccl-usage-tips.html",
         ),
     ),

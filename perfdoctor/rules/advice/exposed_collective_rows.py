@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import (
     ANY,
     ENGINES,
@@ -54,7 +54,6 @@ EXPOSED_ROWS = (
             "See that the engine's own all-reduce is not disabled, use fewer tensor-parallel ranks, and more "
             "replicas of a model that fits on fewer GPUs: each layer waits for its all-reduce.",
             "vllm serve ... --tensor-parallel-size N   # without --disable-custom-all-reduce",
-            "",
             _VLLM,
         ),
         (
@@ -62,7 +61,6 @@ EXPOSED_ROWS = (
             "See that the engine's own all-reduce is not disabled, use fewer tensor-parallel ranks, and more "
             "replicas of a model that fits on fewer GPUs: each layer waits for its all-reduce.",
             "python -m sglang.launch_server ... --tp-size N   # without --disable-custom-all-reduce",
-            "",
             _SGLANG,
         ),
         (
@@ -70,7 +68,6 @@ EXPOSED_ROWS = (
             "Use fewer tensor-parallel ranks, and more replicas of a model that fits on fewer GPUs: each layer waits "
             "for its all-reduce.",
             None,
-            "",
             "https://nvidia.github.io/TensorRT-LLM/",
         ),
         (
@@ -78,14 +75,12 @@ EXPOSED_ROWS = (
             "Let Megatron overlap the gradients with the backward pass, and the products of tensor-parallel layers "
             "with their communication (that needs sequence parallelism and Transformer Engine).",
             "--overlap-grad-reduce --tp-comm-overlap --sequence-parallel",
-            "",
             _MEGATRON,
         ),
         (
             When(uses=ZERO),
             "Let DeepSpeed overlap the reduction with the backward pass, in larger buckets.",
             _OVERLAP_DEEPSPEED,
-            "",
             _DEEPSPEED,
         ),
         (
@@ -94,7 +89,6 @@ EXPOSED_ROWS = (
             "its all-reduce. The collectives of sequence parallelism can hide under the products, by asynchronous "
             "tensor parallelism (torch.compile and NVLink needed).",
             None,
-            "",
             _ASYNC_TP,
         ),
         (
@@ -102,7 +96,6 @@ EXPOSED_ROWS = (
             "Shard larger groups of layers, and reduce once an update where gradients are accumulated: FSDP reduces "
             "over its replicas after it has reduced over its shards.",
             "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: model.no_sync()",
-            "",
             _FSDP2,
         ),
         (
@@ -110,7 +103,6 @@ EXPOSED_ROWS = (
             "Send the layers that are not sharded in half precision: the wrapper of DistributedModelParallel reduces "
             "them.",
             'data_parallel_wrapper=DefaultDataParallelWrapper(allreduce_comm_precision="bf16")',
-            "",
             "https://github.com/pytorch/torchrec/blob/main/torchrec/distributed/model_parallel.py",
         ),
         (
@@ -118,7 +110,6 @@ EXPOSED_ROWS = (
             "Run the wrapped model itself, and combine results of the ranks at the end: a forward pass needs no "
             "wrapper.",
             "with torch.inference_mode(): y = model.module(x)",
-            "",
             _DDP_NOTES,
         ),
         (
@@ -126,7 +117,6 @@ EXPOSED_ROWS = (
             "Use fewer ranks for one input, or combine results (metrics) once at the end: the result is needed at "
             "once, so nothing hides the all-reduce.",
             None,
-            "",
             _DISTRIBUTED,
         ),
         (
@@ -134,7 +124,6 @@ EXPOSED_ROWS = (
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or gradient "
             "accumulation, which reduces once an update.",
             "TrainingArguments(..., ddp_bucket_cap_mb=..., gradient_accumulation_steps=...)",
-            "",
             _TRAINER,
         ),
         (
@@ -142,7 +131,6 @@ EXPOSED_ROWS = (
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or accumulated "
             "gradients, which are reduced once an update.",
             "Trainer(strategy=DDPStrategy(bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True))",
-            "",
             _LIGHTNING,
         ),
         (
@@ -150,7 +138,6 @@ EXPOSED_ROWS = (
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or accumulated "
             "gradients, which are reduced once an update.",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=..., static_graph=True)])",
-            "",
             _ACCELERATE,
         ),
         (
@@ -158,7 +145,6 @@ EXPOSED_ROWS = (
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, no_sync() in all "
             "micro-batches but the last, gradients compressed to bfloat16.",
             "DistributedDataParallel(model, bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True)",
-            "",
             _DDP,
         ),
         (
@@ -166,7 +152,6 @@ EXPOSED_ROWS = (
             "Use DistributedDataParallel, which reduces gradients in buckets while the backward pass runs: here they "
             "are reduced by hand, after it.",
             "model = DistributedDataParallel(model, device_ids=[local_rank])   # and no all_reduce of gradients",
-            "",
             _DDP_NOTES,
         ),
         (
@@ -174,7 +159,6 @@ EXPOSED_ROWS = (
             "Start the collective as soon as its input is there, and wait for it where its result is needed; or "
             "reduce less often.",
             "work = dist.all_reduce(x, async_op=True); ...; work.wait()",
-            "",
             _DISTRIBUTED,
         ),
     ),
@@ -185,7 +169,6 @@ EXPOSED_ROWS = (
             "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide "
             "it: less than a megabyte of gradients is sent at once, when all of it is there.",
             None,
-            "",
             _DDP_NOTES,
         ),
     ),
@@ -196,7 +179,6 @@ EXPOSED_ROWS = (
             "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide it "
             "here: the ranks compute on all cores, and gloo reduces on the same ones.",
             None,
-            "",
             _DDP_NOTES,
         ),
     ),
@@ -207,7 +189,6 @@ EXPOSED_ROWS = (
             "Choose a backend for the exchange of tokens that is made for these links, or use fewer ranks for the "
             "experts: tokens travel to their experts and back in each layer.",
             "vllm serve ... --enable-expert-parallel --all2all-backend deepep_low_latency",
-            "",
             _VLLM_EXPERTS,
         ),
         (
@@ -215,7 +196,6 @@ EXPOSED_ROWS = (
             "Choose a backend for the exchange of tokens that is made for these links, or use fewer ranks for the "
             "experts: tokens travel to their experts and back in each layer.",
             "python -m sglang.launch_server ... --moe-a2a-backend deepep",
-            "",
             _SGLANG_EXPERTS,
         ),
         (
@@ -223,7 +203,6 @@ EXPOSED_ROWS = (
             "Use TrainPipelineSparseDist, which exchanges the indices of the next batch while this one trains. A plan "
             "with fewer row-wise tables sends less; the lookups travel in 8 bits already.",
             "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
-            "",
             _TORCHREC,
         ),
         (
@@ -231,7 +210,6 @@ EXPOSED_ROWS = (
             "Let the planner of the sharding choose fewer row-wise tables, which sends less: the lookups travel in 8 "
             "bits already.",
             None,
-            "",
             _PLANNER,
         ),
         (
@@ -239,7 +217,6 @@ EXPOSED_ROWS = (
             "Send the lookups of the sharded embeddings in half precision, and place the tables by a sharding plan "
             "that sends less (fewer row-wise tables).",
             "QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)   # to the sharders",
-            "",
             _QCOMMS,
         ),
         (
@@ -248,7 +225,6 @@ EXPOSED_ROWS = (
             "precision halves what is sent; a plan with fewer row-wise tables sends less.",
             "pipeline = TrainPipelineSparseDist(model, optimizer, device)\n"
             "QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)   # to the sharders",
-            "",
             _TORCHREC,
         ),
         (
@@ -256,7 +232,6 @@ EXPOSED_ROWS = (
             "Send the lookups of the sharded embeddings in half precision, and place the tables by a sharding plan "
             "that sends less (fewer row-wise tables).",
             "QCommsConfig(forward_precision=CommType.FP16)   # to the sharders",
-            "",
             _QCOMMS,
         ),
         (
@@ -264,7 +239,6 @@ EXPOSED_ROWS = (
             "Let Megatron overlap the exchange of tokens with the experts of another micro-batch, or use a "
             "dispatcher made for it (DeepEP, HybridEP).",
             "--overlap-moe-expert-parallel-comm",
-            "",
             _MEGATRON_MOE,
         ),
         (
@@ -272,7 +246,6 @@ EXPOSED_ROWS = (
             "Send tokens in half precision or fp8, overlap one micro-batch's exchange with another's experts, and "
             "keep a group of experts inside one machine.",
             None,
-            "",
             "https://github.com/deepseek-ai/DeepEP",
         ),
         (
@@ -281,7 +254,6 @@ EXPOSED_ROWS = (
             "another, or use fewer ranks for a sequence: each attention layer exchanges sequence for heads and waits "
             "for it.",
             None,
-            "",
             _ULYSSES,
         ),
         (
@@ -289,7 +261,6 @@ EXPOSED_ROWS = (
             "Send less (half precision, several tensors in one exchange), keep the group inside one machine, or start "
             "the exchange early and wait for it where its result is needed.",
             "work = dist.all_to_all_single(output, input, async_op=True); ...; work.wait()",
-            "",
             _DISTRIBUTED,
         ),
     ),
@@ -300,7 +271,6 @@ EXPOSED_ROWS = (
             "Use fewer ranks for a layer, and more replicas of a model that fits on fewer GPUs: each layer waits for "
             "its collectives.",
             None,
-            "",
             _VLLM,
         ),
         (
@@ -308,38 +278,35 @@ EXPOSED_ROWS = (
             "Let Megatron overlap parameters with the forward pass, gradients with the backward pass, and "
             "tensor-parallel layers with their products.",
             "--overlap-param-gather --overlap-grad-reduce --tp-comm-overlap",
-            "",
             _MEGATRON,
         ),
         (
             When(uses=ZERO),
             "Let DeepSpeed overlap its collectives, and fetch parameters earlier in larger pieces (stage 3).",
             f'{_OVERLAP_DEEPSPEED}\n"stage3_prefetch_bucket_size": 5e7, "allgather_bucket_size": 5e8',
-            "",
             _DEEPSPEED,
         ),
-        (
+        Row(
             When(phases=FORWARD, uses=("FSDP",)),
             "Fetch the parameters of the next layer while this one computes, or do not shard a model that fits on "
             "one GPU: each layer waits until its parameters are gathered.",
             "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
-            "PyTorch 2.5",
             _FSDP2,
+            since="PyTorch 2.5",
         ),
-        (
+        Row(
             When(uses=("FSDP",)),
             "Fetch the parameters of the next layers while this one computes, shard larger groups of layers, or shard "
             "inside a machine and replicate over machines.",
             _PREFETCH,
-            "PyTorch 2.5",
             _FSDP2,
+            since="PyTorch 2.5",
         ),
         (
             When(uses=TORCHREC_QUANTIZED),
             "Let the planner shard row-wise tables by column or by table where they fit: their lookups travel in 8 "
             "bits already.",
             None,
-            "",
             _PLANNER,
         ),
         (
@@ -347,7 +314,6 @@ EXPOSED_ROWS = (
             "Send the lookups of row-wise sharded tables in half precision, and let the planner shard them by column "
             "or by table where they fit.",
             "QCommsConfig(forward_precision=CommType.FP16)   # to the sharders",
-            "",
             _QCOMMS,
         ),
         (
@@ -355,14 +321,12 @@ EXPOSED_ROWS = (
             "Use fewer ranks for a layer, or hide the collectives under the products by asynchronous tensor "
             "parallelism (torch.compile and NVLink needed): each layer of a tensor-parallel model waits for them.",
             None,
-            "",
             _ASYNC_TP,
         ),
         (
             ANY,
             "Start the collective as soon as its input is there, and wait for it where its result is needed.",
             "work = dist.all_gather_into_tensor(output, x, async_op=True); ...; work.wait()",
-            "",
             _DISTRIBUTED,
         ),
     ),
@@ -374,7 +338,6 @@ EXPOSED_ROWS = (
             "best few of each rank. The last collective takes far longer than the others, which fits the logits of a "
             "whole vocabulary.",
             "logits = self.output(h[:, -1:])   # or ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)",
-            "",
             _TENSOR_PARALLEL,
         ),
     ),
@@ -384,14 +347,12 @@ EXPOSED_ROWS = (
             When(uses=ENGINES),
             "Use fewer pipeline stages, or more requests at a time: stages of the pipeline wait for each other.",
             None,
-            "",
             _VLLM,
         ),
         (
             When(uses=("Megatron",)),
             "Use more micro-batches in a step, and interleaved stages: stages of the pipeline wait for each other.",
             "--num-layers-per-virtual-pipeline-stage N",
-            "",
             "https://github.com/NVIDIA/Megatron-LM/blob/main/README.md",
         ),
         (
@@ -399,22 +360,20 @@ EXPOSED_ROWS = (
             "Overlap each exchange of keys and values with the attention of the block before it, or use fewer ranks "
             "for a sequence.",
             None,
-            "",
             _MEGATRON,
         ),
-        (
+        Row(
             When(uses=("pipeline parallel",)),
             "Use more micro-batches in a step, stages that take equally long, and an interleaved schedule: stages of "
             "the pipeline wait for each other.",
             "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=...)",
-            "PyTorch 2.4",
             _PIPELINING,
+            since="PyTorch 2.4",
         ),
         (
             ANY,
             "Post sends and receives together and early, and wait for them where the data is needed.",
             "works = dist.batch_isend_irecv(operations); ...; [work.wait() for work in works]",
-            "",
             _DISTRIBUTED,
         ),
     ),
@@ -425,7 +384,6 @@ EXPOSED_ROWS = (
             "Start collectives as soon as their input is there, and wait for them where their result is needed; or "
             "do them less often.",
             None,
-            "",
             _DISTRIBUTED,
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import (
     ANY,
     ENGINE_KERNELS,
@@ -14,6 +15,8 @@ from perfdoctor.rules.advice.programs import (
     rows_of,
 )
 
+_COMPILED = (Action("compile", "default"),)
+_CHANNELS_LAST = (Action("channels-last"),)
 _TRITON = "https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html"
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _GRAPH_BREAKS = "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"
@@ -35,61 +38,63 @@ FUSION_ROWS = (
             "Use the fused operation where there is one: rms_norm, layer_norm, gelu. The kernels of torch.compile need "
             "Volta or a newer device.",
             None,
-            "",
             _TRITON,
         ),
-        (
+        Row(
             When(min_compiled=MAIN_SHARE),
             "Find what breaks the graph there, or use the fused operation where there is one (rms_norm, layer_norm, "
             "gelu): most of the program is compiled, but not these kernels.",
             "TORCH_LOGS=graph_breaks python ...",
-            "PyTorch 2.0",
             _GRAPH_BREAKS,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             When(min_compiled=PARTLY),
             "Compile what launches these kernels, or use the fused operation where there is one (rms_norm, "
             "layer_norm, gelu): some of the program is compiled, but not these.",
             "layer = torch.compile(layer)",
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             When(uses=("Hugging Face Trainer",)),
             "Let the Trainer compile the model, which fuses these kernels.",
             "TrainingArguments(..., torch_compile=True)",
-            "PyTorch 2.0",
             _TRAINER_COMPILE,
+            since="PyTorch 2.0",
+            actions=_COMPILED,
         ),
-        (
+        Row(
             When(uses=ZERO),
             "Let DeepSpeed compile the model, which fuses these kernels.",
             "model_engine.compile()",
-            "PyTorch 2.0",
             _DEEPSPEED_COMPILE,
+            since="PyTorch 2.0",
+            actions=_COMPILED,
         ),
-        (
+        Row(
             When(uses=("FSDP",)),
             "Compile each block before it is sharded, which fuses these kernels; or use the fused operation where "
             "there is one: rms_norm, layer_norm, gelu.",
             "block = torch.compile(block); fully_shard(block)",
-            "PyTorch 2.0",
             _TITAN_COMPILE,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             When(uses=("Hugging Face pipeline",)),
             "Compile the pipeline's model, which fuses these kernels.",
             "pipe.model = torch.compile(pipe.model)",
-            "PyTorch 2.0",
             _TRAINER_COMPILE,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             ANY,
             "Fuse these kernels with torch.compile, or use the fused operation where there is one: rms_norm, "
             "layer_norm, gelu.",
             "model = torch.compile(model)",
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
+            actions=_COMPILED,
         ),
     ),
     *rows_of(
@@ -99,7 +104,6 @@ FUSION_ROWS = (
             'Choose "gelu_pytorch_tanh" in the model\'s config: the same function as "gelu_new" and "gelu_fast", which '
             "Transformers computes op by op, in one op.",
             'config.activation_function = "gelu_pytorch_tanh"   # of other models: hidden_act, ffn_activation',
-            "",
             "https://huggingface.co/docs/transformers/model_doc/gpt2",
         ),
         (
@@ -107,7 +111,6 @@ FUSION_ROWS = (
             "Call functional.gelu in place of the formula: one op that reads its input once, and writes its result "
             'once. approximate="tanh" where the formula has a tanh.',
             'torch.nn.functional.gelu(x)   # approximate="tanh" for the formula with tanh',
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html",
         ),
     ),
@@ -117,33 +120,32 @@ FUSION_ROWS = (
             When(uses=("TensorRT",)),
             "Build the engine with input formats that need no copies: it chose these layouts when it was built.",
             None,
-            "",
             _TENSORRT,
         ),
-        (
+        Row(
             When(uses=("Hugging Face pipeline",)),
             "Keep the pipeline's model in channels_last{miopen}: the fast convolutions want it, and ops keep it.",
             "pipe.model = pipe.model.to(memory_format=torch.channels_last)",
-            "",
             _LAYOUT,
+            actions=_CHANNELS_LAST,
         ),
-        (
+        Row(
             ANY,
             "Keep model and inputs in channels_last{miopen}: the fast convolutions want it, and ops keep it.",
             "model = model.to(memory_format=torch.channels_last)\n"
             "inputs = inputs.to(memory_format=torch.channels_last)",
-            "",
             _LAYOUT,
+            actions=_CHANNELS_LAST,
         ),
     ),
     *rows_of(
         "layout copies of weights",
-        (
+        Row(
             ANY,
             "Bring the weights to channels_last, too{miopen}: most of these convolutions get their input in it.",
             "model = model.to(memory_format=torch.channels_last)",
-            "",
             _LAYOUT,
+            actions=_CHANNELS_LAST,
         ),
     ),
     *rows_of(
@@ -152,42 +154,36 @@ FUSION_ROWS = (
             When(uses=("vLLM",), lacks_bfloat16=True),
             "Load the weights in the type that they are used in.",
             "vllm serve ... --dtype half",
-            "",
             _VLLM,
         ),
         (
             When(uses=("SGLang",), lacks_bfloat16=True),
             "Load the weights in the type that they are used in.",
             "python -m sglang.launch_server ... --dtype half",
-            "",
             _SGLANG,
         ),
         (
             When(uses=("vLLM",)),
             "Load the weights in the type that they are used in.",
             "vllm serve ... --dtype bfloat16",
-            "",
             _VLLM,
         ),
         (
             When(uses=("SGLang",)),
             "Load the weights in the type that they are used in.",
             "python -m sglang.launch_server ... --dtype bfloat16",
-            "",
             _SGLANG,
         ),
         (
             When(phases=FORWARD, lacks_bfloat16=True),
             "Cast the weights once, before the loop, and leave autocast out.",
             "model = model.to(torch.float16)   # in place of torch.autocast",
-            "",
             _AMP,
         ),
         (
             When(phases=FORWARD),
             "Cast the weights once, before the loop, and leave autocast out.",
             "model = model.to(torch.bfloat16)   # in place of torch.autocast",
-            "",
             _AMP,
         ),
         (
@@ -195,21 +191,18 @@ FUSION_ROWS = (
             "Give the casts a larger batch to spread over; with gradient accumulation put one autocast context around "
             "all passes of a step.",
             None,
-            "",
             _AMP,
         ),
         (
             When(phases=("training",), uses=("FSDP",)),
             "Let FSDP cast: it gathers the parameters in bfloat16 and keeps the shards in float32.",
             "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))",
-            "",
             "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
         ),
         (
             When(phases=("training",), uses=ZERO),
             "Let DeepSpeed keep the weights in bfloat16, with float32 master weights in its optimizer.",
             '"bf16": {"enabled": true}',
-            "",
             "https://www.deepspeed.ai/docs/config-json/",
         ),
         (
@@ -217,7 +210,6 @@ FUSION_ROWS = (
             "Keep the weights in bfloat16 with float32 master weights in the optimizer, or give the casts a larger "
             "batch to spread over. With gradient accumulation put one autocast context around all passes of a step.",
             None,
-            "",
             _AMP,
         ),
         (
@@ -225,7 +217,6 @@ FUSION_ROWS = (
             "Put one autocast context around all that uses the weights between two changes of them, so that its cache "
             "of casts is used; where they never change, cast them once.",
             None,
-            "",
             _AMP,
         ),
     ),
@@ -236,21 +227,18 @@ FUSION_ROWS = (
             TOO_OLD_TO_COMPILE,
             "Write the parts into one preallocated tensor.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
         ),
         (
             When(min_compiled=MAIN_SHARE),
             "Write the parts into one preallocated tensor; the compiler did not fuse these copies.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
         ),
         (
             ANY,
             "Write the parts into one preallocated tensor, or let torch.compile fuse the parts into it.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
         ),
     ),
@@ -261,7 +249,6 @@ FUSION_ROWS = (
             ANY,
             "Use expand, which copies nothing, or let the op broadcast.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.expand.html",
         ),
     ),
@@ -272,7 +259,6 @@ FUSION_ROWS = (
             ANY,
             "Keep one order of dimensions from end to end: most ops take transposed views as they are.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/tensor_view.html",
         ),
     ),

@@ -5,9 +5,11 @@ PD110, PD113 and PD515 ask for them.
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, rows_of
 
+_FREEZE = (Action("gc"),)
 _GC = "https://docs.python.org/3/library/gc.html#gc.freeze"
 _CHECKPOINT = "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html"
 _ASYNC = "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html"
@@ -21,42 +23,42 @@ _LESS_OFTEN = "Save less often"
 HOST_PAUSE_ROWS = (
     *rows_of(
         "garbage is collected in the step",
-        (
+        Row(
             _SEVERAL_RANKS,
             "Leave gc.collect() out of the loop, or call it every so many steps, on all ranks in the same one: ranks "
             "that collect at different times wait for each other. Freeze what lives long once it is made, so that it "
             "is scanned no more.",
             "gc.collect(); gc.freeze()   # once, before the loop",
-            "",
             _GC,
+            actions=_FREEZE,
         ),
-        (
+        Row(
             ANY,
             "Leave gc.collect() out of the loop: Python collects by itself, and tensors are freed without it. Freeze "
             "what lives long once it is made, so that it is scanned no more; where memory runs out collect every so "
             "many steps.",
             "gc.collect(); gc.freeze()   # once, before the loop",
-            "",
             _GC,
+            actions=_FREEZE,
         ),
     ),
     *rows_of(
         "Python collects garbage by itself",
-        (
+        Row(
             _SEVERAL_RANKS,
             "Freeze what lives long (data, model) once it is made: it is scanned no more. Else collect between steps, "
             "on all ranks in the same step: ranks that collect at different times wait for each other.",
             "gc.collect(); gc.freeze()   # once, before the loop; or gc.disable(), and gc.collect() every 100 steps",
-            "",
             _GC,
+            actions=_FREEZE,
         ),
-        (
+        Row(
             ANY,
             "Freeze what lives long (data, model) once it is made: it is scanned no more. Data in arrays or tensors, "
             "not in lists and dictionaries, is not scanned either.",
             "gc.collect(); gc.freeze()   # once, before the loop",
-            "",
             _GC,
+            actions=_FREEZE,
         ),
     ),
     *rows_of(
@@ -66,7 +68,6 @@ HOST_PAUSE_ROWS = (
             "Log every so many steps (control.should_log, logging_steps), and leave os.fsync out of the steps: each "
             "call waits for the disk.",
             None,
-            "",
             _TRAINER,
         ),
         (
@@ -74,7 +75,6 @@ HOST_PAUSE_ROWS = (
             "Log every so many steps, or once at the end, and leave os.fsync out of the steps: each call waits for the "
             "disk.",
             None,
-            "",
             "https://docs.python.org/3/library/os.html#os.fsync",
         ),
     ),
@@ -84,29 +84,26 @@ HOST_PAUSE_ROWS = (
             When(uses=("Lightning",)),
             f"{_LESS_OFTEN} (ModelCheckpoint's every_n_train_steps), or in the background.",
             "Trainer(plugins=[AsyncCheckpointIO()])",
-            "",
             _LIGHTNING,
         ),
         (
             When(uses=("Hugging Face Trainer",)),
             f"{_LESS_OFTEN}: the training waits until all is written.",
             'TrainingArguments(save_strategy="steps", save_steps=...)',
-            "",
             _TRAINER,
         ),
-        (
+        Row(
             _SHARDED,
             f"{_LESS_OFTEN}, or write while the training goes on: async_save copies the state and returns.",
             "torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=path)",
-            "PyTorch 2.3",
             _ASYNC,
+            since="PyTorch 2.3",
         ),
         (
             ANY,
             f"{_LESS_OFTEN}, or write on a thread of its own: copy the state dict first, as the next step changes it.",
             "state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}\n"
             "threading.Thread(target=torch.save, args=(state, path)).start()",
-            "",
             _CHECKPOINT,
         ),
     ),
@@ -117,7 +114,6 @@ HOST_PAUSE_ROWS = (
             "Copy less often (look for a better model every so many steps), or into tensors that exist already "
             "(Tensor.copy_): copy.deepcopy makes each of them anew.",
             None,
-            "",
             "https://docs.python.org/3/library/copy.html",
         ),
     ),
@@ -127,7 +123,6 @@ HOST_PAUSE_ROWS = (
             ANY,
             "Print every so many steps, or collect what is to be printed and print it once.",
             None,
-            "",
             "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         ),
     ),
@@ -138,7 +133,6 @@ HOST_PAUSE_ROWS = (
             "Let one rank save: after the all-reduce all of them have the same weights. Where others read the file, a "
             "barrier after it is enough.",
             "if torch.distributed.get_rank() == 0:\n    torch.save(...)",
-            "",
             _DDP_SAVES,
         ),
     ),

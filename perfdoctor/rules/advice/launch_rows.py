@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINES, MAIN_SHARE, TOO_OLD_TO_COMPILE, ZERO, rows_of
 
+_COMPILED = (Action("compile", "default"),)
+_WITH_GRAPHS = (Action("compile", "reduce-overhead"),)
+_DYNAMIC = (Action("compile", "dynamic"),)
 _GRAPHS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _VLLM_GRAPHS = "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html"
@@ -25,31 +29,29 @@ _AFTER_GRAPHS = (
     When(min_graphed=MAIN_SHARE),
     f"Capture more in one graph, or prepare the next one's inputs while this one runs. {_GRAPHS_ALREADY}",
     None,
-    "",
     _GRAPHS,
 )
-_WITHOUT_TRITON = (
+_WITHOUT_TRITON = Row(
     TOO_OLD_TO_COMPILE,
     "Launch many kernels at once by CUDA graphs, with inputs of few sizes; what else torch.compile does needs Volta or "
     "a newer device.",
     'model = torch.compile(model, backend="cudagraphs")   # or torch.cuda.make_graphed_callables',
-    "PyTorch 2.0",
     _GRAPHS,
+    since="PyTorch 2.0",
 )
 _ENGINE_LAUNCHES = (
-    (
+    Row(
         When(uses=("vLLM",), min_graphed=MAIN_SHARE),
         "Let the engine schedule the next step while this one runs, or serve more requests at a time. "
         f"{_GRAPHS_ALREADY}",
         "vllm serve ... --async-scheduling",
-        "vLLM 0.10",
         "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html",
+        since="vLLM 0.10",
     ),
     (
         When(uses=("vLLM",)),
         "Let the engine compile the model and run it in CUDA graphs: eager mode turns both off.",
         "vllm serve ...   # without --enforce-eager",
-        "",
         _VLLM_GRAPHS,
     ),
     (
@@ -57,28 +59,25 @@ _ENGINE_LAUNCHES = (
         "See that the engine schedules the next step while this one runs, or serve more requests at a time. "
         f"{_GRAPHS_ALREADY}",
         "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
-        "",
         _SGLANG,
     ),
     (
         When(uses=("SGLang",)),
         "Let the engine run the model in CUDA graphs: they are disabled, or the batch is larger than those captured.",
         "python -m sglang.launch_server ... --cuda-graph-max-bs N   # without --disable-cuda-graph",
-        "",
         _SGLANG,
     ),
-    (
+    Row(
         When(uses=("TensorRT-LLM",)),
         "Let the engine run the model in CUDA graphs, or serve more requests at a time.",
         "LLM(..., cuda_graph_config=CudaGraphConfig(enable_padding=True))",
-        "TensorRT-LLM 1.0",
         _TENSORRT_LLM,
+        since="TensorRT-LLM 1.0",
     ),
     (
         When(uses=("TensorRT",)),
         "Put the engine's launches into a CUDA graph, or give it more inputs at a time.",
         "with torch_tensorrt.runtime.enable_cudagraphs(model) as model: ...",
-        "",
         _TENSORRT,
     ),
 )
@@ -87,46 +86,48 @@ _WRAPPED_LAUNCHES = (
         When(uses=("Megatron",)),
         "Let Megatron launch many kernels at once, by CUDA graphs.",
         "--cuda-graph-impl local   # older releases: --enable-cuda-graph",
-        "",
         _MEGATRON_GRAPHS,
     ),
-    (
+    Row(
         When(uses=ZERO),
         "Let DeepSpeed compile the model: that leaves out Python and launches fewer kernels.",
         "model_engine.compile()",
-        "PyTorch 2.0",
         _DEEPSPEED_COMPILE,
+        since="PyTorch 2.0",
+        actions=_COMPILED,
     ),
-    (
+    Row(
         When(uses=("FSDP",)),
         "Compile each block before it is sharded: that leaves out Python and launches fewer kernels.",
         "block = torch.compile(block); fully_shard(block)",
-        "PyTorch 2.0",
         _TITAN_COMPILE,
+        since="PyTorch 2.0",
     ),
-    (
+    Row(
         When(uses=("Hugging Face Transformers",), decodes=True),
         "Decode with a cache of fixed size, so that the step can be compiled into CUDA graphs: the default cache grows "
         "with every token.",
         'model.generation_config.cache_implementation = "static"\n'
         'model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)',
-        "PyTorch 2.0",
         _STATIC_CACHE,
+        since="PyTorch 2.0",
+        actions=_WITH_GRAPHS,
     ),
-    (
+    Row(
         When(uses=("Hugging Face Trainer",)),
         "Let the Trainer compile the model: that leaves out Python and launches fewer kernels.",
         "TrainingArguments(..., torch_compile=True)",
-        "PyTorch 2.0",
         _TRAINER_COMPILE,
+        since="PyTorch 2.0",
+        actions=_COMPILED,
     ),
-    (
+    Row(
         When(uses=("Hugging Face pipeline",)),
         "Give the pipeline more inputs at a time, and compile its model: that leaves out Python and launches fewer "
         "kernels.",
         "pipe.model = torch.compile(pipe.model)",
-        "PyTorch 2.0",
         _TRAINER_COMPILE,
+        since="PyTorch 2.0",
     ),
 )
 
@@ -136,20 +137,22 @@ LAUNCH_ROWS = (
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
         _WITHOUT_TRITON,
-        (
+        Row(
             When(min_compiled=MAIN_SHARE),
             'Put the kernels of the compiled code into CUDA graphs, by mode="reduce-overhead".',
             'model = torch.compile(model, mode="reduce-overhead")',
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
+            actions=_WITH_GRAPHS,
         ),
         *_WRAPPED_LAUNCHES,
-        (
+        Row(
             ANY,
             "Launch many kernels at once: torch.compile with CUDA graphs, or make_graphed_callables.",
             'model = torch.compile(model, mode="reduce-overhead")',
-            "PyTorch 2.0",
             _GRAPHS,
+            since="PyTorch 2.0",
+            actions=_WITH_GRAPHS,
         ),
     ),
     *rows_of(
@@ -157,22 +160,24 @@ LAUNCH_ROWS = (
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
         _WITHOUT_TRITON,
-        (
+        Row(
             When(min_compiled=MAIN_SHARE),
             "Compile for sizes that change, or pad inputs to few sizes: steps launch differently, which CUDA graphs "
             "cannot.",
             "model = torch.compile(model, dynamic=True)",
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
+            actions=_DYNAMIC,
         ),
         *_WRAPPED_LAUNCHES,
-        (
+        Row(
             ANY,
             "Compile with dynamic=True, which leaves out Python and fuses kernels: steps launch differently, which "
             "CUDA graphs cannot.",
             "model = torch.compile(model, dynamic=True)",
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
+            actions=_DYNAMIC,
         ),
     ),
     *rows_of(
@@ -184,15 +189,14 @@ LAUNCH_ROWS = (
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one. What else torch.compile does "
             "needs Volta or a newer device.",
             None,
-            "",
             _GRAPHS,
         ),
-        (
+        Row(
             When(min_compiled=MAIN_SHARE),
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one, and each breaks what is compiled.",
             "TORCH_LOGS=graph_breaks python ...",
-            "PyTorch 2.0",
             "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+            since="PyTorch 2.0",
         ),
         *_WRAPPED_LAUNCHES,
         (
@@ -200,7 +204,6 @@ LAUNCH_ROWS = (
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one. Until then torch.compile leaves "
             "out Python and launches fewer kernels between them.",
             None,
-            "",
             _GRAPHS,
         ),
     ),
@@ -209,31 +212,31 @@ LAUNCH_ROWS = (
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
         _WITHOUT_TRITON,
-        (
+        Row(
             When(min_compiled=MAIN_SHARE),
             "Find what breaks the graphs of the compiled code: most of the CPU time is Python.",
             "TORCH_LOGS=graph_breaks python ...",
-            "PyTorch 2.0",
             "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+            since="PyTorch 2.0",
         ),
         *_WRAPPED_LAUNCHES,
-        (
+        Row(
             ANY,
             "Compile the model, which leaves out Python and launches fewer kernels: most of the CPU time is Python.",
             'model = torch.compile(model, mode="reduce-overhead")',
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
+            actions=_WITH_GRAPHS,
         ),
     ),
     *rows_of(
         "launch-bound: larger batch",
-        (When(uses=ENGINES), "Or serve more requests at a time.", None, "", _VLLM_GRAPHS),
+        (When(uses=ENGINES), "Or serve more requests at a time.", None, _VLLM_GRAPHS),
         (
             ANY,
             "Or give each kernel more work by a larger batch: up to the size at which kernels fill the GPU it costs no "
             "time.",
             None,
-            "",
             _GRAPHS,
         ),
     ),
@@ -243,29 +246,29 @@ LAUNCH_ROWS = (
             When(phases=("training",), lacks=(*ENGINES, *ZERO, "Megatron")),
             "Or use a fused optimizer, which launches less.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/optim.html",
         ),
-        (ANY, "", None, "", _GRAPHS),
+        (ANY, "", None, _GRAPHS),
     ),
     *rows_of(
         "bound by ops on the CPU",
-        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, "", _VLLM_GRAPHS),
-        (
+        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, _VLLM_GRAPHS),
+        Row(
             ANY,
             # No code: no fix to rely on. A CNN took 0.74, a deep MLP 0.88, a tiny one 1.35, another 1.44 times as long.
             f"{_MORE_WORK} Or try torch.compile(model) and compare the steps after the first ones: they took 0.74 to "
             "1.44 times as long, measured on four programs. It needs a C++ compiler, and compiles for 6 to 15 s and "
             "more.",
             None,
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
+            actions=(Action("consider-compiling"),),
         ),
     ),
     *rows_of(
         "bound by ops on the CPU, not to be compiled",
-        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, "", _VLLM_GRAPHS),
-        (ANY, _MORE_WORK, None, "", _COMPILE),
+        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, _VLLM_GRAPHS),
+        (ANY, _MORE_WORK, None, _COMPILE),
     ),
     *rows_of(
         "loop over rows on the CPU",
@@ -273,7 +276,6 @@ LAUNCH_ROWS = (
             ANY,
             "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
         ),
     ),
@@ -285,7 +287,6 @@ LAUNCH_ROWS = (
             "Make one array of the list first, or keep the data in one tensor and index it: torch.tensor goes over a "
             "list of numbers or arrays one by one.",
             "torch.from_numpy(np.stack(rows))",
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
         ),
     ),
@@ -295,7 +296,6 @@ LAUNCH_ROWS = (
             ANY,
             "Do it once before the loop, or on whole arrays in place of single values: no op of PyTorch runs there.",
             None,
-            "",
             "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         ),
     ),
@@ -306,7 +306,6 @@ LAUNCH_ROWS = (
             "Call nn.{module} once over the whole sequence in place of nn.{module}Cell in a loop, where a step in time "
             "needs nothing but the state of the one before.",
             "nn.{module}(..., batch_first=True)",
-            "",
             _LSTM,
         ),
     ),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
+from perfdoctor.rules.advice.framework_settings import spell
 from perfdoctor.rules.advice.programs import ANY, ENGINES, rows_of
 
+_WORKERS = (Action("workers", "{workers}"),)
+_PERSISTENT = (Action("persistent-workers"),)
+_MORE_WORKERS = "Load batches in {workers} worker processes."
+_KEEP_WORKERS = "Keep the workers from one epoch to the next."
 _LOADER = "https://docs.pytorch.org/docs/stable/data.html"
 _PIPELINE = "https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/base.py"
-_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
-_ULTRALYTICS = "https://docs.ultralytics.com/usage/cfg/"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html"
 _NEXT_INPUT = (
     "Prepare the next input in another process while the GPU works on this one: the pipeline's one worker does so "
@@ -18,39 +22,20 @@ _NEXT_INPUT = (
 LOADER_ROWS = (
     *rows_of(
         "loader too slow",
-        (When(uses=("Hugging Face pipeline",)), _NEXT_INPUT, None, "", _PIPELINE),
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Load batches in {workers} worker processes.",
-            "TrainingArguments(..., dataloader_num_workers={workers}, dataloader_persistent_workers=True)",
-            "",
-            _TRAINER,
-        ),
-        (
-            When(uses=("Ultralytics",)),
-            "Load batches in {workers} worker processes.",
-            "model.train(..., workers={workers})",
-            "",
-            _ULTRALYTICS,
-        ),
-        (
+        (When(uses=("Hugging Face pipeline",)), _NEXT_INPUT, None, _PIPELINE),
+        *spell("workers of the loader", _MORE_WORKERS, actions=_WORKERS),
+        Row(
             ANY,
-            "Load batches in {workers} worker processes.",
+            _MORE_WORKERS,
             "DataLoader(..., num_workers={workers}, persistent_workers=True{pin})",
-            "",
             _LOADER,
+            actions=_WORKERS,
         ),
     ),
     *rows_of(
         "loader starts its workers anew",
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Keep the workers from one epoch to the next.",
-            "TrainingArguments(..., dataloader_persistent_workers=True)",
-            "",
-            _TRAINER,
-        ),
-        (ANY, "Keep the workers from one epoch to the next.", "DataLoader(..., persistent_workers=True)", "", _LOADER),
+        *spell("argument of the loader", _KEEP_WORKERS, "persistent_workers=True", actions=_PERSISTENT),
+        Row(ANY, _KEEP_WORKERS, "DataLoader(..., persistent_workers=True)", _LOADER, actions=_PERSISTENT),
     ),
     *rows_of(
         "input prepared on the CPU",
@@ -58,15 +43,13 @@ LOADER_ROWS = (
             When(uses=ENGINES),
             "Prepare requests in other processes than the one that launches, while the GPU works.",
             None,
-            "",
             _VLLM,
         ),
-        (When(uses=("Hugging Face pipeline",)), _NEXT_INPUT, None, "", _PIPELINE),
+        (When(uses=("Hugging Face pipeline",)), _NEXT_INPUT, None, _PIPELINE),
         (
             ANY,
             "Prepare the next input in another thread or process while the GPU works on this one.",
             None,
-            "",
             "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         ),
     ),
@@ -77,7 +60,6 @@ LOADER_ROWS = (
             "Prepare the input in the DataLoader's workers (in the data set or collate_fn), so that the loop finds "
             "it done.",
             None,
-            "",
             _LOADER,
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, ENGINES, FORWARD, MAIN_SHARE, rows_of
 
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
@@ -22,42 +22,40 @@ _OLD_PEAKS = "the older instructions reach about 6 tenths of Hopper's peak, and 
 MATRIX_ROWS = (
     *rows_of(
         "unfused attention",
-        (
+        Row(
             When(uses=("vLLM",)),
             "Let the engine use a fused attention backend.",
             "vllm serve ... --attention-backend FLASH_ATTN   # older releases: VLLM_ATTENTION_BACKEND=FLASH_ATTN",
-            "vLLM 0.14",
             _VLLM_ATTENTION,
+            since="vLLM 0.14",
         ),
         (
             When(uses=("SGLang",)),
             "Let the engine use a fused attention backend.",
             "python -m sglang.launch_server ... --attention-backend flashinfer",
-            "",
             _SGLANG_ATTENTION,
         ),
         (
             When(uses=("TensorRT", "TensorRT-LLM")),
             "Build the engine with its fused attention: the pattern of this model was not recognised.",
             None,
-            "",
             _TENSORRT,
         ),
-        (
+        Row(
             When(uses=("Hugging Face Transformers", "Hugging Face Trainer", "Hugging Face pipeline")),
             "Replace product, softmax and product in {where} by scaled_dot_product_attention: one kernel that never "
             "writes the scores. Transformers uses it by itself in models that have it, unless they are loaded with the "
             "eager form.",
             "x = torch.nn.functional.scaled_dot_product_attention(q, k, v)   # in place of the three ops",
-            "PyTorch 2.0",
             _HF_ATTENTION,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             ANY,
             "Use scaled_dot_product_attention: one kernel that never writes the scores.",
             "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
-            "PyTorch 2.0",
             _SDPA,
+            since="PyTorch 2.0",
         ),
     ),
     *rows_of(
@@ -69,7 +67,6 @@ MATRIX_ROWS = (
             "fused kernel of scaled_dot_product_attention takes these inputs, so it fell back to its unfused form. "
             "The warnings of torch.nn.attention.sdpa_kernel say why a kernel was refused.",
             None,
-            "",
             _SDPA,
         ),
     ),
@@ -82,21 +79,18 @@ MATRIX_ROWS = (
                 When(uses=("vLLM",)),
                 f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
                 f"vllm serve ... --dtype {dtype}",
-                "",
                 _VLLM,
             ),
             (
                 When(uses=("SGLang",)),
                 f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
                 f"python -m sglang.launch_server ... --dtype {dtype}",
-                "",
                 _SGLANG,
             ),
             (
                 When(uses=ENGINES),
                 f"Build the engine in {dtype}: the fused kernels for half precision take no float32.",
                 None,
-                "",
                 _TENSORRT,
             ),
             (
@@ -104,7 +98,6 @@ MATRIX_ROWS = (
                 f"Run the model in {dtype}: FlashAttention's kernels take no float32, and the kernel that does "
                 "multiplies three times.",
                 f"model = model.to(torch.{dtype})",
-                "",
                 _SDPA,
             ),
             (
@@ -112,7 +105,6 @@ MATRIX_ROWS = (
                 "Give scaled_dot_product_attention queries, keys and values in half precision, by autocast or a cast: "
                 "FlashAttention's kernels take no float32, and the kernel that does multiplies three times.",
                 f'with torch.autocast("cuda", dtype=torch.{dtype}): ...',
-                "",
                 _SDPA,
             ),
         )
@@ -124,7 +116,6 @@ MATRIX_ROWS = (
             "Make M, N and K multiples of 8: alignment or layout keep these products, which are in half precision "
             "already, off the Tensor Cores.",
             None,
-            "",
             _MATRIX_GUIDE,
         ),
     ),
@@ -134,7 +125,6 @@ MATRIX_ROWS = (
             When(uses=ENGINES),
             "Pad the model's dimensions to multiples of {multiple} before it is served (64 is better still).",
             None,
-            "",
             _MATRIX_GUIDE,
         ),
         (
@@ -142,7 +132,6 @@ MATRIX_ROWS = (
             "Make the dimensions of these products multiples of {multiple} (vocabulary, features, sequence; 64 is "
             "better still), and start no slice at an odd element.",
             None,
-            "",
             _MATRIX_GUIDE,
         ),
     ),
@@ -152,7 +141,6 @@ MATRIX_ROWS = (
             When(uses=ENGINES),
             "Let the engine use a fused attention backend, which needs no padding.",
             None,
-            "",
             _VLLM_ATTENTION,
         ),
         (
@@ -160,7 +148,6 @@ MATRIX_ROWS = (
             "Use scaled_dot_product_attention in attention, which needs no padding; else pad {size} to {padded}, and "
             "mask what is added.",
             None,
-            "",
             _SDPA,
         ),
     ),
@@ -171,7 +158,6 @@ MATRIX_ROWS = (
             "Pad {size} to {padded} in the model before it is served (vocabulary, features, heads): the rows then "
             "start at multiples of 16 bytes.",
             None,
-            "",
             _MATRIX_GUIDE,
         ),
         (
@@ -179,7 +165,6 @@ MATRIX_ROWS = (
             "Pad {size} to {padded} where the layer is made (vocabulary, features, heads): the rows then start at "
             "multiples of 16 bytes.",
             None,
-            "",
             _MATRIX_GUIDE,
         ),
     ),
@@ -190,7 +175,6 @@ MATRIX_ROWS = (
             "Use half precision, which halves the traffic: memory bounds these convolutions, whatever their FLOPs "
             "say. A new design may do better with dense convolutions of fewer channels.",
             None,
-            "",
             _CONVOLUTION_GUIDE,
         ),
         (
@@ -198,7 +182,6 @@ MATRIX_ROWS = (
             "Use channels_last, and half precision, which halves the traffic: memory bounds these convolutions, "
             "whatever their FLOPs say. A new design may do better with dense convolutions of fewer channels.",
             None,
-            "",
             _CONVOLUTION_GUIDE,
         ),
     ),
@@ -209,7 +192,6 @@ MATRIX_ROWS = (
             When(decodes=True),
             "Serve more sequences at a time: each new token reads every weight once, whatever else is fused.",
             None,
-            "",
             "https://huggingface.co/docs/transformers/llm_optims",
         ),
         (
@@ -217,7 +199,6 @@ MATRIX_ROWS = (
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
             "values), and use one bmm for heads and experts. Graphs launch them already.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
         ),
         (
@@ -225,7 +206,6 @@ MATRIX_ROWS = (
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
             "values), one bmm for heads and experts, several inputs at a time. CUDA graphs cheapen the launches.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
         ),
         (
@@ -233,7 +213,6 @@ MATRIX_ROWS = (
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
             "values), one bmm for heads and experts, a larger batch. CUDA graphs cheapen the launches.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
         ),
     ),
@@ -244,33 +223,26 @@ MATRIX_ROWS = (
             "Use nn.LSTM or nn.GRU over the whole sequence instead of cells in a loop: cuDNN computes all gates at "
             "once, and the products of the inputs for all times. Own cells: one product of [x, h] for all gates.",
             "rnn = torch.nn.LSTM(size, hidden, layers)        # or nn.GRU: the whole sequence in one call",
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
         ),
     ),
     *rows_of(
         "kernels of an old architecture",
-        (
-            When(uses=ENGINES),
-            f"Use a release of the engine that is built for this device: {_OLD_PEAKS}",
-            None,
-            "",
-            _VLLM,
-        ),
-        (
+        (When(uses=ENGINES), f"Use a release of the engine that is built for this device: {_OLD_PEAKS}", None, _VLLM),
+        Row(
             When(min_compiled=MAIN_SHARE),
             f"Use a PyTorch built with a newer CUDA, or let the compiler choose among its own kernels: {_OLD_PEAKS}",
             'model = torch.compile(model, mode="max-autotune")',
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             ANY,
             "Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for this GPU: "
             f"{_OLD_PEAKS}",
             'model = torch.compile(model, mode="max-autotune")',
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
         ),
     ),
 )

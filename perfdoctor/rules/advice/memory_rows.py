@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINES, rows_of
 
+_EXPANDABLE = (Action("allocator", "expandable_segments"),)
 _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _ALLOCATOR = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
 _ALLOCATOR_ON_AMD = "https://github.com/pytorch/pytorch/pull/173330"
@@ -21,32 +23,31 @@ MEMORY_ROWS = (
             When(uses=ENGINES),
             "Leave the engine less memory for its cache, so that its steps find memory.",
             "vllm serve ... --gpu-memory-utilization 0.85   # SGLang: --mem-fraction-static 0.8",
-            "",
             _SGLANG,
         ),
-        (
+        Row(
             ANY,
             "Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...",
-            "PyTorch 2.1",
             _ALLOCATOR,
+            since="PyTorch 2.1",
+            actions=_EXPANDABLE,
         ),
     ),
     *rows_of(
         "allocator calls the driver, on an AMD device",
-        (
+        Row(
             When(torch_from="2.12"),
             "Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...",
-            "",
             _ALLOCATOR_ON_AMD,
+            actions=_EXPANDABLE,
         ),
         (
             ANY,
             "Allocate once: warm up with the largest input, keep input sizes few, leave memory free. Expandable "
             "segments are there on ROCm from PyTorch 2.12 on.",
             None,
-            "",
             _ALLOCATOR_ON_AMD,
         ),
     ),
@@ -57,7 +58,6 @@ MEMORY_ROWS = (
             "Keep input sizes few and leave memory free if it comes back, in every epoch or with every new size of "
             "input. Memory that is allocated for the first time, or given back once, costs no later step.",
             None,
-            "",
             _NO_CACHE,
         ),
     ),
@@ -68,7 +68,6 @@ MEMORY_ROWS = (
             "Turn the caching allocator on again: without it the driver allocates and frees every tensor. An "
             "environment variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
             "env -u PYTORCH_NO_CUDA_MEMORY_CACHING python ...",
-            "",
             _NO_CACHE,
         ),
     ),
@@ -79,26 +78,26 @@ MEMORY_ROWS = (
             "Turn the caching allocator on again: without it the driver allocates and frees every tensor. An "
             "environment variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
             "env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python ...",
-            "",
             _NO_CACHE_ON_AMD,
         ),
     ),
     *rows_of(
         "recompiles",
-        (
+        Row(
             When(uses=ENGINES),
             "Send the engine inputs of few sizes before it serves; TORCH_LOGS=recompiles names the guard that failed.",
             "TORCH_LOGS=recompiles python ...",
-            "PyTorch 2.1",
             _RECOMPILES,
+            since="PyTorch 2.1",
         ),
-        (
+        Row(
             ANY,
             "Pad inputs to few sizes, mark sizes that change as dynamic, and pass numbers that change as tensors. "
             "TORCH_LOGS=recompiles names the guard that failed.",
             "torch._dynamo.mark_dynamic(x, 0)           # or torch.compile(model, dynamic=True)",
-            "PyTorch 2.0",
             _RECOMPILES,
+            since="PyTorch 2.0",
+            actions=(Action("compile", "dynamic"),),
         ),
     ),
 )

@@ -5,7 +5,7 @@ The kinds are those of `perfdoctor.trace.activity_kinds`. `{ahead}` is what the 
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, rows_of
 from perfdoctor.trace import activity_kinds as kinds
 
@@ -37,28 +37,27 @@ _RECORD_STACKS = (
 _SAMPLE = "nsys profile --sample=process-tree --trace=cuda,nvtx,osrt ./program"
 _MORE_REQUESTS = "More requests at a time make each pause count less."
 _OVERLAPS = (
-    (
+    Row(
         When(uses=("vLLM",)),
         f"Let the engine schedule the next batch while the GPU works on this one. {_MORE_REQUESTS}",
         "vllm serve ... --async-scheduling",
-        "vLLM 0.10",
         _VLLM,
+        since="vLLM 0.10",
     ),
     (
         When(uses=("SGLang",)),
         "Let the engine schedule the next batch while the GPU works on this one: it does, if nothing turns that off. "
         f"{_MORE_REQUESTS}",
         "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
-        "",
         _SGLANG,
     ),
-    (
+    Row(
         When(uses=("TensorRT-LLM",)),
         "Let the engine schedule the next batch while the GPU works on this one: it does, if nothing turns that off. "
         f"{_MORE_REQUESTS}",
         "LLM(..., disable_overlap_scheduler=False)",
-        "TensorRT-LLM 1.0",
         _TENSORRT_LLM,
+        since="TensorRT-LLM 1.0",
     ),
 )
 _LAUNCH = "The launch itself takes this long, and the GPU has nothing else to do."
@@ -72,7 +71,6 @@ PAUSE_ROWS = (
             "function and input shape, and replayed afterwards. If graphs are still captured later, pad inputs to "
             "few shapes.",
             None,
-            "",
             _GRAPHS,
         ),
     ),
@@ -83,7 +81,6 @@ PAUSE_ROWS = (
             "Run every shape once before the loop, and record after that: the driver loads a module at the first "
             "launch of one of its kernels, which takes milliseconds once{eager}.",
             None,
-            "",
             _LAZY_LOADING,
         ),
     ),
@@ -94,7 +91,6 @@ PAUSE_ROWS = (
             "Run every input shape once before the loop, and record after that: compilation belongs to warm-up. If "
             "it recurs, TORCH_LOGS=recompiles names what changed.",
             None,
-            "",
             _RECOMPILES,
         ),
     ),
@@ -105,7 +101,6 @@ PAUSE_ROWS = (
             "Leave memory to PyTorch's caching allocator: no empty_cache() in the loop, and no "
             "PYTORCH_NO_CUDA_MEMORY_CACHING or PYTORCH_NO_HIP_MEMORY_CACHING in the environment.",
             None,
-            "",
             _ALLOCATOR,
         ),
     ),
@@ -116,7 +111,6 @@ PAUSE_ROWS = (
             "Collect at a time that you choose, such as every 1000 {units}, on all ranks at once; gc.freeze() after "
             "set-up takes the model out of later collections.",
             "gc.disable()                               # and gc.collect() every N {units}",
-            "",
             _GARBAGE,
         ),
     ),
@@ -126,50 +120,38 @@ PAUSE_ROWS = (
             When(phases=FORWARD),
             "Load the checkpoint before the loop; safetensors maps the file and reads only what is used.",
             None,
-            "",
             _SAFETENSORS,
         ),
-        (
+        Row(
             ANY,
             "Save less often, or copy the state to the CPU and write it from another thread: "
             "torch.distributed.checkpoint.async_save does so.",
             None,
-            "PyTorch 2.4",
             _CHECKPOINT,
+            since="PyTorch 2.4",
         ),
     ),
-    *rows_of(
-        f"pause: {kinds.LOGGING}", (ANY, "Log every N {units}, and write from another thread.", None, "", _TUNING)
-    ),
+    *rows_of(f"pause: {kinds.LOGGING}", (ANY, "Log every N {units}, and write from another thread.", None, _TUNING)),
     *rows_of(
         f"pause: {kinds.TOKENIZING}",
-        (
-            ANY,
-            "{ahead} Or tokenize the data set once and store it; fast tokenizers take batches.",
-            None,
-            "",
-            _TOKENIZERS,
-        ),
+        (ANY, "{ahead} Or tokenize the data set once and store it; fast tokenizers take batches.", None, _TOKENIZERS),
     ),
-    *rows_of(
-        f"pause: {kinds.IMAGE_DECODING}", (ANY, "{ahead} Or decode on the GPU (nvJPEG, NVDEC).", None, "", _DECODING)
-    ),
+    *rows_of(f"pause: {kinds.IMAGE_DECODING}", (ANY, "{ahead} Or decode on the GPU (nvJPEG, NVDEC).", None, _DECODING)),
     *rows_of(
         f"pause: {kinds.LISTS_TO_TENSORS}",
         (
             ANY,
             "Keep numbers in one NumPy array or tensor from the start: torch.tensor() reads lists element by element.",
             "x = torch.from_numpy(array)                # instead of torch.tensor(list)",
-            "",
             _TENSOR,
         ),
     ),
-    *rows_of(f"pause: {kinds.FILE_OR_SOCKET}", (ANY, "{ahead} Reading needs no GPU.", None, "", _LOADER)),
+    *rows_of(f"pause: {kinds.FILE_OR_SOCKET}", (ANY, "{ahead} Reading needs no GPU.", None, _LOADER)),
     *rows_of(
         f"pause: {kinds.LOCK_WAIT}",
-        (ANY, "See what the other thread does meanwhile: the loop waits for its lock or queue.", None, "", _CONDITION),
+        (ANY, "See what the other thread does meanwhile: the loop waits for its lock or queue.", None, _CONDITION),
     ),
-    *rows_of(f"pause: {kinds.SLEEP}", (ANY, "Wait for the event itself instead of sleeping.", None, "", _CONDITION)),
+    *rows_of(f"pause: {kinds.SLEEP}", (ANY, "Wait for the event itself instead of sleeping.", None, _CONDITION)),
     *rows_of(
         f"pause: {kinds.PREPROCESSING}",
         (
@@ -177,33 +159,30 @@ PAUSE_ROWS = (
             "{ahead} Or resize on the GPU: some models have an image processor that does, made with use_fast=True and "
             'called with device="cuda".',
             None,
-            "",
             _IMAGE_PROCESSOR,
         ),
         (
             ANY,
             "{ahead} Or resize and normalise on the GPU, as tensors rather than images.",
             None,
-            "",
             "https://docs.pytorch.org/vision/stable/transforms.html",
         ),
     ),
     *rows_of(
         f"pause: {kinds.GRAPH_LAUNCH}",
-        *((when, f"{sentence} {_LAUNCH}", code, since, source) for when, sentence, code, since, source in _OVERLAPS),
+        *(Row(*row)._replace(sentence=f"{row[1]} {_LAUNCH}") for row in _OVERLAPS),
         (
             ANY,
             "Launch the next graph before this one is done, and read no result in between; fewer nodes in the graph "
             f"(fused kernels) shorten the launch. {_LAUNCH}",
             None,
-            "",
             _GRAPHS,
         ),
     ),
     *rows_of(
         f"pause: {kinds.BATCH_SCHEDULING}",
         *_OVERLAPS,
-        (ANY, f"Schedule the next batch while the GPU works on this one. {_MORE_REQUESTS}", None, "", _VLLM),
+        (ANY, f"Schedule the next batch while the GPU works on this one. {_MORE_REQUESTS}", None, _VLLM),
     ),
     *rows_of(
         "pause: nothing recorded",
@@ -211,7 +190,6 @@ PAUSE_ROWS = (
             _OF_PYTORCH,
             "Record with Python stacks, to see which code runs here: no op, function or range takes most of this time.",
             _RECORD_STACKS,
-            "",
             _STACKS,
         ),
         (
@@ -219,7 +197,6 @@ PAUSE_ROWS = (
             "Record with samples of the CPU and calls of the system, to see which code runs here: no call, function or "
             "range takes most of this time.",
             _SAMPLE,
-            "",
             _NSIGHT,
         ),
     ),
@@ -231,7 +208,6 @@ PAUSE_ROWS = (
             "that it sees for the first time. Elsewhere in this trace {what} takes {usual}, here {here}; if that "
             "comes back, few input shapes keep it rare.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
         ),
     ),
@@ -242,7 +218,6 @@ PAUSE_ROWS = (
             "Call this op less often, on fewer and larger tensors, or move it out of the loop: the CPU takes longer "
             "for it than the GPU for all that is queued.",
             None,
-            "",
             _TUNING,
         ),
     ),
@@ -253,7 +228,6 @@ PAUSE_ROWS = (
             "Use a fused implementation, where the optimizer has one: it launches a few kernels for all parameters, "
             "and these ops take longer on the CPU than on the GPU.",
             None,
-            "",
             _OPTIM,
         ),
     ),
@@ -264,7 +238,6 @@ PAUSE_ROWS = (
             "Record with Python stacks, to see which code of this range to move out of the loop. No single op takes "
             "most of this time: it is many ops, Python, or waiting.",
             _RECORD_STACKS,
-            "",
             _STACKS,
         ),
         (
@@ -272,7 +245,6 @@ PAUSE_ROWS = (
             "Record with samples of the CPU and calls of the system, to see which code of this range to move out of "
             "the loop: no single call takes most of this time.",
             _SAMPLE,
-            "",
             _NSIGHT,
         ),
     ),
@@ -283,7 +255,6 @@ PAUSE_ROWS = (
             "Let the engine run the model in CUDA graphs, or serve more requests at a time: the model's own code "
             "takes longer here than the GPU for what is queued.",
             None,
-            "",
             _VLLM,
         ),
         (
@@ -291,13 +262,12 @@ PAUSE_ROWS = (
             "Shorten the model's own code, by fewer and larger ops or by compiling it: it takes longer here than the "
             "GPU for what is queued. Python stacks, where they were recorded, make it look slower than it is.",
             None,
-            "",
             _TUNING,
         ),
     ),
     *rows_of(
         "pause: other code",
-        (ANY, "Move this work out of the loop: into another thread or process, or before it.", None, "", _TUNING),
+        (ANY, "Move this work out of the loop: into another thread or process, or before it.", None, _TUNING),
     ),
     *rows_of(
         "pause: other code, beside a DataLoader",
@@ -305,7 +275,6 @@ PAUSE_ROWS = (
             ANY,
             "Move this work out of the loop: into DataLoader workers, another thread, or before the loop.",
             None,
-            "",
             _LOADER,
         ),
     ),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from perfdoctor.rules.advice.advice_row import AdviceRow, When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import AdviceRow, Row, When
+from perfdoctor.rules.advice.framework_settings import LIGHTNING, TRAINER, TRAINER_PAGE
 from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, ZERO, rows_of
 
 _AMP = "https://docs.pytorch.org/docs/stable/amp.html"
@@ -15,7 +17,6 @@ _TF32 = "https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere"
 _LAYOUT = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
 _MIOPEN = "https://docs.pytorch.org/docs/stable/miopen_environment_variables.html"
 _TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
-_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/precision_basic.html"
 _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
@@ -25,22 +26,25 @@ _DEFAULT_DTYPE = "https://docs.pytorch.org/docs/stable/tensor_attributes.html#ty
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
+_AUTOCAST, _TF32_ON, _LAYOUT_ON = Action("autocast-bf16"), Action("tf32"), Action("channels-last")
 _WITHOUT_TF32 = ("Volta", "Turing")
 
 
 class _Way(NamedTuple):
-    """How a program gets half precision: the end of a sentence, code, and where that is documented."""
+    """How a program gets half precision: the end of a sentence, code, where that is documented, and what it does."""
 
     when: When
     sentence: str
     code: str | None
     source: str
+    actions: tuple[Action, ...] = ()
 
 
 def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
     """The ways to a type such as "bfloat16", "bf16"; the last is for any program."""
     scaler = ("", "") if short == "bf16" else (" with a GradScaler", "   # and a torch.amp.GradScaler")
     autocast = f'with torch.autocast("cuda", dtype=torch.{dtype}): ...'
+    does = (_AUTOCAST,) if short == "bf16" else ()
     lightning = "bf16-mixed" if short == "bf16" else "16-mixed"
     return (
         _Way(When(uses=("vLLM",)), f"serve the model in {dtype}", f"vllm serve ... --dtype {dtype}", _VLLM),
@@ -57,13 +61,17 @@ def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
             f"model = model.to(torch.{dtype})",
             _AMP,
         ),
-        _Way(
-            When(uses=("Hugging Face Trainer",)), f"train in {dtype}", f"TrainingArguments(..., {short}=True)", _TRAINER
-        ),
-        _Way(When(uses=("Lightning",)), f"train in {dtype}", f'Trainer(precision="{lightning}")', _LIGHTNING),
+        _Way(TRAINER, f"train in {dtype}", f"TrainingArguments(..., {short}=True)", TRAINER_PAGE, does),
+        _Way(LIGHTNING, f"train in {dtype}", f'Trainer(precision="{lightning}")', _LIGHTNING, does),
         _Way(When(uses=ZERO), f"train in {dtype}", f'"{short}": {{"enabled": true}}', _DEEPSPEED),
-        _Way(When(phases=("training",)), f"train under autocast in {dtype}{scaler[0]}", f"{autocast}{scaler[1]}", _AMP),
-        _Way(ANY, f"run under autocast in {dtype}", autocast, _AMP),
+        _Way(
+            When(phases=("training",)),
+            f"train under autocast in {dtype}{scaler[0]}",
+            f"{autocast}{scaler[1]}",
+            _AMP,
+            does,
+        ),
+        _Way(ANY, f"run under autocast in {dtype}", autocast, _AMP, does),
     )
 
 
@@ -77,7 +85,13 @@ def _insert_way(sentence: str, way: _Way) -> str:
 
 
 def _rows(
-    situation: str, sentence: str, ways: tuple[_Way, ...], *, code: str | None = "{code}", source: str = ""
+    situation: str,
+    sentence: str,
+    ways: tuple[_Way, ...],
+    *,
+    code: str | None = "{code}",
+    source: str = "",
+    actions: tuple[Action, ...] = (),
 ) -> tuple[AdviceRow, ...]:
     """A row for each way.
 
@@ -87,17 +101,19 @@ def _rows(
         ways: How programs get half precision.
         code: The lines to write, with "{code}" in it where the way's own belong; engines get only their own.
         source: Where it is documented; the way's own where this is empty.
+        actions: What these lines do; of a way whose code is in them all that both do, if that is known.
     """
 
-    def lines_of(way: _Way) -> str | None:
+    def row_of(way: _Way) -> Row:
         is_engine = way.when.uses and set(way.when.uses) <= set(ENGINES)
-        if code is None or way.code is None:
-            return None
-        return way.code if is_engine else code.replace("{code}", way.code)
+        lines, does = None, tuple[Action, ...]()
+        if code is not None and way.code is not None:
+            lines = way.code if is_engine else code.replace("{code}", way.code)
+            if not is_engine:
+                does = actions if "{code}" not in code else (*actions, *way.actions) if way.actions else ()
+        return Row(way.when, _insert_way(sentence, way), lines, source or way.source, actions=does)
 
-    return rows_of(
-        situation, *((way.when, _insert_way(sentence, way), lines_of(way), "", source or way.source) for way in ways)
-    )
+    return rows_of(situation, *map(row_of, ways))
 
 
 PRECISION_ROWS = (
@@ -108,7 +124,6 @@ PRECISION_ROWS = (
             "Leave the model in float32 and cast the data once, where it is read: numpy makes float64, and .double() "
             "on the model, which silences the error about types, makes every op compute in it.",
             "x = torch.from_numpy(array).float()   # and no model.double()",
-            "",
             _DEFAULT_DTYPE,
         ),
     ),
@@ -118,7 +133,6 @@ PRECISION_ROWS = (
             ANY,
             "Leave torch.float32 as default type; where a part of the program needs float64, say so there.",
             "torch.set_default_dtype(torch.float32)",
-            "",
             _DEFAULT_DTYPE,
         ),
     ),
@@ -129,7 +143,6 @@ PRECISION_ROWS = (
             "Find the tensor that brings float64 in (numpy's default type) and make it float32 there: every result "
             "that it meets becomes float64, too.",
             "x = torch.from_numpy(array).float()        # or array.astype(np.float32)",
-            "",
             _DEFAULT_DTYPE,
         ),
     ),
@@ -139,6 +152,7 @@ PRECISION_ROWS = (
         _BFLOAT16,
         code='torch.set_float32_matmul_precision("high")',
         source=_TF32,
+        actions=(_TF32_ON,),
     ),
     *_rows(
         "float32 products: TF32 is on",
@@ -157,21 +171,18 @@ PRECISION_ROWS = (
             "Train under autocast in float16 with a GradScaler: the kernels prove a device that has Tensor Cores for "
             "float16 only.",
             'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-            "",
             _AMP,
         ),
         (
             When(generations=_WITHOUT_TF32),
             "Run in float16: the kernels prove a device that has Tensor Cores for float16 only.",
             'with torch.autocast("cuda", dtype=torch.float16): ...',
-            "",
             _AMP,
         ),
         (
             ANY,
             "Use a precision for which the device has Tensor Cores: half precision, or TF32 where the device has it.",
             None,
-            "",
             _TF32,
         ),
     ),
@@ -182,6 +193,7 @@ PRECISION_ROWS = (
         _BFLOAT16,
         code=f"torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}",
         source=_TF32,
+        actions=(_TF32_ON, Action("cudnn-benchmark"), _LAYOUT_ON),
     ),
     *_rows(
         "float32 convolutions: TF32 is on",
@@ -190,10 +202,15 @@ PRECISION_ROWS = (
         "convolutions off the Tensor Cores.",
         _BFLOAT16,
         code=_BENCHMARK,
+        actions=(Action("cudnn-benchmark"), _LAYOUT_ON),
         source="https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
     ),
     *_rows(
-        "float32 convolutions: bfloat16", "{Way}, with channels_last.", _BFLOAT16, code=f"{_CHANNELS_LAST}\n{{code}}"
+        "float32 convolutions: bfloat16",
+        "{Way}, with channels_last.",
+        _BFLOAT16,
+        code=f"{_CHANNELS_LAST}\n{{code}}",
+        actions=(_LAYOUT_ON,),
     ),
     *_rows(
         "float32 convolutions: float16",
@@ -209,21 +226,18 @@ PRECISION_ROWS = (
             "Train under autocast in float16 with a GradScaler, and use channels_last: the kernels prove a device "
             "that has Tensor Cores for float16 only.",
             f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-            "",
             _AMP,
         ),
         (
             When(generations=_WITHOUT_TF32),
             "Run in float16, with channels_last: the kernels prove a device that has Tensor Cores for float16 only.",
             f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...',
-            "",
             _AMP,
         ),
         (
             ANY,
             "Use a precision for which the device has Tensor Cores (half precision), with channels_last.",
             None,
-            "",
             _LAYOUT,
         ),
     ),
@@ -234,7 +248,6 @@ PRECISION_ROWS = (
             "Make channel counts multiples of 8 before the engine is built. These convolutions are in half precision "
             "already: layout or channel counts keep them off the Tensor Cores.",
             None,
-            "",
             _TENSORRT,
         ),
         (
@@ -243,7 +256,6 @@ PRECISION_ROWS = (
             "the library choose by measuring. These convolutions are in half precision already: layout or channel "
             "counts keep them off the Tensor Cores.",
             _BENCHMARK,
-            "",
             _LAYOUT,
         ),
     ),
@@ -255,7 +267,6 @@ PRECISION_ROWS = (
             "convolutions are in half precision already, but MIOpen chose kernels for the vector units (Winograd, "
             "direct, naive).",
             _BENCHMARK,
-            "",
             _MIOPEN,
         ),
     ),

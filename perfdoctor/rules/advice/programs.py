@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoctor.analysis.context.name_signs import SERVING_ENGINES
 from perfdoctor.analysis.context.program_phase import FORWARD_ONLY
-from perfdoctor.rules.advice.advice_row import AdviceRow, When
+from perfdoctor.rules.advice.advice_row import AdviceRow, Row, When
 
 ANY = When()
 TOO_OLD_TO_COMPILE = When(lacks_triton=True)
@@ -25,12 +25,15 @@ ENGINE_KERNELS = (
     When(uses=ENGINES),
     "Try a newer release of the engine, or another backend of it: its own kernels run here, and others may be fused.",
     None,
-    "",
     "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html",
 )
 """The row about kernels of a serving engine, which its users do not write."""
 
 
-def rows_of(situation: str, *rows: tuple[When, str, str | None, str, str]) -> tuple[AdviceRow, ...]:
-    """The rows of a situation, each as (when, sentence, code, since, source)."""
+def rows_of(situation: str, *rows: Row | tuple[When, str, str | None, str]) -> tuple[AdviceRow, ...]:
+    """The rows of a situation, the most particular program first.
+
+    The table of perfdoctor is made of these, and a rule can hold rows of its own, which `advise` takes in place of a
+    situation. A row is a `Row`, or its first four members: (when, sentence, code, source).
+    """
     return tuple(AdviceRow(situation, *row) for row in rows)

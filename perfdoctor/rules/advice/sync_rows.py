@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
+from perfdoctor.rules.advice.framework_settings import spell
 from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC_UNPIPELINED, WITHOUT_BFLOAT16, rows_of
 
+_ITEM = (Action("what-if-item"),)
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _AVOID_SYNC = f"{_TUNING}#avoid-unnecessary-cpu-gpu-synchronization"
 _PINNING = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
@@ -27,7 +30,6 @@ _ENGINES_OWN = (
     "Let the engine schedule the next step meanwhile, or serve more requests at a time. It waits here for what it "
     "has to know on the CPU: the tokens that it sampled, the sizes of a batch.",
     None,
-    "",
     _VLLM,
 )
 _TORCHREC_COPIES = (
@@ -35,7 +37,6 @@ _TORCHREC_COPIES = (
     "Use TrainPipelineSparseDist, which copies the next batch on a stream of its own while this one runs, and pin "
     "what it copies.",
     _PIPELINE,
-    "",
     _TORCHREC,
 )
 _TORCHREC_SIZES = (
@@ -43,9 +44,9 @@ _TORCHREC_SIZES = (
     "Use TrainPipelineSparseDist, which exchanges sizes for the next batch while this one runs. The CPU has to know "
     "them before it can issue the exchange.",
     _PIPELINE,
-    "",
     _TORCHREC,
 )
+_PIN_BATCHES = "Pin the batches and copy them without blocking: the CPU goes on launching while the copy runs."
 
 SYNC_ROWS = (
     *rows_of(
@@ -54,22 +55,21 @@ SYNC_ROWS = (
             When(phases=FORWARD),
             "Keep values on the GPU, and read all results of a batch at once, at its end.",
             "results = torch.stack(values).tolist()     # one wait instead of one a value",
-            "",
             _AVOID_SYNC,
         ),
-        (
+        Row(
             When(phases=("training",)),
             "Keep the value on the GPU: add up tensors and call .item() once every N steps.",
             "running_loss += loss.detach()              # instead of loss.item()",
-            "",
             _AVOID_SYNC,
+            actions=_ITEM,
         ),
-        (
+        Row(
             ANY,
             "Keep the value on the GPU: add up tensors and call .item() once every N steps.",
             "total += value.detach()                    # instead of value.item()",
-            "",
             _AVOID_SYNC,
+            actions=_ITEM,
         ),
     ),
     *rows_of(
@@ -78,14 +78,12 @@ SYNC_ROWS = (
             When(phases=FORWARD),
             "Use torch.where, or decide once for a batch: `if tensor:` and `while tensor:` copy the value to the CPU.",
             "x = torch.where(condition, a, b)           # instead of `if condition:`",
-            "",
             _WHERE,
         ),
         (
             ANY,
             "Use torch.where, or decide every N steps: `if tensor:` and `while tensor:` copy the value to the CPU.",
             "x = torch.where(condition, a, b)           # instead of `if condition:`",
-            "",
             _WHERE,
         ),
     ),
@@ -96,7 +94,6 @@ SYNC_ROWS = (
             "Multiply by the mask, or use torch.where with three arguments: the CPU needs the size of what nonzero "
             "returns.",
             "loss = (loss * mask).sum() / mask.sum()    # instead of loss[mask.nonzero()].mean()",
-            "",
             _WHERE,
         ),
         (
@@ -104,7 +101,6 @@ SYNC_ROWS = (
             "Multiply by the mask, use torch.where with three arguments, or take a fixed number of best by topk: the "
             "CPU needs the size of what nonzero returns.",
             "x = torch.where(mask, x, 0)                # instead of x[mask.nonzero()]",
-            "",
             _WHERE,
         ),
     ),
@@ -115,14 +111,12 @@ SYNC_ROWS = (
             "Multiply by the mask, use torch.where, take a fixed number of best by topk, or filter once, on the CPU, "
             "at the end. Indexing with a mask makes the CPU wait for the number of hits.",
             "x = torch.where(mask, x, 0)                # instead of x[mask]",
-            "",
             _WHERE,
         ),
         (
             ANY,
             "Multiply by the mask, or use torch.where: indexing with a mask makes the CPU wait for the number of hits.",
             "x = torch.where(mask, x, 0)                # instead of x[mask]",
-            "",
             _WHERE,
         ),
     ),
@@ -132,7 +126,6 @@ SYNC_ROWS = (
             ANY,
             "Count the values in the data set, or every N steps: the CPU needs the number of different ones.",
             "counts = torch.zeros(num_classes, device=x.device).scatter_add_(0, x, ones)",
-            "",
             _UNIQUE,
         ),
     ),
@@ -142,7 +135,6 @@ SYNC_ROWS = (
             ANY,
             "Give output_size: without it the size of the result is read from the GPU.",
             "x.repeat_interleave(n, output_size=total)",
-            "",
             _REPEAT,
         ),
     ),
@@ -153,7 +145,6 @@ SYNC_ROWS = (
             "Leave the check out of training, or keep its result on the GPU: torch.equal and allclose answer on the "
             "CPU.",
             "same = (a == b).all()                      # stays on the GPU",
-            "",
             _AVOID_SYNC,
         ),
         (
@@ -161,7 +152,6 @@ SYNC_ROWS = (
             "Leave the check out of the loop, or keep its result on the GPU: torch.equal and allclose answer on the "
             "CPU.",
             "same = (a == b).all()                      # stays on the GPU",
-            "",
             _AVOID_SYNC,
         ),
     ),
@@ -171,14 +161,12 @@ SYNC_ROWS = (
             When(phases=FORWARD),
             "Print a copy that is on the CPU, after the batch: printing picks out the finite values and reads each.",
             None,
-            "",
             _AVOID_SYNC,
         ),
         (
             ANY,
             "Print every N steps, a copy that is on the CPU: printing picks out the finite values and reads each.",
             "if step % 100 == 0: print(x.cpu())",
-            "",
             _AVOID_SYNC,
         ),
     ),
@@ -189,26 +177,25 @@ SYNC_ROWS = (
             "Leave error_if_nonfinite off: the check reads the norm on the CPU before it clips, and a norm that is "
             "not finite shows in the loss.",
             "torch.nn.utils.clip_grad_norm_(parameters, max_norm)   # error_if_nonfinite=False, foreach=True",
-            "",
             _CLIP,
         ),
     ),
     *rows_of(
         "sync: scaler",
-        (
+        Row(
             WITHOUT_BFLOAT16,
             "Use fused Adam or AdamW, which decides on the GPU whether a gradient overflowed.",
             "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-            "PyTorch 2.0",
             _AMP,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             ANY,
             "Use fused Adam or AdamW, which decides on the GPU whether a gradient overflowed. Bfloat16, which "
             "devices from Ampere on have, needs no scaler.",
             "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-            "PyTorch 2.0",
             _AMP,
+            since="PyTorch 2.0",
         ),
     ),
     *rows_of(
@@ -219,14 +206,12 @@ SYNC_ROWS = (
             When(phases=FORWARD),
             "Copy without blocking, and read the results of this batch after the next one was launched.",
             _COPY_BACK,
-            "",
             _PINNING,
         ),
         (
             ANY,
             "Leave the result on the GPU, or copy without blocking and read it after the next step was launched.",
             _COPY_BACK,
-            "",
             _PINNING,
         ),
     ),
@@ -237,7 +222,6 @@ SYNC_ROWS = (
             "Copy with non_blocking=True: the memory is pinned already, but without it the CPU waits for the copy "
             "all the same.",
             _NOT_BLOCKING,
-            "",
             _PINNING,
         ),
     ),
@@ -249,20 +233,13 @@ SYNC_ROWS = (
             "Copy from pinned memory without blocking: a buffer that is pinned once, or pinned where the input is "
             "prepared.",
             "buffer.copy_(x); y = buffer.to(device, non_blocking=True)   # buffer pinned once",
-            "",
             _PINNING,
         ),
     ),
     *rows_of(
         "sync: pageable, beside a DataLoader",
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Copy from pinned memory without blocking.",
-            "TrainingArguments(..., dataloader_pin_memory=True)",
-            "",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        (ANY, "Copy from pinned memory without blocking.", _WITH_LOADER, "", _PINNING),
+        *spell("argument of the loader", "Copy from pinned memory without blocking.", "pin_memory=True"),
+        (ANY, "Copy from pinned memory without blocking.", _WITH_LOADER, _PINNING),
     ),
     *rows_of(
         "sync: copy",
@@ -271,7 +248,6 @@ SYNC_ROWS = (
             ANY,
             "Copy from pinned memory without blocking; copy back after the next step's launch.",
             _NOT_BLOCKING,
-            "",
             _PINNING,
         ),
     ),
@@ -282,14 +258,12 @@ SYNC_ROWS = (
             "Remove the synchronize: PyTorch keeps the order of streams, and reading a result waits for it. For "
             "timing use events.",
             "start = torch.cuda.Event(enable_timing=True)",
-            "",
             _EVENT,
         ),
         (
             ANY,
             "Remove the synchronize: PyTorch keeps the order of streams. For timing use events, every N steps.",
             "start = torch.cuda.Event(enable_timing=True)",
-            "",
             _EVENT,
         ),
     ),
@@ -300,7 +274,6 @@ SYNC_ROWS = (
             ANY,
             "Let the GPU's stream wait instead of the CPU, or ask for the event a step later.",
             "torch.cuda.current_stream().wait_event(event)",
-            "",
             _STREAMS,
         ),
     ),
@@ -311,11 +284,10 @@ SYNC_ROWS = (
             ANY,
             "Let the GPU's stream wait instead of the CPU.",
             "torch.cuda.current_stream().wait_stream(stream)",
-            "",
             _STREAMS,
         ),
     ),
-    *rows_of("sync: other", (ANY, "Remove the wait from the step, or do it every N steps.", None, "", _AVOID_SYNC)),
+    *rows_of("sync: other", (ANY, "Remove the wait from the step, or do it every N steps.", None, _AVOID_SYNC)),
 )
 """What to do about calls in which the CPU waits for the GPU."""
 
@@ -328,25 +300,18 @@ COPY_ROWS = (
             "Copy from memory that is pinned once, or pinned by the thread that prepares the next input; pinning each "
             "tensor anew right before its copy can take longer than it saves.",
             "buffer = torch.empty_like(x, pin_memory=True); buffer.copy_(x); y = buffer.to(device, non_blocking=True)",
-            "",
             _PINNING,
         ),
     ),
     *rows_of(
         "pageable copies to the device, beside a DataLoader",
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Pin the batches and copy them without blocking: the CPU goes on launching while the copy runs.",
-            "TrainingArguments(..., dataloader_pin_memory=True)",
-            "",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        (
+        *spell("argument of the loader", _PIN_BATCHES, "pin_memory=True", actions=(Action("pin-memory", "on"),)),
+        Row(
             ANY,
-            "Pin the batches and copy them without blocking: the CPU goes on launching while the copy runs.",
+            _PIN_BATCHES,
             "DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)",
-            "",
             _PINNING,
+            actions=(Action("pin-memory", "non-blocking"),),
         ),
     ),
     *rows_of(
@@ -357,7 +322,6 @@ COPY_ROWS = (
             "pin_memory() method, and what is built after the loader is not pinned. Then copy with "
             "non_blocking=True.",
             "x = x.to(device, non_blocking=True)",
-            "",
             "https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
         ),
     ),
@@ -367,7 +331,6 @@ COPY_ROWS = (
             ANY,
             "Copy into a pinned buffer without blocking, and read it once an event says that it is there.",
             "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
-            "",
             _PINNING,
         ),
     ),
@@ -377,7 +340,6 @@ COPY_ROWS = (
             ANY,
             "Make the tensor where it is used, with device=: nothing has to be copied, and the CPU does not wait.",
             "torch.{maker}(..., device=x.device)",
-            "",
             f"{_TUNING}#create-tensors-directly-on-the-target-device",
         ),
     ),
@@ -388,7 +350,6 @@ COPY_ROWS = (
             "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does "
             "not help: it makes the tensor on the CPU and copies it, too.",
             None,
-            "",
             f"{_TUNING}#create-tensors-directly-on-the-target-device",
         ),
     ),

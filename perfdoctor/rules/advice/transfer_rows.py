@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.advice_row import Row, When
+from perfdoctor.rules.advice.framework_settings import spell
 from perfdoctor.rules.advice.programs import (
     ANY,
     ENGINES,
@@ -44,43 +45,40 @@ _COPY_BACK = (
 TRANSFER_ROWS = (
     *rows_of(
         "copies of weights",
-        (
+        Row(
             When(uses=("Diffusers",)),
             "Offload groups of layers with a stream, which prefetches the next group while one computes; or offload "
             f"whole models (enable_model_cpu_offload). {_LESS}",
             'pipe.transformer.enable_group_offload(onload_device=torch.device("cuda"), use_stream=True)',
-            "Diffusers 0.33",
             _DIFFUSERS,
+            since="Diffusers 0.33",
         ),
-        (When(uses=ENGINES), f"Offload fewer weights (vLLM: cpu_offload_gb). {_LESS}", None, "", _VLLM_OFFLOAD),
+        (When(uses=ENGINES), f"Offload fewer weights (vLLM: cpu_offload_gb). {_LESS}", None, _VLLM_OFFLOAD),
         (
             When(uses=ZERO),
             "Prefetch parameters further ahead (stage3_prefetch_bucket_size) and pin them (offload_param.pin_memory), "
             f"or do not offload them. {_LESS}",
             None,
-            "",
             _DEEPSPEED,
         ),
         (
             When(uses=("Accelerate",)),
             f"{_LESS} The hooks of device_map copy each layer when it is called, and prefetch nothing.",
             "AutoModel.from_pretrained(name, device_map='auto', max_memory={0: '...GiB', 'cpu': '...GiB'})",
-            "",
             _BIG_MODELS,
         ),
-        (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, "", _STREAMS),
+        (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, _STREAMS),
     ),
-    *rows_of("copies of swapped state", (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, "", _STREAMS)),
+    *rows_of("copies of swapped state", (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, _STREAMS)),
     *rows_of(
         "copies of a cache",
         (
             When(uses=ENGINES),
             "{stream}.{limit} Give the cache more of the GPU's memory, or store it in 8 bits.",
             "vllm serve ... --kv-cache-dtype fp8",
-            "",
             "https://docs.vllm.ai/en/stable/features/quantization/quantized_kvcache.html",
         ),
-        (ANY, "{stream}.{limit} Keep the cache on the GPU, or store it in 8 bits.", None, "", _OVERLAP),
+        (ANY, "{stream}.{limit} Keep the cache on the GPU, or store it in 8 bits.", None, _OVERLAP),
     ),
     *rows_of(
         "copies of input",
@@ -88,7 +86,6 @@ TRANSFER_ROWS = (
             TORCHREC_UNPIPELINED,
             "Use TrainPipelineSparseDist, which copies the next batch on a stream of its own while this one computes.",
             None,
-            "",
             "https://docs.pytorch.org/torchrec/overview.html",
         ),
         (
@@ -96,7 +93,6 @@ TRANSFER_ROWS = (
             "{stream}: the next batch while this one computes.{limit} Copy it in the type in which it is stored "
             "(uint8 rather than float32), and convert it on the GPU.",
             _PREFETCH_BATCH,
-            "",
             _PINNED,
         ),
     ),
@@ -106,7 +102,6 @@ TRANSFER_ROWS = (
             ANY,
             "{stream}, into a pinned buffer.{limit} Copy only what is needed, after it was reduced.",
             _COPY_BACK,
-            "",
             _PINNED,
         ),
     ),
@@ -116,7 +111,6 @@ TRANSFER_ROWS = (
             ANY,
             "{stream}.{limit} The first copy of the weights to the GPU may be among them, which no later step repeats.",
             None,
-            "",
             _OVERLAP,
         ),
     ),
@@ -126,19 +120,18 @@ TRANSFER_ROWS = (
             ANY,
             "Keep what computes together on one GPU, or split the batch, and compute one piece while another is sent.",
             None,
-            "",
             _PIPELINES,
         ),
     ),
     *rows_of(
         "many small copies",
-        (
+        Row(
             ANY,
             "Copy lists of tensors at once, or keep the tensors in one flat buffer: each copy is as short as a copy "
             "gets, so only fewer of them help.",
             "torch._foreach_copy_(targets, sources)",
-            "PyTorch 2.1",
             _FOREACH_COPY,
+            since="PyTorch 2.1",
         ),
     ),
     *rows_of(
@@ -148,38 +141,26 @@ TRANSFER_ROWS = (
             "Write results where they are needed (out=, views of a preallocated tensor), and leave out clones that "
             "nobody changes.",
             None,
-            "",
             _OUT,
         ),
     ),
     *rows_of(
         "copies packed for collectives",
-        (
-            When(uses=("Lightning",)),
+        *spell(
+            "argument of DDP, not of the Trainer",
             "Let gradients be views of the buckets: DDP copies them there and back.",
-            "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
-            "",
-            "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html",
-        ),
-        (
-            When(uses=("Accelerate", "Hugging Face Trainer")),
-            "Let gradients be views of the buckets: DDP copies them there and back.",
-            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
-            "",
-            "https://huggingface.co/docs/accelerate/package_reference/kwargs",
+            "gradient_as_bucket_view=True",
         ),
         (
             When(uses=("DDP",)),
             "Let gradients be views of the buckets, by gradient_as_bucket_view=True: DDP copies them there and back.",
             None,
-            "",
             _DDP,
         ),
         (
             ANY,
             "Write the tensors into the buffer of the collective where they are made, in place of packing them.",
             None,
-            "",
             _BUCKETS,
         ),
     ),
@@ -190,7 +171,6 @@ TRANSFER_ROWS = (
             "Let the engine compile by Inductor: a compiled region runs op by op (no kernel of Inductor is in the "
             "trace) and clones what eager code would share.",
             None,
-            "",
             "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html",
         ),
         (
@@ -198,26 +178,25 @@ TRANSFER_ROWS = (
             "Leave this code uncompiled: a compiled region runs op by op and clones what eager code would share, and "
             "Inductor's kernels need Volta or a newer device.",
             None,
-            "",
             _COMPILE,
         ),
-        (
+        Row(
             When(min_compiled=MAIN_SHARE),
             "Compile by Inductor (GPUs from Volta on), which takes such copies into the kernels around them. The "
             "compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share.",
             'torch.compile(..., backend="inductor")',
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
         ),
-        (
+        Row(
             ANY,
             "Compile by Inductor (GPUs from Volta on), which takes such copies into the kernels around them. A "
             "compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share.",
             'torch.compile(..., backend="inductor")',
-            "PyTorch 2.0",
             _COMPILE,
+            since="PyTorch 2.0",
         ),
     ),
     *rows_of(
@@ -227,7 +206,6 @@ TRANSFER_ROWS = (
             "Change no input in place inside the compiled function: compiled code copies back the inputs that it "
             "changes, and clones what two of its results share.",
             None,
-            "",
             _COMPILE,
         ),
     ),

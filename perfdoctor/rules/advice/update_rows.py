@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
+from perfdoctor.rules.advice.framework_settings import spell
 from perfdoctor.rules.advice.programs import ANY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, rows_of
 
+_IS_FUSED = (Action("fused", "fused"),)
+_SET_TO_NONE = (Action("zero-grad"),)
 _OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _ADAGRAD = "https://github.com/pytorch/pytorch/pull/177672"
 _SGD = "https://github.com/pytorch/pytorch/pull/94791"
 _ON_CPU = "https://github.com/pytorch/pytorch/pull/124905"
 _COMPILED = "https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html"
 _ZERO_GRAD = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
-_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 
 _USE_FUSED = "Use the fused {optimizer}: one kernel reads and writes each parameter and its state once."
@@ -62,19 +65,12 @@ UPDATE_ROWS = (
             When(uses=ZERO),
             "Let DeepSpeed make the optimizer: its Adam is fused.",
             '"optimizer": {"type": "AdamW", "params": {"lr": ...}}',
-            "",
             _DEEPSPEED,
         ),
-        (
-            When(uses=("Hugging Face Trainer",)),
-            _USE_FUSED,
-            'TrainingArguments(..., optim="adamw_torch_fused")',
-            "PyTorch 2.0",
-            _TRAINER,
-        ),
-        (ANY, _USE_FUSED, _FUSED, "PyTorch 2.0", _OPTIM),
+        *spell("fused optimizer", _USE_FUSED, since="PyTorch 2.0", actions=_IS_FUSED),
+        Row(ANY, _USE_FUSED, _FUSED, _OPTIM, since="PyTorch 2.0", actions=_IS_FUSED),
     ),
-    *rows_of("unfused SGD", (ANY, _USE_FUSED, _FUSED, "PyTorch 2.3", _SGD)),
+    *rows_of("unfused SGD", Row(ANY, _USE_FUSED, _FUSED, _SGD, since="PyTorch 2.3", actions=_IS_FUSED)),
     *rows_of(
         "unfused SGD beside a GradScaler",
         (
@@ -82,27 +78,26 @@ UPDATE_ROWS = (
             "Use SGD with foreach=True, which launches less. With fused=True its momentum would advance in steps "
             "that the GradScaler skips.",
             None,
-            "",
             _COMPILED,
         ),
-        (
+        Row(
             ANY,
             "Fuse the optimizer's kernels by torch.compile. SGD(fused=True) is not safe here: its momentum advances "
             "in steps that the GradScaler skips.",
             "optimizer.step = torch.compile(optimizer.step)",
-            "PyTorch 2.2",
             _COMPILED,
+            since="PyTorch 2.2",
         ),
     ),
-    *rows_of("unfused Adagrad", (ANY, _USE_FUSED, _FUSED, "PyTorch 2.12", _ADAGRAD)),
+    *rows_of("unfused Adagrad", Row(ANY, _USE_FUSED, _FUSED, _ADAGRAD, since="PyTorch 2.12", actions=_IS_FUSED)),
     *rows_of(
         "optimizer of many small tensors on the CPU",
-        (
+        Row(
             ANY,
             "Update all tensors at once by foreach=True: calling an op for each of them takes longer than the ops do.",
             "torch.optim.{optimizer}(..., foreach=True)",
-            "",
             _OPTIM,
+            actions=(Action("fused", "foreach"),),
         ),
     ),
     *rows_of(
@@ -112,7 +107,6 @@ UPDATE_ROWS = (
             "Let LBFGS remember fewer updates, if it converges as well: each iteration multiplies with all of them. "
             "It has no fused form, and torch.compile would start again at most of its steps.",
             None,
-            "",
             "https://docs.pytorch.org/docs/stable/generated/torch.optim.LBFGS.html",
         ),
     ),
@@ -123,31 +117,27 @@ UPDATE_ROWS = (
             "Update less often, by larger batches or accumulated gradients: this {optimizer} has no form that takes "
             "less time on a CPU.",
             None,
-            "",
             _OPTIM,
         ),
     ),
     *rows_of(
         "unfused Adam or AdamW on the CPU",
-        (
-            When(uses=("Hugging Face Trainer",)),
-            _USE_FUSED_ON_CPU,
-            'TrainingArguments(..., optim="adamw_torch_fused")',
-            "PyTorch 2.4",
-            _TRAINER,
-        ),
-        (ANY, _USE_FUSED_ON_CPU, _FUSED, "PyTorch 2.4", _ON_CPU),
+        *spell("fused optimizer", _USE_FUSED_ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
+        Row(ANY, _USE_FUSED_ON_CPU, _FUSED, _ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
     ),
-    *rows_of("unfused optimizer on the CPU", (ANY, _USE_FUSED_ON_CPU, _FUSED, "PyTorch 2.4", _ON_CPU)),
+    *rows_of(
+        "unfused optimizer on the CPU",
+        Row(ANY, _USE_FUSED_ON_CPU, _FUSED, _ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
+    ),
     *rows_of(
         "optimizer updates tensor by tensor",
-        (TOO_OLD_TO_COMPILE, "Update all tensors at once by a foreach or fused implementation.", None, "", _COMPILED),
-        (
+        (TOO_OLD_TO_COMPILE, "Update all tensors at once by a foreach or fused implementation.", None, _COMPILED),
+        Row(
             ANY,
             "Update all tensors at once: a foreach or fused implementation, or torch.compile(optimizer.step).",
             "optimizer.step = torch.compile(optimizer.step)",
-            "PyTorch 2.2",
             _COMPILED,
+            since="PyTorch 2.2",
         ),
     ),
     *rows_of(
@@ -157,15 +147,14 @@ UPDATE_ROWS = (
             "Use fewer, larger parameters, which launch less: torch.optim has no fused form of this optimizer, and "
             "the kernels of torch.compile need Volta or a newer device.",
             None,
-            "",
             _COMPILED,
         ),
-        (
+        Row(
             ANY,
             "Compile the optimizer's step, which fuses its kernels: torch.optim has no fused form of this optimizer.",
             "optimizer.step = torch.compile(optimizer.step)",
-            "PyTorch 2.2",
             _COMPILED,
+            since="PyTorch 2.2",
         ),
     ),
     *rows_of(
@@ -175,25 +164,24 @@ UPDATE_ROWS = (
             "Use the distributed optimizer, which makes the gradient buffers smaller: Megatron fills them with zeros "
             "in every step, and has no setting against it.",
             "--use-distributed-optimizer",
-            "",
             "https://docs.nvidia.com/megatron-core/developer-guide/latest/apidocs/core/"
             "core.distributed.data_parallel_base.html",
         ),
-        (
+        Row(
             When(torch_from="2.0"),
             "Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing. That is the "
             "default since PyTorch 2.0, so something here says set_to_none=False or fills them by hand.",
             "optimizer.zero_grad()   # without set_to_none=False",
-            "",
             _ZERO_GRAD,
+            actions=_SET_TO_NONE,
         ),
-        (
+        Row(
             ANY,
             "Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing. That is the "
             "default since PyTorch 2.0.",
             "optimizer.zero_grad(set_to_none=True)",
-            "",
             _ZERO_GRAD,
+            actions=_SET_TO_NONE,
         ),
     ),
     *(
@@ -206,10 +194,9 @@ UPDATE_ROWS = (
                 "Let the tables' optimizer run in the backward pass (apply_optimizer_in_backward): the kernels of "
                 "fbgemm then update the looked-up rows alone.",
                 'apply_optimizer_in_backward(torch.optim.Adagrad, tables.parameters(), {{"lr": ...}})',
-                "",
                 "https://docs.pytorch.org/torchrec/",
             ),
-            (ANY, sentence, code, "", source),
+            (ANY, sentence, code, source),
         )
     ),
 )

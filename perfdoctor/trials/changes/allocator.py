@@ -73,12 +73,6 @@ class Allocator:
         variables = " ".join(f"{name}={value}" for name, value in self.environment(setting).items())
         return f"{variables or f'LD_PRELOAD=lib{setting}.so'} python ..."
 
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code names this allocator, or what keeps pages."""
-        code = finding.get("fix") or ""
-        is_named = all(name in code for name in KEEPING) if setting == KEEP_PAGES else setting in code
-        return finding.get("rule") in self.rules and is_named
-
 
 def is_keeping(environment: Mapping[str, str]) -> bool:
     """Whether glibc is set to keep freed memory."""

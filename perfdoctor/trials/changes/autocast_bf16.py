@@ -62,12 +62,6 @@ class AutocastBf16:
         """The block around forward and loss."""
         return 'with torch.autocast("cuda", dtype=torch.bfloat16): ...   # forward and loss; "cpu" without a GPU'
 
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding advises it, and no other layout beside it."""
-        code = finding.get("fix") or ""
-        is_advised = ("autocast(" in code and "bfloat16" in code) or "bf16=True" in code or '"bf16-mixed"' in code
-        return finding.get("rule") in self.rules and is_advised and "channels_last" not in code
-
 
 class _OpenAutocast:
     """The autocast context that is open between a forward pass and its backward pass, if there is one."""

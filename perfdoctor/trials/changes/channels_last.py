@@ -61,10 +61,3 @@ class ChannelsLast:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The calls on model and inputs."""
         return "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding advises it, and nothing else beside it."""
-        code = finding.get("fix") or ""
-        others = ("autocast", "cudnn.", "precision")
-        is_advised = "memory_format=torch.channels_last" in code and not any(other in code for other in others)
-        return finding.get("rule") in self.rules and is_advised

@@ -30,11 +30,14 @@ class CompileModel:
 
     def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """What a finding advises first; CUDA graphs only on a GPU. Nothing where the program compiles."""
+        from perfdoctor.trials.change import advised_settings
+
         compiled = facts.get("compile") or {}
         if compiled.get("frames") or compiled.get("compiles"):
             return ()
         found = ["default", "reduce-overhead", "dynamic"] if facts.get("devices") else ["default"]
-        advised = [name for name in ARGUMENTS if any(self.answers(name, each) for each in findings)]
+        wanted = advised_settings(self.name, findings)
+        advised = [name for name in ARGUMENTS if name in wanted]
         return tuple(dict.fromkeys([*advised, *found]))
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
@@ -70,16 +73,6 @@ class CompileModel:
         """The call."""
         arguments = "".join(f", {name}={value!r}" for name, value in ARGUMENTS[setting].items())
         return f"model = torch.compile(model{arguments})"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code compiles a model in this mode."""
-        code = finding.get("fix") or ""
-        if finding.get("rule") not in self.rules:
-            return False
-        if setting != "default":
-            option = 'mode="reduce-overhead"' if setting == "reduce-overhead" else "torch.compile(model, dynamic=True)"
-            return "torch.compile(model" in code and option in code
-        return any(text in code for text in ("torch.compile(model)", "torch_compile=True", "engine.compile()"))
 
 
 def is_compiled(module: Any) -> bool:

@@ -44,8 +44,3 @@ class CudnnBenchmark:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The flag."""
         return "torch.backends.cudnn.benchmark = True"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding advises it alone."""
-        code = finding.get("fix") or ""
-        return finding.get("rule") in self.rules and "cudnn.benchmark = True" in code and "channels_last" not in code

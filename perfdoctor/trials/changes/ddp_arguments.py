@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,8 @@ class DdpArguments:
 
     def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """What a finding advises first, then whatever is not set so."""
+        from perfdoctor.trials.change import advised_settings
+
         wrapped = next((each["ddp"] for each in facts.get("models") or () if each.get("ddp")), None)
         if wrapped is None:
             return ()
@@ -42,7 +43,8 @@ class DdpArguments:
         found += [f"bucket_cap_mb={size}" for size in BUCKETS_MB if round(now) != size]
         if wrapped.get("broadcast_buffers"):
             found.append("broadcast_buffers=False")
-        advised = [name for name in found if any(self.answers(name, each) for each in findings)]
+        wanted = advised_settings(self.name, findings)
+        advised = [name for name in found if name in wanted]
         return tuple(dict.fromkeys([*advised, *found]))
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
@@ -77,14 +79,3 @@ class DdpArguments:
         if setting == "find_unused_parameters=False":
             return "DistributedDataParallel(model)   # without find_unused_parameters=True"
         return f"DistributedDataParallel(model, {setting})"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code has this argument and no other."""
-        code = (finding.get("fix") or "").partition("#")[0]
-        if finding.get("rule") not in self.rules:
-            return False
-        if setting == "find_unused_parameters=False" and code.strip() == "DistributedDataParallel(model)":
-            return True
-        names = "bucket_cap_mb|gradient_as_bucket_view|static_graph|broadcast_buffers|find_unused_parameters"
-        said = re.findall(rf"(?:ddp_)?({names})=(\w+|\.\.\.)", code)
-        return [f"{name}={value}" for name, value in said] == [setting]

@@ -71,10 +71,6 @@ class DebugOff:
         """What to leave out."""
         return "# leave out set_detect_anomaly(True), emit_nvtx, or the profiler around the loop"
 
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding's code turns anomaly detection off."""
-        return "detect_anomaly(False)" in (finding.get("fix") or "")
-
 
 def is_called_by_torch(frame: FrameType | None) -> bool:
     """Whether torch's own code asks for anomaly detection, not the program by one of its two context managers."""

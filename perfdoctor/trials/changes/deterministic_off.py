@@ -47,8 +47,3 @@ class DeterministicOff:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The call to leave out."""
         return "torch.use_deterministic_algorithms(False)"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding's code turns them off."""
-        code = finding.get("fix") or ""
-        return "use_deterministic_algorithms(False)" in code or "fill_uninitialized_memory" in code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +27,16 @@ class FusedOptimizer:
 
     def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fused form where a class has one; on a CPU the foreach form, too, which is the default on a GPU."""
+        from perfdoctor.trials.change import advised_settings
+
         optimizers = facts.get("optimizers") or ()
         is_fusible = any(each.get("class") in HAVE_FUSED and not each.get("fused") for each in optimizers)
         is_foreach = any(each.get("foreach") is None and not each.get("fused") for each in optimizers)
         found = ["fused"] if is_fusible else []
         if is_foreach and not facts.get("devices"):
             found.append("foreach")
-        advised = [name for name in found if any(self.answers(name, each) for each in findings)]
+        wanted = advised_settings(self.name, findings)
+        advised = [name for name in found if name in wanted]
         return tuple(dict.fromkeys([*advised, *found]))
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
@@ -53,13 +55,6 @@ class FusedOptimizer:
     def fix(self, setting: str) -> str:
         """The argument of the optimizer."""
         return f"torch.optim.AdamW(..., {setting}=True)   # the optimizer of the program"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code has this form."""
-        code = finding.get("fix") or ""
-        return finding.get("rule") in self.rules and (
-            f"{setting}=True" in code or re.search(rf'optim="\w+_{setting}"', code) is not None
-        )
 
     def _edit(self, setting: str) -> Any:
         def edit(optimizer: Any, given: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001

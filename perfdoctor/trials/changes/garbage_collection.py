@@ -61,8 +61,3 @@ class GarbageCollection:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The calls before and in the loop."""
         return "gc.collect(); gc.freeze(); gc.disable()   # before the loop; in it gc.collect(1) once a step"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding advises to freeze; its advice is in a sentence."""
-        advice = f"{finding.get('fix') or ''} {finding.get('advice') or ''}"
-        return finding.get("rule") in self.rules and "gc.freeze()" in advice

@@ -59,7 +59,3 @@ class LaunchEnvironment:
     def fix(self, setting: str) -> str:
         """The variable before the command."""
         return f"{setting} python ..."
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code sets this variable so."""
-        return finding.get("rule") in self.rules and setting in (finding.get("fix") or "").split()

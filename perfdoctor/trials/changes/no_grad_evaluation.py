@@ -52,11 +52,6 @@ class NoGradEvaluation:
         """The block around the evaluation."""
         return "with torch.no_grad(): ...   # around the evaluation"
 
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding's code evaluates without gradients."""
-        code = finding.get("fix") or ""
-        return "torch.no_grad()" in code or "torch.inference_mode()" in code
-
 
 class _Watch:
     """What becomes of the outputs of one model in evaluation mode.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +46,3 @@ class PersistentWorkers:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The argument of the DataLoader."""
         return "DataLoader(..., persistent_workers=True)"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding advises it, and no other number of workers."""
-        code = finding.get("fix") or ""
-        is_advised = "persistent_workers=True" in code and re.search(r"workers=\d", code) is None
-        return finding.get("rule") in self.rules and is_advised

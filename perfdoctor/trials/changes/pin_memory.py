@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +49,6 @@ class PinMemory:
         """The arguments of the DataLoader and of the copies."""
         copy = "; x = x.to(device, non_blocking=True)" if setting == NON_BLOCKING else ""
         return f"DataLoader(..., pin_memory=True){copy}"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding advises pinning, and copies of this kind."""
-        code = finding.get("fix") or ""
-        advised = NON_BLOCKING if "non_blocking=True" in code else "on"
-        is_loader = re.search(r"(DataLoader|dataloader).*pin_memory=True", code) is not None
-        return finding.get("rule") in self.rules and is_loader and advised == setting
 
 
 def copy_without_blocking(original: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +47,6 @@ class PrefetchFactor:
     def fix(self, setting: str) -> str:
         """The argument of the DataLoader."""
         return f"DataLoader(..., prefetch_factor={setting})"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code has this factor."""
-        found = re.search(r"prefetch_factor=(\d+)\b", finding.get("fix") or "")
-        return finding.get("rule") in self.rules and found is not None and found.group(1) == setting
 
 
 def with_workers(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:

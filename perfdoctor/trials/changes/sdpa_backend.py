@@ -60,10 +60,3 @@ class SdpaBackend:
         """The switches."""
         others = (name for name in SWITCHES if name != setting)
         return "; ".join(f"torch.backends.cuda.enable_{name}_sdp(False)" for name in others)
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding's code names this implementation."""
-        code = (finding.get("fix") or "").lower()
-        names = {"flash": "flash_attention", "mem_efficient": "efficient_attention", "cudnn": "cudnn_attention"}
-        is_advised = f"enable_{setting}_sdp(true)" in code or names.get(setting, "?") in code
-        return finding.get("rule") in self.rules and is_advised

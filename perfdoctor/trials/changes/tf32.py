@@ -52,9 +52,3 @@ class Tf32:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The call."""
         return 'torch.set_float32_matmul_precision("high"); torch.backends.cudnn.allow_tf32 = True'
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding advises it, and no layout beside it."""
-        code = finding.get("fix") or ""
-        is_advised = 'set_float32_matmul_precision("high")' in code or "allow_tf32 = True" in code
-        return finding.get("rule") in self.rules and is_advised and "channels_last" not in code

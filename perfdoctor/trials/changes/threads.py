@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,10 @@ class Threads:
 
     def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The number that a finding advises; without a GPU all cores, those that workers leave, half of them, one."""
+        from perfdoctor.trials.change import advised_settings
+
         cpu, cores = facts.get("cpu") or {}, facts.get("cores") or {}
-        advised = [number for each in findings if (number := advised_threads(each)) is not None]
+        advised = [int(setting) for setting in advised_settings(self.name, findings)]
         sweep: list[int] = []
         available = int((cores.get("available") or 0) / (cores.get("local_ranks") or 1))
         if available and not facts.get("devices"):
@@ -65,16 +66,3 @@ class Threads:
     def fix(self, setting: str) -> str:
         """The call, or the variable."""
         return f"torch.set_num_threads({setting})   # or OMP_NUM_THREADS={setting}"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding advises this number of threads, and no other number of workers."""
-        return str(advised_threads(finding)) == setting
-
-
-def advised_threads(finding: Mapping[str, Any]) -> int | None:
-    """The number of threads that a finding advises, alone; None where it advises none, or workers as well."""
-    code = finding.get("fix") or ""
-    found = re.search(r"(?:set_num_threads\(|OMP_NUM_THREADS=)(\d+)", code)
-    if found is None or finding.get("rule") not in Threads.rules or "DataLoader" in code:
-        return None
-    return int(found.group(1))

@@ -66,7 +66,3 @@ class WhatIfItem:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """What takes the place of each read."""
         return "total += value.detach()   # in place of value.item() in every step"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding's code is about item()."""
-        return finding.get("rule") in self.rules and ".item()" in (finding.get("fix") or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +26,13 @@ class Workers:
 
     def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The number that a finding advises, and those around it up to the cores."""
+        from perfdoctor.trials.change import advised_settings
+
         loaders = facts.get("loaders") or ()
         if not loaders:
             return ()
         used = {int(each.get("num_workers") or 0) for each in loaders}
-        advised = [number for each in findings if (number := advised_workers(each)) is not None]
+        advised = [int(setting) for setting in advised_settings(self.name, findings)]
         if not advised and not waits_for_loader(facts):
             # Fewer workers give the cores back to a training that computes on them.
             return ("0",) if used != {0} and not facts.get("devices") else ()
@@ -74,19 +75,6 @@ class Workers:
         if setting == "0":
             return "DataLoader(..., num_workers=0)"
         return f"DataLoader(..., num_workers={setting}, persistent_workers=True)"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
-        """Whether the finding advises this number of workers."""
-        return str(advised_workers(finding)) == setting
-
-
-def advised_workers(finding: Mapping[str, Any]) -> int | None:
-    """The number of workers that a finding advises, alone; None where it advises none, or other threads as well."""
-    code = finding.get("fix") or ""
-    found = re.search(r"workers=(\d+)\b", code)
-    if found is None or finding.get("rule") not in Workers.rules or "set_num_threads" in code:
-        return None
-    return int(found.group(1))
 
 
 def waits_for_loader(facts: Mapping[str, Any]) -> bool:

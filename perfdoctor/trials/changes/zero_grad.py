@@ -23,8 +23,9 @@ class ZeroGrad:
 
     def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Where the program was seen to fill gradients."""
-        is_advised = any(self.answers("set-to-none", each) for each in findings)
-        return ("set-to-none",) if is_advised or facts.get("zero_grad_to_zero") else ()
+        from perfdoctor.trials.change import advised_settings
+
+        return ("set-to-none",) if advised_settings(self.name, findings) or facts.get("zero_grad_to_zero") else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""
@@ -54,7 +55,3 @@ class ZeroGrad:
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """The call."""
         return "optimizer.zero_grad()   # without set_to_none=False"
-
-    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the finding advises it."""
-        return finding.get("rule") in self.rules and "zero_grad" in (finding.get("fix") or "")

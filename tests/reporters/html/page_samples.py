@@ -140,7 +140,7 @@ def everything(names: tuple[str, ...] = ("ampere_sgemm_128x64", "vectorized_add"
     """A report with findings of every kind, a diff, trials, notes and every chart."""
     base = report_samples.loader_stall()
     stall, info = base.findings
-    source = Evidence(SOURCE_LINE, "loader = DataLoader(dataset, batch_size=64)")
+    source = Evidence("source line", "loader = DataLoader(dataset, batch_size=64)", id=SOURCE_LINE)
     stall = replace(stall, evidence=(source, *stall.evidence))
     command = replace(
         report_samples.kernel().findings[0],

@@ -1,0 +1,104 @@
+"""How frameworks spell the settings that rows of advice name: one table, a line for each setting and framework."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice.advice_row import Row, When
+
+TRAINER = When(uses=("Hugging Face Trainer",))
+LIGHTNING = When(uses=("Lightning",))
+ACCELERATE = When(uses=("Accelerate",))
+_ULTRALYTICS = When(uses=("Ultralytics",))
+
+TRAINER_PAGE = "https://huggingface.co/docs/transformers/main_classes/trainer"
+LIGHTNING_PAGE = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
+ACCELERATE_PAGE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
+_LIGHTNING_TRAINER = "https://lightning.ai/docs/pytorch/stable/common/trainer.html"
+_ULTRALYTICS_PAGE = "https://docs.ultralytics.com/usage/cfg/"
+
+_DDP_STRATEGY = "Trainer(strategy=DDPStrategy({argument}))"
+_DDP_KEYWORDS = "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({argument})])"
+_ALGORITHMS_OFF = "torch.use_deterministic_algorithms(False)"
+
+
+class _Spelling(NamedTuple):
+    """A setting in a framework; `{argument}` in the code is what `spell` is given."""
+
+    when: When
+    code: str
+    source: str
+
+
+_SPELLINGS = {
+    "argument of DDP": (
+        _Spelling(TRAINER, "TrainingArguments(..., ddp_{argument})", TRAINER_PAGE),
+        _Spelling(LIGHTNING, _DDP_STRATEGY, LIGHTNING_PAGE),
+        _Spelling(ACCELERATE, _DDP_KEYWORDS, ACCELERATE_PAGE),
+    ),
+    # TrainingArguments has only some of the arguments: the others go to the Accelerator that the Trainer uses.
+    "argument of DDP, not of the Trainer": (
+        _Spelling(LIGHTNING, _DDP_STRATEGY, LIGHTNING_PAGE),
+        _Spelling(When(uses=("Accelerate", "Hugging Face Trainer")), _DDP_KEYWORDS, ACCELERATE_PAGE),
+    ),
+    "workers of the loader": (
+        _Spelling(
+            TRAINER,
+            "TrainingArguments(..., dataloader_num_workers={workers}, dataloader_persistent_workers=True)",
+            TRAINER_PAGE,
+        ),
+        _Spelling(_ULTRALYTICS, "model.train(..., workers={workers})", _ULTRALYTICS_PAGE),
+    ),
+    "argument of the loader": (_Spelling(TRAINER, "TrainingArguments(..., dataloader_{argument})", TRAINER_PAGE),),
+    "fused optimizer": (_Spelling(TRAINER, 'TrainingArguments(..., optim="adamw_torch_fused")', TRAINER_PAGE),),
+    "anomaly detection": (
+        _Spelling(
+            LIGHTNING,
+            "Trainer(..., detect_anomaly=False)   # elsewhere: torch.autograd.set_detect_anomaly(False)",
+            f"{_LIGHTNING_TRAINER}#detect-anomaly",
+        ),
+    ),
+    "deterministic algorithms": (
+        _Spelling(
+            LIGHTNING,
+            f"Trainer(..., deterministic=False)   # elsewhere: {_ALGORITHMS_OFF}",
+            f"{_LIGHTNING_TRAINER}#deterministic",
+        ),
+        _Spelling(
+            TRAINER, f"TrainingArguments(..., full_determinism=False)   # elsewhere: {_ALGORITHMS_OFF}", TRAINER_PAGE
+        ),
+    ),
+}
+
+
+def spell(
+    setting: str,
+    sentence: str,
+    argument: str = "",
+    *,
+    since: str = "",
+    actions: tuple[Action, ...] = (),
+    lightning: str | None = None,
+) -> tuple[Row, ...]:
+    """A row for each framework that has a setting, all with one sentence.
+
+    Args:
+        setting: As in the table.
+        sentence: What to do.
+        argument: The argument with its value, such as "bucket_cap_mb=25".
+        since: The release that has it; "" where any supported one has it.
+        actions: What the code does.
+        lightning: The sentence for Lightning, where that is another one.
+    """
+    return tuple(
+        Row(
+            each.when,
+            lightning if lightning and each.when == LIGHTNING else sentence,
+            each.code.replace("{argument}", argument),
+            each.source,
+            since,
+            actions,
+        )
+        for each in _SPELLINGS[setting]
+    )
