@@ -182,8 +182,7 @@ def _run_command(args: list[str]) -> int:
         return done.exit_code
     except _ParserError as error:
         command = error.ctx.command_path if error.ctx else " ".join(("perfdoctor", *args[:1]))
-        message = error.format_message().replace("Value error, ", "")  # pydantic's word for a text that Typer explains
-        _print_error(f"{message.rstrip('.')}; see {command} --help")
+        _print_error(f"{error.format_message().rstrip('.')}; see {command} --help")
         return 2
     return result if isinstance(result, int) else 0
 
