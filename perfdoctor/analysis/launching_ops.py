@@ -60,10 +60,6 @@ def marks_of_launching_ops(trace: Trace, marks: npt.NDArray[np.uint8]) -> npt.ND
     For example, for a kernel that the innermost of three nested ops launched::
 
         MulBackward0 (marks 1) > aten::mul (0) > aten::copy_ (4)      the kernel: 5
-
-    Args:
-        trace: The trace.
-        marks: The marks of each op.
     """
     gpu, ops = trace.gpu, trace.ops
     found = np.zeros(len(gpu), np.uint8)

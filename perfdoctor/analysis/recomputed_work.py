@@ -67,11 +67,8 @@ def _innermost_start(trace: Trace, rows: BoolArray, at_ns: Int64Array, thread: I
 def recomputed_sections_of(trace: Trace, window: Intervals, *, uses_checkpoint: bool = False) -> RecomputedSections:
     """The sections of backward passes in the window that compute again.
 
-    Args:
-        trace: The trace.
-        window: The analysed time.
-        uses_checkpoint: Whether the program is known to call `checkpoint`: then its newer kind is seen without frames,
-            because ops within a backward node that record a graph are those of a forward pass.
+    Where the program is known to call `checkpoint`, its newer kind is seen without frames, because ops within a
+    backward node that record a graph are those of a forward pass.
     """
     ops = trace.ops
     is_node = trace.match_rows(ops, vocabulary.BACKWARD_NODE)

@@ -132,11 +132,7 @@ def break_down_gpu_steps(
 ) -> dict[str, BreakdownTable]:
     """The tables of a program on a GPU.
 
-    Args:
-        classes: The classes of the kernels.
-        roof_classes: See `roof_classes_of`.
-        parts: The parts of the account.
-        steps: The steps, or the window where there are none.
+    `steps` is the window where there are none.
     """
     trace = classes.trace
     gpu = trace.gpu
@@ -161,10 +157,7 @@ def break_down_gpu_steps(
 def break_down_cpu_steps(trace: Trace, loading: Intervals, steps: Intervals) -> dict[str, BreakdownTable]:
     """The tables of a program on the CPU, by the own time of ops; the others only where there is something in them.
 
-    Args:
-        trace: The trace.
-        loading: When the loop waits for batches.
-        steps: The steps, or the window where there are none.
+    `steps` is the window where there are none.
     """
     pieces = cut_by_op(trace, iv.union_of((steps,)), loading)
     op = pieces.op
@@ -270,11 +263,7 @@ def launches_of(trace: Trace) -> tuple[Int64Array, Int32Array]:
 def module_keys(trace: Trace, at_ns: Int64Array, thread: IntArray, names: Sequence[str]) -> _Keys:
     """By the innermost nn.Module around each instant; empty where no modules were recorded.
 
-    Args:
-        trace: The trace.
-        at_ns: The instants; NONE where not known.
-        thread: Their threads.
-        names: The name of the op of each.
+    `names` are those of the op of each instant, which is NONE where not known.
     """
     rows = find_module_calls(trace)
     if not len(rows):

@@ -32,10 +32,8 @@ def launcher_rank() -> int | None:
 def default_folder_name(script: str, *, shared: bool) -> str:
     """`perfdoctor-<script>-<time>`, to the second.
 
-    Args:
-        script: Name of the program.
-        shared: Every rank makes this name for itself. All ranks must come to the same name, so that the time is the
-            start of their common parent, the launcher.
+    Every rank makes a `shared` name for itself: for all to come to the same one, the time is the start of their common
+    parent, the launcher.
     """
     moment = time.time()
     if shared:

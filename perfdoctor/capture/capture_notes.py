@@ -36,15 +36,7 @@ PLATFORM_NAMES = {"darwin": "macOS", "win32": "Windows"}
 def collect_notes(
     command: Sequence[str], options: CaptureOptions, folder: Path, ranks: tuple[int, ...], markers: frozenset[str]
 ) -> tuple[str, ...]:
-    """Everything that the user should know about a capture; empty when all went as planned.
-
-    Args:
-        command: The command that was run.
-        options: What was asked for.
-        folder: The capture folder.
-        ranks: The ranks recorded.
-        markers: What `collect_markers` returned.
-    """
+    """Everything that the user should know about a capture; empty when all went as planned."""
     if not ranks:
         return (explain_empty_capture(command, options, markers),)
     by_text: dict[str, list[int]] = {}
@@ -110,12 +102,7 @@ def add_unrecorded(folder: Path, rank: int, sentence: str) -> None:
 
 
 def notes_of_rank(facts: dict[str, Any] | None, options: CaptureOptions) -> Iterator[str]:
-    """Sentences on what is missing from one rank's recording.
-
-    Args:
-        facts: What `read_facts` returned.
-        options: What was asked for.
-    """
+    """Sentences on what is missing from one rank's recording."""
     if facts is None:
         yield "the recording was cut off before anything but step times was written."
         return

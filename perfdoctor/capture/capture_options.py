@@ -80,8 +80,7 @@ class CaptureOptions:
     def to_json(self, folder: Path) -> str:
         """The settings that the injected recorder reads, as the text of one environment variable.
 
-        Args:
-            folder: The capture folder: an absolute path, and the folder exists.
+        The folder is an absolute path, and exists.
         """
         names = ("skip", "base", "warmup", "timing", "evidence", "stop_after", "ranks", "nvtx_only")
         values = {"folder": str(folder), **{name: getattr(self, name) for name in names}}

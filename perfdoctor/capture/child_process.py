@@ -25,10 +25,8 @@ FORWARDED_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM"
 def build_environment(markers: Path, settings: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The program's environment: ours, with the folder of the injected code first on PYTHONPATH.
 
-    Args:
-        markers: Folder of the markers that show how far each process came.
-        settings: What `CaptureOptions.to_json` returned.
-        more: Variables to set beside ours, or in their place.
+    `markers` is the folder in which each process shows how far it came, and `more` sets variables beside ours, or in
+    their place.
     """
     values = {**os.environ, **(more or {})}
     path = values.get("PYTHONPATH")

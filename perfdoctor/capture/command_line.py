@@ -106,11 +106,7 @@ def is_python(word: str) -> bool:
 
 
 def script_name(command: Sequence[str]) -> str:
-    """A short name of the program for the capture folder: the script, the module, or the command.
-
-    Args:
-        command: What `parse_target` returned.
-    """
+    """A short name of the program for the capture folder: the script, the module, or the command."""
     words = list(command)
     if is_python(words[0]):
         words = words[1:]

@@ -14,8 +14,7 @@ from pathlib import Path
 def explain_missing_torch(program: Sequence[str] = ("train.py",)) -> str | None:
     """A sentence without full stop for a Python without torch; None where torch is installed.
 
-    Args:
-        program: The program as one would type it behind the interpreter.
+    `program` is what one would type behind the interpreter.
     """
     if find_spec("torch") is not None:
         return None

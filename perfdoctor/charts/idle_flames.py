@@ -132,10 +132,7 @@ def _stack(start: Int64Array, end: Int64Array, open_at_start: Int32Array) -> tup
         range     0 to 10            range     0 to 10
           backward  8 to 100    ->   backward  10 to 100
 
-    Args:
-        start: Start of each run.
-        end: End of each.
-        open_at_start: For each the row of the innermost run in which it starts, see `nesting.parents`.
+    `open_at_start` is for each the row of the innermost run in which it starts, see `nesting.parents`.
     """
     parent, start = open_at_start.copy(), start.copy()
     rows = np.flatnonzero(parent >= 0)

@@ -33,11 +33,6 @@ def rank_charts_of(
     """The charts of a rank, None where the trace lacks their data, and of its tables those with rows.
 
     What fails costs only itself, and is among the notes: the report is worth more than a chart.
-
-    Args:
-        rank: The rank.
-        tables: By name what makes each table.
-        findings: The findings on it, with their claims.
     """
     notes: list[str] = []
 

@@ -18,10 +18,7 @@ def rank_heat_map_of(
 ) -> RankHeatMap | None:
     """The heat map of some ranks; None for a single one.
 
-    Args:
-        accounts: The account of each rank.
-        late_ns: See `Report.late_ns`.
-        max_cells: How many figures it may have; where there are more, steps in a row are averaged.
+    Beyond `max_cells` figures steps in a row are averaged.
     """
     if len(accounts) < 2:
         return None

@@ -42,11 +42,8 @@ class _Head(NamedTuple):
 def step_timeline_of(rank: Rank, max_items: int = MAX_ITEMS) -> StepTimeline | None:
     """The timeline of the step with the median length, without steps of the window; None where there is no time.
 
-    Items that reach into it are cut at its ends.
-
-    Args:
-        rank: The rank.
-        max_items: How many items may be there; shorter ones are joined, see `join_short_items`.
+    Items that reach into it are cut at its ends. Beyond `max_items` the shorter ones are joined, see
+    `join_short_items`.
     """
     step, span = _median_step(rank)
     if not len(span):

@@ -68,12 +68,8 @@ def join_short_items(items: Items, span_ns: int, max_items: int = MAX_ITEMS) -> 
 
     A run lies in one cell, which is as wide as a pixel of a timeline of 1,600 pixels that is zoomed in 256 times; where
     that leaves more, 64, 16 and 4 times. Items longer than a cell stay. The joined item reaches from the first start to
-    the last end, and has the name and colour of the longest.
-
-    Args:
-        items: Items that do not overlap at one depth of a track.
-        span_ns: The length of the timeline, which starts at 0.
-        max_items: How many may stay.
+    the last end, and has the name and colour of the longest. The given items do not overlap at one depth of a track,
+    and the timeline of `span_ns` starts at 0.
     """
     items = items.take(np.lexsort((items.start_ns, items.depth, items.track)))
     if len(items) > max_items:

@@ -184,11 +184,6 @@ def apply_calibration(device: Device | None, calibration: Calibration, capabilit
     """Return the device with measured rates.
 
     Peaks stay those of the table; a device that is not in the table has none.
-
-    Args:
-        device: The device, None if it is not in the table.
-        calibration: What was measured on a device of the same name.
-        capability: Compute capability of a device that is not in the table.
     """
     if device is None:
         vendor = vendor_of(calibration.device)

@@ -75,12 +75,6 @@ def classify_kernel(name: str) -> KernelClass:
 
     Any text is accepted: a name that no rule matches is of category `other`, verdict `na`. Only the first
     `MAX_NAME_CHARS` characters count, whatever the name's length. Classes of recent names are cached.
-
-    Args:
-        name: Kernel name as the profiler gives it, demangled or not.
-
-    Returns:
-        The class; see KernelClass.
     """
     return _classify(name[:MAX_NAME_CHARS])
 

@@ -136,11 +136,5 @@ def classify_op(name: str) -> Category:
     """Return the category of a CPU op by its name, in the words of `KernelClass.category`.
 
     Views and allocations compute nothing and are `other`, as are names of unknown meaning.
-
-    Args:
-        name: Op name as the profiler gives it, such as `aten::addmm` or `c10d::allreduce_`.
-
-    Returns:
-        The category.
     """
     return _classify(name[:MAX_NAME_CHARS])

@@ -33,11 +33,7 @@ Multiply = Callable[[Any, int], Callable[[], object]]
 
 
 def compile_multiply(threads: int) -> Multiply | None:
-    """A function that makes calls which multiply all of a float32 tensor k times; None where nothing compiles C.
-
-    Args:
-        threads: How many share the work.
-    """
+    """A function that makes calls which multiply all of a float32 tensor k times; None where nothing compiles C."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None

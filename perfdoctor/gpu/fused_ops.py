@@ -77,14 +77,9 @@ def kind_of_triton_kernel(name: str) -> str:
 def fused_ops(name: str, known: Collection[str] = frozenset()) -> tuple[str, ...]:
     """The ops that a generated kernel does, as its name has them, which is in the order of the alphabet.
 
-    For example "triton_red_fused__to_copy_add_native_layer_norm_3" is ("_to_copy", "add", "native_layer_norm").
-
-    Args:
-        name: The kernel's name.
-        known: Further names of ops with underscores inside, without "aten::", such as those of a trace.
-
-    Returns:
-        The ops; empty for a kernel whose name does not say, as where inductor names kernels by number alone.
+    For example "triton_red_fused__to_copy_add_native_layer_norm_3" is ("_to_copy", "add", "native_layer_norm"). Empty
+    for a kernel whose name does not say, as where inductor names kernels by number alone. `known` are further names of
+    ops with underscores inside, without "aten::", such as those of a trace.
     """
     found = _NAME.match(name)
     if found is None:

@@ -66,12 +66,8 @@ def _letters(left: GemmDimension, right: GemmDimension) -> str:
 def misaligned_dimensions(cost: OpCost, kernel: str) -> tuple[tuple[GemmDimension, int], ...]:
     """Return the dimensions that force narrow memory accesses, with their sizes.
 
-    Args:
-        cost: The cost of the gemm; other ops have no such dimensions.
-        kernel: Name of the kernel that ran.
-
-    Returns:
-        The dimensions that lie contiguous and are no multiple of 16 bytes; none where the type is unknown.
+    They lie contiguous and are no multiple of 16 bytes; none where the type is unknown, and none for an op that is no
+    gemm.
     """
     elements = elements_per_access(cost.dtype)
     if elements is None:
@@ -84,12 +80,7 @@ def misaligned_dimensions(cost: OpCost, kernel: str) -> tuple[tuple[GemmDimensio
 def access_width_fraction(alignment: int, dtype: str) -> float | None:
     """Return the width of the memory accesses of a kernel as a fraction (at most 1) of the widest.
 
-    Args:
-        alignment: Elements that its accesses are aligned to, as in `KernelClass.alignment`.
-        dtype: Type of the elements.
-
-    Returns:
-        The fraction; None for a type of unknown size.
+    None for a type of unknown size. `alignment` counts elements, as in `KernelClass.alignment`.
     """
     elements = elements_per_access(dtype)
     return min(alignment / elements, 1.0) if elements else None

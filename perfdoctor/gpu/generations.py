@@ -50,12 +50,7 @@ _SERIES = {"CDNA": "MI100", "CDNA 2": "MI200-series", "CDNA 3": "MI300-series", 
 def possible_generations(architectures: Iterable[str], sm_count: int | None = None) -> tuple[str, ...]:
     """The generations of which the device can be, by the architectures of its kernels.
 
-    Args:
-        architectures: As `KernelClass.arch` names them, such as "sm80" or "gfx942".
-        sm_count: Its multiprocessors; None where unknown.
-
-    Returns:
-        The generations, oldest first; empty where the architectures prove none, or where they contradict each other.
+    Oldest first; empty where the architectures, such as "sm80" or "gfx942", prove none or contradict each other.
     """
     generations = _generations_by_architecture(architectures)
     if generations == ("Volta", "Turing") and sm_count is not None and sm_count > _MAX_SMS_OF_VOLTA_TEGRA:
@@ -86,9 +81,7 @@ def capability_of(generations: tuple[str, ...]) -> tuple[int, int] | None:
 def generations_have_tensor_cores(generations: tuple[str, ...], sm_count: int | None = None) -> bool | None:
     """Whether all devices of these generations have Tensor Cores (matrix cores), or none has; None if unknown.
 
-    Args:
-        generations: The generations of which the device can be.
-        sm_count: Its multiprocessors, which tell a T4 from a GeForce GTX 16; None where unknown.
+    The number of multiprocessors tells a T4 from a GeForce GTX 16.
     """
     if not generations:
         return None

@@ -128,10 +128,7 @@ def measure_in_rounds(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The median seconds of each measurement, and the spread of its last rounds.
 
-    Args:
-        measurements: By name, what returns the seconds as measured in one round. What raises an error of
-            `_UNSUPPORTED` is left out.
-        progress: Called before each round.
+    Each measurement returns the seconds of one round; one that raises an error of `_UNSUPPORTED` is left out.
     """
     rounds: dict[str, list[float]] = {name: [] for name in measurements}
     for number in range(1, _MAX_ROUNDS + 1):
@@ -272,10 +269,7 @@ def _time_addition(bench: Benchmark, budget_s: float) -> float:
 def _measure_sweep(bench: Benchmark, fused: Multiply | None, progress: Progress) -> Iterator[SweepPoint]:
     """Yield the rates of `k` multiplications for each element that is read and written, for growing `k`.
 
-    Args:
-        bench: The device.
-        fused: What multiplies in one pass on a CPU; None where nothing was compiled.
-        progress: Called before each `k`.
+    `fused` multiplies in one pass on a CPU; None where nothing was compiled.
     """
     multiply_on_cpu = fused or _make_cpu_multiply
     budget_s = _SWEEP_SHARE * bench.seconds / len(_SWEEP_MULTIPLICATIONS)

@@ -134,13 +134,8 @@ class NameFields(NamedTuple):
 def parse_kernel_name(name: str, text: str, rule: Rule) -> NameFields:
     """Return what the name of a matrix kernel says beside its verdict.
 
-    Args:
-        name: The name as recorded: Tensile's type letters are capitals.
-        text: The same name in lower case.
-        rule: The rule that matched. An instruction or operand type that the rule implies wins over the name.
-
-    Returns:
-        Instruction, types of operands and accumulator, architecture of the code, alignment; None where not named.
+    `name` is as recorded (Tensile's type letters are capitals), `text` the same in lower case. An instruction or
+    operand type that the matching rule implies wins over the name; what nothing names is None.
     """
     arch = _parse_arch(text)
     operand, accumulate = _parse_types(name, text)

@@ -43,12 +43,7 @@ _KINDS = (
 
 
 def annotations_table(rank: Rank, by: str) -> Table:
-    """The annotations by name; steps by the name without their number.
-
-    Args:
-        rank: The rank.
-        by: "name".
-    """
+    """The annotations by name; steps by the name without their number."""
     source = choose_source(rank)
     trace = rank.trace
     nest = _nest_ranges(trace)
@@ -133,8 +128,7 @@ class _Nest:
     def around(self, *innermost: Int32Array) -> tuple[Int64Array, Int64Array]:
         """All ranges around some pieces of work, by name, each once: numbers of the pieces, and of the names.
 
-        Args:
-            innermost: For each piece the innermost range around it; several such columns count together.
+        Several columns of the innermost range around each piece count together.
         """
         pieces, labels = [], []
         for column in innermost:

@@ -40,11 +40,9 @@ _IN_BYTES = 10_000
 def collectives_table(rank: Rank, by: str, peers: Sequence[CollectiveTable] = ()) -> Table:
     """The collectives that start in the window, sends and receives among them.
 
-    Args:
-        rank: The rank.
-        by: "kind", "group" for the kinds of each process group, or "size" for each size and element type of these.
-        peers: The collectives of all ranks, its own among them, where several are known: then the table says how long
-            this rank waited for others, and how fast the transfers were without that.
+    `by` is "kind", "group" for the kinds of each process group, or "size" for each size and element type of these.
+    Where the collectives of all ranks (`peers`, its own among them) are known, the table says how long this rank waited
+    for others, and how fast the transfers were without that.
     """
     source = choose_source(rank)
     events = collective_events(rank.kernel_classes, on_gpu=rank.device_kind == "gpu")

@@ -52,10 +52,8 @@ _SIZE_NAMES = ("under 4 KiB", "4 to 64 KiB", "64 KiB to 1 MiB", "1 to 16 MiB", "
 def copies_table(rank: Rank, by: str) -> Table:
     """The copies and memory sets that start in the window.
 
-    Args:
-        rank: The rank.
-        by: "kind" for direction and kind of host memory, "size" for classes of size within these, or "line" for these
-            at each line of the user's code.
+    `by` is "kind" for direction and kind of host memory, "size" for classes of size within these, or "line" for these
+    at each line of the user's code.
     """
     source = choose_source(rank, "lines" if by == "line" else None)
     inner = source.rank

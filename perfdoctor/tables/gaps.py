@@ -57,10 +57,8 @@ _MAX_PATHS = 30
 def gaps_table(rank: Rank, by: str) -> Table:
     """The idle time of the GPU in the window, as the account has it.
 
-    Args:
-        rank: The rank.
-        by: "cause"; "root" for what made the GPU wait within each cause; "line" for the user's line from which it
-            comes; or "gap" for each gap by itself, the longest first.
+    `by` is "cause"; "root" for what made the GPU wait within each cause; "line" for the user's line from which it
+    comes; or "gap" for each gap by itself, the longest first.
     """
     source = choose_source(rank, "lines" if by == "line" else None)
     inner = source.rank

@@ -45,11 +45,8 @@ class NamedGroups(NamedTuple):
 def group_items(rank: Rank, items: Int64Array, by: str, of_what: str = "kernels") -> NamedGroups:
     """Some GPU items of a rank in groups.
 
-    Args:
-        rank: The rank.
-        items: Rows of `rank.trace.gpu`.
-        by: "name", "shape", "category", "op", "module" or "line".
-        of_what: By what "name" and "shape" name a row: "kernels" by the item's own name, "ops" by its op.
+    `items` are rows of `rank.trace.gpu`, and `by` is "name", "shape", "category", "op", "module" or "line". By "name"
+    and "shape" a row has the item's own name ("kernels") or that of its op ("ops"), as `of_what` says.
     """
     return _GROUPINGS[by](rank, items, of_what)
 

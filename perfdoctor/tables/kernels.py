@@ -36,9 +36,7 @@ _CACHED = (
 def kernels_table(rank: Rank, by: str) -> Table:
     """The kernels that start in the window; copies and sets are not among them.
 
-    Args:
-        rank: The rank.
-        by: "name", "shape" (of the inputs of the op that launched them), "category", "op", "module" or "line".
+    `by` is "name", "shape" (of the inputs of the op that launched them), "category", "op", "module" or "line".
     """
     source = choose_source(rank, needed_for(by))
     inner = source.rank

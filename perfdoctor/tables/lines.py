@@ -33,11 +33,7 @@ def lines_table(rank: Rank, by: str) -> Table:
     """The user's lines with the time of what they launch, forward and backward, and the idle time that they cause.
 
     Where Python stacks were recorded a line is that of the function's definition, and where `perfdoctor run` recorded
-    lines the one that ran.
-
-    Args:
-        rank: The rank.
-        by: "line", "function" or "file".
+    lines the one that ran. `by` is "line", "function" or "file".
     """
     source = choose_source(rank, "lines")
     inner = source.rank

@@ -62,12 +62,8 @@ class _Amounts:
 def modules_table(rank: Rank, by: str) -> Table:
     """The modules of a program: what the GPU runs for each, of a program on the CPU what its ops take there.
 
-    Work of a backward pass belongs to the module of its forward op, by the numbers of autograd.
-
-    Args:
-        rank: The rank.
-        by: "module" for the tree, each module below that around it, the longest first; or "class" for all modules of
-            a class together.
+    Work of a backward pass belongs to the module of its forward op, by the numbers of autograd. `by` is "module" for
+    the tree, each module below that around it, the longest first; or "class" for all modules of a class together.
     """
     source = choose_source(rank, "modules")
     inner = source.rank

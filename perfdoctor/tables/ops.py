@@ -35,11 +35,8 @@ def ops_table(rank: Rank, by: str) -> Table:
     """The ops: on a GPU by the time of the kernels and copies that they launch, which start in the window.
 
     What no op launched has its own name. On the CPU it is the own time of ops with the DataLoader, the optimizer and
-    Python beside them, so that the rows add up to the step.
-
-    Args:
-        rank: The rank.
-        by: "name", "shape" (of their inputs), "category", "module" or "line".
+    Python beside them, so that the rows add up to the step. `by` is "name", "shape" (of their inputs), "category",
+    "module" or "line".
     """
     source = choose_source(rank, needed_for(by))
     if not source.has_need and by != "shape":

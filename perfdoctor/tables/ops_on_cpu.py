@@ -27,9 +27,7 @@ _CATEGORY_OF_PART = {LOADER: "data loading", ZERO_GRAD: "optimizer", PYTHON: "py
 def own_time_table(source: Source, by: str) -> Table:
     """The window of a program on the CPU by the own time of its ops: the rows add up to it.
 
-    Args:
-        source: The recording.
-        by: "name", "shape", "category", "module" or "line".
+    `by` is "name", "shape", "category", "module" or "line".
     """
     rank = source.rank
     pieces = cut_by_op(rank.trace, rank.window, rank.loader_waits.intervals)

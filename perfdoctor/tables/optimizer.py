@@ -47,10 +47,8 @@ class _Part(NamedTuple):
 def optimizer_table(rank: Rank, by: str) -> BaseTable:
     """The update of the parameters: on a GPU by the time of what it launches, on the CPU by the time that it takes.
 
-    Args:
-        rank: The rank.
-        by: "part": the steps of each class of optimizer, zero_grad, unscaling, clipping where stacks were recorded; or
-            "kernel" for the kernels of all parts.
+    `by` is "part": the steps of each class of optimizer, zero_grad, unscaling, clipping where stacks were recorded; or
+    "kernel" for the kernels of all parts.
     """
     source = choose_source(rank)
     parts = [part for part in _find_parts(rank) if len(part.start_ns)]

@@ -30,9 +30,7 @@ _UNSEEN = "without Python frames only the older kind of activation checkpointing
 def recompute_table(rank: Rank, by: str) -> Table:
     """What the GPU computes again, because activation checkpointing did not keep it.
 
-    Args:
-        rank: The rank.
-        by: "op", "category" or "module".
+    `by` is "op", "category" or "module".
     """
     source = choose_source(rank, "lines")
     inner = source.rank

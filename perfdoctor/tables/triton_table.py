@@ -29,9 +29,7 @@ _NO_KERNEL = "no kernel of the analysed time was compiled by Triton"
 def triton_table(rank: Rank, by: str) -> Table:
     """The kernels that TorchInductor generated, and others of Triton that are known by their names.
 
-    Args:
-        rank: The rank.
-        by: "name", or "kind": pointwise, reduction, template, ...
+    `by` is "name", or "kind": pointwise, reduction, template, ...
     """
     source = choose_source(rank)
     trace, gpu = rank.trace, rank.trace.gpu

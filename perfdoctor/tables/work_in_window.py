@@ -75,12 +75,8 @@ def modules_of_work(
 ) -> Int64Array:
     """For each piece of work the number of its module in `Rank.module_tree`; for others behind these that in `OUTSIDE`.
 
-    Args:
-        rank: The rank.
-        at_ns: When each was launched on the CPU; NONE where that is not known.
-        thread: On which thread.
-        op: The innermost op that launched it, or NONE.
-        items: Their rows in `Trace.gpu`, where they are GPU items.
+    `at_ns` is when each was launched on the CPU, `op` the innermost op that launched it: NONE where not known. `items`
+    are their rows in `Trace.gpu`, where they are GPU items.
     """
     tree, joins = rank.module_tree, rank.forward_ops
     module = np.append(tree.module, NONE)[tree.calls_of_work(joins, at_ns, thread, op)]

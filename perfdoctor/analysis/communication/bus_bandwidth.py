@@ -25,12 +25,8 @@ _FACTORS: Mapping[str, Callable[[FloatArray], FloatArray]] = {
 def algorithm_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) -> FloatArray:
     """The size of each collective by which nccl-tests counts algorithmic bandwidth; NaN where it is not known.
 
-    It is what one rank puts in; of an all-gather what comes out, from all ranks (nccl-tests, doc/PERFORMANCE.md).
-
-    Args:
-        kind: Indices into COLLECTIVE_KINDS.
-        size_bytes: What one rank puts in; -1 where not recorded.
-        ranks: Ranks in the group; below 2 where not recorded.
+    It is what one rank puts in; of an all-gather what comes out, from all ranks (nccl-tests, doc/PERFORMANCE.md). Sizes
+    are -1 and `ranks` below 2 where they were not recorded.
     """
     whole = np.where(size_bytes >= 0, size_bytes, np.nan).astype(np.float64)
     gathers = kind == COLLECTIVE_KINDS.index("all_gather")
@@ -41,10 +37,7 @@ def algorithm_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) 
 def bus_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) -> FloatArray:
     """Bytes that cross the busiest link of each collective; NaN for other kinds, and where size or ranks are unknown.
 
-    Args:
-        kind: Indices into COLLECTIVE_KINDS.
-        size_bytes: What one rank puts in; -1 where not recorded.
-        ranks: Ranks in the group; below 2 where not recorded.
+    Sizes are -1 and `ranks` below 2 where they were not recorded.
     """
     crossing = np.full(len(kind), np.nan)
     for name, factor in _FACTORS.items():

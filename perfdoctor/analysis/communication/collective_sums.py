@@ -61,10 +61,7 @@ def sum_ranks(
 ) -> CollectiveSums:
     """The sums of at least one rank, in a tree of `FAN_IN` at a time.
 
-    Args:
-        tables: Their collectives.
-        clocks: Their clocks.
-        numbers: For each of them the number of the collective of each row, no number twice.
+    `numbers` holds for each table the number of the collective of each row, none of them twice.
     """
     sums = []
     for first in range(0, len(tables), FAN_IN):

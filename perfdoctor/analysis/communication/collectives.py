@@ -212,18 +212,9 @@ def collectives_of(
 ) -> CollectiveTable:
     """The collectives of a rank, at most `max_rows`: the last ones, because ranks stop recording at the same time.
 
-    Those outside the analysed window are included with `step` -1: they help to align the clocks.
-
-    Args:
-        classes: The classes of the trace's kernels.
-        window: The analysed time.
-        steps: The analysed steps.
-        on_gpu: Whether they ran as kernels, or on threads of the CPU.
-        exposed: The time of the window in which collectives ran and nothing computed (`Rank.exposed_parts`).
-        phases: The window by PHASES.
-        one_offs: The idle time of what happens once.
-        step_numbers: The profiler's numbers of the analysed steps, where it numbered them.
-        max_rows: Maximum number of rows.
+    Those outside the analysed window are included with `step` -1: they help to align the clocks. `exposed` is the time
+    of the window in which collectives ran and nothing computed (`Rank.exposed_parts`), `one_offs` the idle time of what
+    happens once, and `step_numbers` are the profiler's numbers of the analysed steps, where it numbered them.
     """
     trace = classes.trace
     events = collective_events(classes, on_gpu=on_gpu)

@@ -24,13 +24,7 @@ _MARKS = (vocabulary.DDP_FORWARD, vocabulary.FSDP_FORWARD, vocabulary.FSDP2_ROOT
 
 
 def find_pass_starts(classes: KernelClasses, steps: Steps, *, on_gpu: bool) -> Int64Array:
-    """When each pass through the model begins, sorted; the starts of the steps where nothing marks passes.
-
-    Args:
-        classes: The classes of the trace's kernels.
-        steps: The analysed steps.
-        on_gpu: Whether the model runs on a GPU.
-    """
+    """When each pass through the model begins, sorted; the starts of the steps where nothing marks passes."""
     trace, ranges = classes.trace, classes.trace.ranges
     marked = (trace.match_rows(ranges, pattern) for pattern in _MARKS)
     rows = next((rows for rows in marked if rows.any()), None)

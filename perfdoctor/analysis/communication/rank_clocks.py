@@ -64,9 +64,7 @@ class RankClock:
 def fit_clock(own_ns: Int64Array, differences_ns: Int64Array) -> RankClock:
     """The clock of a rank by the ends of at least one collective.
 
-    Args:
-        own_ns: Its ends, in order.
-        differences_ns: What to add to each to get the end on the clock of the first rank.
+    Added to the ends `own_ns`, in order, `differences_ns` give the ends on the clock of the first rank.
     """
     drift = fit_drift(own_ns, differences_ns)
     if not drift:

@@ -43,11 +43,7 @@ def find_root_causes(matched: MatchedCollectives, counts: BoolArray) -> Int32Arr
 
     That is the last arriver, unless it waited itself before: when one rank of a tensor-parallel group is slow, all of
     the group arrive late at the collectives with other groups. Then it is the rank for which the last arriver waited
-    longest in that step.
-
-    Args:
-        matched: The collectives of all ranks.
-        counts: For each collective whether waits at it count.
+    longest in that step. `counts` selects the collectives at which waits count.
     """
     waits = _find_waits(matched, counts, np.unique(matched.last_arriver[counts]).tolist())
     cause = matched.last_arriver.astype(np.int32).copy()
@@ -115,11 +111,8 @@ def arrival_slack_ns(matched: MatchedCollectives, counts: BoolArray) -> Int64Arr
 def find_longest_waiter(matched: MatchedCollectives, counts: BoolArray, waiting: Callable[[int], Intervals]) -> int:
     """Index of the rank that waits longest; of equal ones the first.
 
-    Args:
-        matched: The collectives of all ranks.
-        counts: For each collective whether it counts.
-        waiting: The waits of a rank by its index. This is slow, so it is computed only for the ranks that arrive
-            earliest.
+    `counts` selects the collectives. `waiting` returns the waits of a rank by its index; it is slow, so it is called
+    only for the ranks that arrive earliest.
     """
     candidates = np.argsort(-arrival_slack_ns(matched, counts), kind="stable")[:_MAX_CANDIDATES].tolist()
     return int(max(candidates, key=lambda index: (iv.total(waiting(index)), -index)))

@@ -96,15 +96,8 @@ def context_of(
 ) -> Context:
     """What program a trace was recorded of.
 
-    Args:
-        classes: The classes of the trace's kernels.
-        is_compiled: `TrafficKinds.is_compiled`.
-        in_window: For each GPU item whether it starts in the analysed time.
-        steps: The analysed steps.
-        window: The analysed time.
-        drift_ns: By how much the clocks of CPU and GPU drift apart within the trace.
-        facts: What was captured beside the trace.
-        start_up: What the process did before the first step, see `find_start_up`.
+    `drift_ns` is by how much the clocks of CPU and GPU drift apart within the trace, and `start_up` what the process
+    did before the first step, see `find_start_up`.
     """
     trace, names = classes.trace, names_in_trace(classes.trace)
     signs = {each.title: names.find_sign(each) for each in FRAMEWORK_SIGNS}
@@ -176,11 +169,7 @@ def _is_older(
 ) -> bool:
     """Whether a device is older than the oldest that can do something; AMD's report capabilities from 9.0 on.
 
-    Args:
-        capability: Its compute capability; None where the trace does not say.
-        oldest: That of the oldest device that can.
-        generations: The generations of which it can be, by its kernels.
-        older: The generations that cannot.
+    `generations` are those of which it can be, by its kernels; `older` are those that cannot do it.
     """
     if capability is not None:
         return tuple(capability) < oldest

@@ -14,13 +14,7 @@ _OF_DATA = frozenset({"DDP", "FSDP", "ZeRO", "DataParallel"})
 
 
 def parallelism_of(trace: Trace, names: NamesInTrace, phase: Phase) -> Mapping[str, str]:
-    """The kinds of parallelism, each with what shows it.
-
-    Args:
-        trace: The trace.
-        names: Its names.
-        phase: The phase of the program.
-    """
+    """The kinds of parallelism, each with what shows it."""
     signs = {each.title: names.find_sign(each) for each in PARALLELISM_SIGNS}
     found = {title: sign for title, sign in signs.items() if sign is not None}
     kinds = _collective_kinds(trace)

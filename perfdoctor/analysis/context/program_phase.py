@@ -30,13 +30,7 @@ class PhaseVerdict(NamedTuple):
 
 
 def phase_of(trace: Trace, names: NamesInTrace, engines: tuple[str, ...]) -> PhaseVerdict:
-    """The phase of a program.
-
-    Args:
-        trace: The trace.
-        names: Its names.
-        engines: The serving engines that it shows.
-    """
+    """The phase of a program."""
     backward = _find_backward(names)
     optimizer = _find_optimizer(names)
     decode = _find_decode(names)

@@ -53,11 +53,7 @@ class Steadiness(NamedTuple):
 def steadiness_of(trace: Trace, steps: Steps, window: Intervals, drift_ns: int = 0) -> Steadiness:
     """Whether the analysed time is steady.
 
-    Args:
-        trace: The trace.
-        steps: Its analysed steps.
-        window: The analysed time.
-        drift_ns: By how much the clocks of CPU and GPU drift apart within the trace.
+    `drift_ns` is by how much the clocks of CPU and GPU drift apart within the trace.
     """
     unit_ns = steps.median_ns or iv.total(window)
     if drift_ns > _MIN_SHARE * unit_ns:

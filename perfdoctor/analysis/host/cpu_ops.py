@@ -31,11 +31,6 @@ def framework_time(trace: Trace, parts: Mapping[str, Intervals], zeroing: CpuZer
 
     As in the account, only time in which no other thread computes. Without the time of compiling, optimizers and
     zeroing, about which there are other rules.
-
-    Args:
-        trace: The trace.
-        parts: `Account.parts`.
-        zeroing: The zeroed gradients.
     """
     breaks = iv.subtract(parts["idle_launch"], compile_time(trace))
     breaks = breaks[breaks[:, 1] - breaks[:, 0] <= _MAX_BREAK_NS]

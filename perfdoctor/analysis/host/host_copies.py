@@ -55,13 +55,7 @@ class HostCopies:
 
 
 def host_copies(trace: Trace, window: Intervals, wanted: BoolArray) -> HostCopies:
-    """The wanted GPU items with a launching call in the window, by time of that call.
-
-    Args:
-        trace: The trace.
-        window: The analysed time.
-        wanted: For each GPU item whether it counts, see `CopyKinds.matches`.
-    """
+    """The wanted GPU items with a launching call in the window, by time of that call."""
     gpu, calls = trace.gpu, trace.calls
     rows = np.flatnonzero(wanted & (gpu.call >= 0))
     rows = rows[iv.contains(window, calls.start_ns[gpu.call[rows]])]
@@ -104,13 +98,7 @@ def time_lost_by_copies(
 
     That is the time in which only the copies ran, and idle time from the start of each copy's op until the first GPU
     item that starts after the CPU continued, at most `lead_ns` after it continued: a wait costs no more lead than it
-    lasts.
-
-    Args:
-        trace: The trace.
-        parts: `Rank.exposed_parts`.
-        copies: The copies.
-        lead_ns: For each of them how long the CPU waited.
+    lasts. `parts` are `Rank.exposed_parts`.
     """
     gpu = trace.gpu
     starts = np.sort(gpu.start_ns)

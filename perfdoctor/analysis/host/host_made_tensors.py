@@ -44,13 +44,6 @@ def select_host_made_tensors(
     Tensors made inside a DataLoader are batches and are left out. So are values that are copied in one run with
     `batch_bytes` or more, or in the first run of a step: labels may be lists, too.
 
-    Args:
-        trace: The trace.
-        steps: The analysed steps.
-        loading: When a loop was inside a DataLoader's `__next__`.
-        copies: The copies to look at.
-        batch_bytes: A copy of this size or more is a batch.
-
     Returns:
         The copies with their `creator_op`, each starting with that op; and for each whether that op is a factory,
         which could have run on the device. The others copy values: a Python number or list, an array.

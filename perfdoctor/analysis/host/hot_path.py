@@ -140,10 +140,7 @@ class Runs(NamedTuple):
 def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> HotPath:
     """Where the time of a thread went.
 
-    Args:
-        trace: The trace.
-        time: The intervals that are asked about, all together.
-        thread: The thread, an index into `Trace.threads`, or one for each interval.
+    `thread` is an index into `Trace.threads`, or one for each interval.
     """
     by_thread = dict(_split_by_thread(time, thread))
     total_ns = iv.total(time)
@@ -179,12 +176,6 @@ def find_pause_path(
     Where they have no kind of work in common, those of one kind are separated if they are a third of the time. Where
     no activity takes most of all, or only one around the whole loop, the pauses of one name that are longest together
     are named, if they are a fifth of it.
-
-    Args:
-        trace: The trace.
-        pauses: The pauses.
-        thread: The thread of each.
-        window: The analysed time.
     """
     path = find_hot_path(trace, pauses, thread)
     if path.kind is None:
@@ -272,12 +263,6 @@ def _find_longest_part(trace: Trace, time: Intervals, thread: Int32Array, path: 
 
     Each interval is given to the outermost single run that takes most of it and is not on the path of all; the
     intervals with the same name, that have the most time together, are the answer.
-
-    Args:
-        trace: The trace.
-        time: The intervals.
-        thread: The thread of each.
-        path: Their hot path, all together.
     """
     runs = find_runs(trace, dict(_split_by_thread(time, thread)))
     known = {activity.name for activity in path.activities}

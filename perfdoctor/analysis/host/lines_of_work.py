@@ -22,14 +22,8 @@ def code_lines_of_work(
     """The user's lines, each once, and for each piece of work the number of its line; NONE where it is not known.
 
     A line of the user's own that a node of the backward pass calls (a custom function, or an activation that is
-    computed again) keeps its work. What has no forward op belongs to the line at which it was launched.
-
-    Args:
-        trace: The trace.
-        joins: The forward ops of this trace.
-        at_ns: When each was launched on the CPU; NONE where that is not known.
-        thread: On which thread.
-        op: The innermost op that launched it, or NONE.
+    computed again) keeps its work. What has no forward op belongs to the line at which it was launched. `at_ns` is when
+    each was launched on the CPU, `op` the innermost op that launched it: NONE where not known.
     """
     ops = trace.ops
     known = np.flatnonzero(at_ns >= 0)

@@ -93,12 +93,7 @@ def find_worker_stops(waits: LoaderWaits, starts: Intervals, steps: Steps) -> Bo
     """For each wait whether it finds an epoch over and ends its workers, before others are started.
 
     A wait without a batch is in one step with the first wait of the next epoch; after a batch, a training step lies
-    between them.
-
-    Args:
-        waits: The waits.
-        starts: What `find_worker_starts` returns.
-        steps: The steps of the trace.
+    between them. `starts` is what `find_worker_starts` returns.
     """
     after = np.searchsorted(waits.start_ns, starts[:, 1])
     before = np.searchsorted(waits.end_ns, starts[:, 0], "right") - 1

@@ -88,13 +88,8 @@ class ModuleTree:
         """For each piece of work the call of a module that it belongs to, a place in `frames`; NONE for none.
 
         Work of a backward pass belongs to the call that made the node of the graph, unless a module that the node calls
-        launched it: then an activation is computed again.
-
-        Args:
-            joins: The forward ops of this trace.
-            at_ns: When each was launched on the CPU; NONE where that is not known.
-            thread: On which thread.
-            op: The innermost op that launched it, or NONE.
+        launched it: then an activation is computed again. `at_ns` is when each was launched on the CPU, `op` the
+        innermost op that launched it: NONE where not known.
         """
         call = self.calls_at(at_ns, thread)
         ops, node = self.trace.ops, np.append(joins.node, NONE)[op]
@@ -131,10 +126,6 @@ def module_tree_of(trace: Trace, joins: ForwardOps) -> ModuleTree:
 
     A module that a backward pass calls without those around it, to compute an activation again, is the one that the
     forward pass calls by that name.
-
-    Args:
-        trace: The trace.
-        joins: The forward ops of this trace.
     """
     frames = trace.frames
     rows = find_module_calls(trace)

@@ -33,9 +33,8 @@ class TimeAtLine(NamedTuple):
 def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
     """The lines with the most CPU time outside of ops, longest first; empty where no lines or stacks were recorded.
 
-    Args:
-        traces: The traces of a rank; the first one that has locations is used. Of a capture that is the evidence
-            window: its times are longer than without a profiler, but on all ranks, and ranks are compared.
+    Of the traces of a rank the first one that has locations is used. Of a capture that is the evidence window: its
+    times are longer than without a profiler, but on all ranks, and ranks are compared.
     """
     trace = next((trace for trace in traces if has_locations(trace)), None)
     if trace is None:

@@ -52,14 +52,6 @@ def flops_utilization(
     The peak is that of the operand type in which the matrix kernels spend most time. Where they do more than it allows,
     because other kernels use a faster type, it is the highest peak of all types in use. Recomputed work counts too
     (some call this HFU).
-
-    Args:
-        classes: The classes of the trace's kernels.
-        costs: Their FLOPs.
-        verdicts: Which of them used Tensor Cores, and their operand types.
-        device: The device; None if unknown.
-        in_window: For each GPU item whether it starts in the window.
-        window_ns: Length of the window.
     """
     gpu, kinds = classes.trace.gpu, costs.kinds
     is_matrix = classes.match_names(lambda k: k.category in MATRIX_CATEGORIES and k.tensor_core != "na")

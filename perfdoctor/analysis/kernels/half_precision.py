@@ -15,10 +15,6 @@ def half_precision_share(classes: KernelClasses, chosen: BoolArray) -> float | N
     """The share (0 to 1) of the time of matrix kernels that multiply in fp16 or bf16; None without matrix kernels.
 
     Kernels whose names do not say it count as another type.
-
-    Args:
-        classes: The classes of the trace's kernels.
-        chosen: For each GPU item whether it counts.
     """
     matrix = classes.match_rows(lambda kernel: kernel.category in _MATRIX) & chosen
     half = classes.match_rows(lambda kernel: kernel.category in _MATRIX and kernel.operand in _HALF) & chosen

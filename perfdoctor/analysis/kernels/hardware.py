@@ -73,10 +73,7 @@ class Hardware:
 def hardware_of(trace: Trace, classes: KernelClasses, given_name: str | None = None) -> Hardware:
     """The device of a trace.
 
-    Args:
-        trace: The trace.
-        classes: The classes of its kernels.
-        given_name: The device's name where the user gave it; it overrides the trace.
+    A name that the user gave overrides the trace.
     """
     recorded = trace.device
     if given_name is None and recorded.name is None:

@@ -112,9 +112,7 @@ class KernelCosts:
 def kernel_costs_of(trace: Trace, classes: KernelClasses) -> KernelCosts:
     """The FLOPs and bytes of each GPU item of a trace.
 
-    Args:
-        trace: The trace; FLOPs and bytes are known where it has the input shapes of ops.
-        classes: The classes of its kernels.
+    They are known where the trace has the input shapes of ops.
     """
     gpu = trace.gpu
     op_cost, op_costs = _op_costs(trace)

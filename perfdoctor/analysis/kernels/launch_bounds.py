@@ -43,14 +43,7 @@ _PRODUCTS_OF_3XTF32 = 3.0  # float32 attention as three TF32 products
 def launch_bounds_of(
     classes: KernelClasses, costs: KernelCosts, verdicts: TensorCoreVerdicts, hardware: Hardware
 ) -> KernelBounds:
-    """What bounds each GPU item of a trace; copies, sets and communication have no bound.
-
-    Args:
-        classes: The classes of the trace's kernels.
-        costs: Their FLOPs and bytes.
-        verdicts: Which of them used Tensor Cores.
-        hardware: The device, whose rates are the ceilings.
-    """
+    """What bounds each GPU item of a trace; copies, sets and communication have no bound."""
     gpu, device, kinds = classes.trace.gpu, hardware.device, costs.kinds
     attainable, peak = _rates(classes, costs, verdicts, device)
     bandwidth = (device.attainable_bandwidth_bytes_per_s if device else None) or np.nan

@@ -16,9 +16,8 @@ _MIN_PASS_SHARE = 0.05
 def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, int]:
     """Time of the longest pass over the parameters (all steps together), and the number of passes a step.
 
-    Args:
-        time_ns: For each kind of op its time in all steps.
-        count: How often it was called. The rarest kind that is no counter or check is called once a pass and parameter.
+    `count` is how often each kind was called: the rarest that is no counter or check is called once a pass and
+    parameter.
     """
     is_pass = time_ns >= _MIN_PASS_SHARE * time_ns.sum()
     each = np.maximum(np.round(count[is_pass] / count[is_pass].min()), 1)

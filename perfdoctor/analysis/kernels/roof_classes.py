@@ -29,11 +29,7 @@ def roof_classes_of(
 ) -> Int8Array:
     """For each GPU item COMPUTE, BANDWIDTH or LATENCY; NO_BOUND for copies, sets and communication.
 
-    Args:
-        classes: The classes of the trace's kernels.
-        costs: Their FLOPs and bytes.
-        bounds: Their roofline times.
-        min_roof_share: From which share (0 to 1) of a roof on a kernel belongs to it.
+    A kernel belongs to a roof from the share `min_roof_share` (0 to 1) of it on.
     """
     roof, share = bounds.nearest_roof.copy(), bounds.roof_share
     rows = _convolution_rows(costs, bounds)

@@ -61,18 +61,8 @@ def step_limit_of(
 
     It is the time in which at least one kernel runs when each takes the time of its roof, plus communication as far as
     it is exposed today; and no less than the copies from the host, or those to it, take. Kernels of unknown work keep
-    their time. Of several steps it is the median.
-
-    Args:
-        classes: The classes of the trace's kernels.
-        costs: Their FLOPs and bytes.
-        verdicts: Which of them used Tensor Cores, and their operand types.
-        bounds: Their roofline times.
-        hardware: The device.
-        steps: The analysed steps.
-        window: The analysed time.
-        exposed_communication: When collectives ran and nothing computed.
-        host_bytes_per_s: The rate of copies from or to pinned memory; None if unknown.
+    their time. Of several steps it is the median. `host_bytes_per_s` is the rate of copies from or to pinned memory;
+    None if unknown.
     """
     gpu = classes.trace.gpu
     spans = steps.intervals if steps.count else window

@@ -90,10 +90,7 @@ class TensorCoreVerdicts:
 def verdicts_of(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) -> TensorCoreVerdicts:
     """The verdict of each GPU item of a trace.
 
-    Args:
-        classes: The classes of the trace's kernels.
-        costs: Their FLOPs and bytes.
-        hardware: The device, whose peaks prove or contradict a verdict.
+    The peaks of the device prove or contradict a verdict.
     """
     kinds, kind, dur_ns = costs.kinds, costs.kind, classes.trace.gpu.dur_ns
     operand, operands = _operand_types(classes, costs)

@@ -69,12 +69,7 @@ class TrafficKinds:
 
 
 def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKinds:
-    """Why each GPU item of the window moves data.
-
-    Args:
-        classes: The classes of the trace's kernels.
-        in_window: For each GPU item whether it starts in the analysed time.
-    """
+    """Why each GPU item of the window moves data."""
     trace = classes.trace
     gpu = trace.gpu
     kind = np.full(len(gpu), NONE, np.int8)

@@ -99,10 +99,7 @@ class Account:
 def mean_per_step(in_window: float, steps: int, time_scale: float = 1.0) -> float:
     """Recorded time (or events, bytes) in the window as its mean per step; of the whole window without steps.
 
-    Args:
-        in_window: What the window holds.
-        steps: The number of analysed steps.
-        time_scale: Time without the profiler over recorded time.
+    `time_scale` is time without the profiler over recorded time.
     """
     return time_scale * in_window / max(steps, 1)
 
@@ -120,16 +117,9 @@ def account_of(
 ) -> Account:
     """Where the window went; a partition, whatever the trace.
 
-    Args:
-        rank: The rank's number.
-        window: The analysed time.
-        layers: For each detail the instants that it may take, see `gpu_layers` and its siblings. Where several
-            overlap, the first in the order of BUSY_DETAILS and of the causes of idle time takes the instant.
-        tensor_core: See `tensor_core_use`.
-        steps: The analysed steps.
-        time_scale: Time without the profiler over recorded time.
-        utilization: See `flops_utilization`.
-        achieved_bytes_per_s: See `launch_bounds.achieved_bytes_per_s`.
+    `layers` holds for each detail the instants that it may take, see `gpu_layers` and its siblings: where several
+    overlap, the first in the order of BUSY_DETAILS and of the causes of idle time takes the instant. `time_scale` is
+    time without the profiler over recorded time.
     """
     ordered = {name: layers.get(name, EMPTY) for name in (*BUSY_DETAILS, *(f"idle_{c}" for c in _LAYERED_CAUSES))}
     sets = iv.partition(window, ordered.values())
@@ -156,13 +146,7 @@ _LAYERED_CAUSES = ("dataloader", "sync", "allocator", "communication", "launch")
 def gpu_layers(
     classes: KernelClasses, roof_classes: Int8Array, idle_causes: Mapping[str, Intervals]
 ) -> dict[str, Intervals]:
-    """The layers of a program on a GPU: kernels by the roof that they come near, copies, and the causes of idle time.
-
-    Args:
-        classes: The classes of the trace's kernels.
-        roof_classes: See `roof_classes_of`.
-        idle_causes: The causes of idle time.
-    """
+    """The layers of a program on a GPU: kernels by the roof that they come near, copies, causes of idle time."""
     gpu = classes.trace.gpu
     rows = gpu_rows_by_detail(classes, roof_classes)
     busy = {name: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for name, which in rows.items()}

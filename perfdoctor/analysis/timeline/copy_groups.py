@@ -70,12 +70,8 @@ def group_copies(
 ) -> tuple[CopyGroup, ...]:
     """The copies by direction and kind of host memory, the longest exposed first; groups that are hidden are left out.
 
-    Args:
-        classes: The classes of the trace's kernels.
-        steps: The analysed steps.
-        copies: Which GPU items count.
-        exposed: Time of the window in which only copies ran (`Account.parts`), or a part of it.
-        by_memory: Whether pageable and pinned copies are groups of their own.
+    `exposed` is the time of the window in which only copies ran (`Account.parts`), or a part of it; `by_memory` makes
+    pageable and pinned copies groups of their own.
     """
     trace = classes.trace
     gpu, kinds = trace.gpu, copy_kinds_of(trace)

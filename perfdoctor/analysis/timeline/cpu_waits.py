@@ -30,12 +30,8 @@ def cpu_wait_ns(trace: Trace, cpu_waits: Intervals, window: Intervals) -> int:
     """How long the CPU waited for the GPU in a window, in ns: faster kernels together can save no more.
 
     The waits, plus the time that the GPU worked after the last CPU event of the window. The work of the CPU takes the
-    rest, whatever the kernels do (Daydream, USENIX ATC'20, argues the same on a dependency graph).
-
-    Args:
-        trace: The trace.
-        cpu_waits: See `cpu_waits_of`.
-        window: The window; not empty.
+    rest, whatever the kernels do (Daydream, USENIX ATC'20, argues the same on a dependency graph). The window is not
+    empty.
     """
     return iv.total(iv.intersect(cpu_waits, window)) + _tail_ns(trace, int(window[-1, 1]))
 

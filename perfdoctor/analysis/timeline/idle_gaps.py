@@ -153,14 +153,7 @@ def _running_argmax(values: Int64Array) -> Int64Array:
 def idle_cause_layers(
     trace: Trace, gaps: IdleGaps, loading: Intervals, launching_thread: int = NONE
 ) -> Mapping[str, Intervals]:
-    """For each cause but "unexplained" the instants that it covers, in order of precedence: layers of `iv.partition`.
-
-    Args:
-        trace: The trace.
-        gaps: Its idle gaps.
-        loading: When the loop was inside a DataLoader's `__next__`.
-        launching_thread: The thread of the training loop, an index into `Trace.threads`.
-    """
+    """For each cause but "unexplained" the instants that it covers, in order of precedence, for `iv.partition`."""
     calls = trace.calls
     allocator = trace.match_rows(calls, vocabulary.ALLOCATOR_CALL)
     event_wait = gaps.stall == StallCause.EVENT_WAIT

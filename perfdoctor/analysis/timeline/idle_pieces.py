@@ -55,13 +55,7 @@ class IdlePieces:
 
 
 def idle_pieces_of(trace: Trace, gaps: IdleGaps, parts: Mapping[str, Intervals]) -> IdlePieces:
-    """The idle time of the account in pieces.
-
-    Args:
-        trace: The trace.
-        gaps: Its idle gaps.
-        parts: The parts of the account.
-    """
+    """The idle time of the account in pieces."""
     idle = [parts.get(f"idle_{cause}", iv.EMPTY) for cause in IDLE_CAUSES]
     time = np.concatenate(idle)
     cause = np.repeat(np.arange(len(idle), dtype=np.int8), [len(each) for each in idle])
@@ -121,11 +115,6 @@ def idle_instants_of(trace: Trace, pieces: IdlePieces, launching_thread: int) ->
     That is the call which made the GPU wait. Before a late launch the CPU may have done something else for long: then
     it is what its thread did at instants spread over that time. Waits for other ranks, and what no cause explains, come
     from nowhere on this CPU. The microseconds between two queued items come from the launch of the second one.
-
-    Args:
-        trace: The trace.
-        pieces: The idle time.
-        launching_thread: The thread of the training loop, an index into `Trace.threads`.
     """
     calls, ops = trace.calls, trace.ops
     thread = np.where(pieces.call >= 0, np.append(calls.thread, 0)[pieces.call], launching_thread).astype(np.int32)

@@ -89,13 +89,7 @@ class Pieces(NamedTuple):
 
 
 def cut_by_op(trace: Trace, window: Intervals, loading: Intervals) -> Pieces:
-    """The window of a program on the CPU, cut into the own time of ops, of parts of the loop, and of Python.
-
-    Args:
-        trace: The trace.
-        window: The analysed time.
-        loading: When the loop waits for batches.
-    """
+    """The window of a program on the CPU, cut into the own time of ops, of parts of the loop, and of Python."""
     ops = trace.ops
     start, end, owner = innermost_ops(ops)
     names, label, call = label_ops(trace, np.arange(len(ops), dtype=np.int32))
@@ -276,9 +270,7 @@ def _at(column: IntArray, rows: IntArray) -> Int64Array:
 def own_time_by_line(traces: Iterable[Trace], loading: Iterable[Intervals]) -> tuple[OwnTime, ...]:
     """The lines of the user's code that take most of the steps of a program on the CPU, longest first.
 
-    Args:
-        traces: The traces of a rank; the first one with lines or stacks is used.
-        loading: For each of them when the loop waits for batches.
+    Of the traces of a rank the first one with lines or stacks is used.
     """
     for trace, waits in zip(traces, loading, strict=True):
         if has_locations(trace):
@@ -293,9 +285,8 @@ def own_time_by_line(traces: Iterable[Trace], loading: Iterable[Intervals]) -> t
 def work_by_line(traces: Iterable[Trace], *, on_gpu: bool) -> tuple[TimeAtLine, ...]:
     """The lines whose work takes most of a step, without collectives, in which ranks also wait; longest first.
 
-    Args:
-        traces: The traces of a rank; the first one with lines or stacks is used.
-        on_gpu: Whether it works on a GPU: then the work is kernels and copies, else all time of the loop's thread.
+    Of the traces of a rank the first one with lines or stacks is used. On a GPU the work is kernels and copies, else
+    all time of the loop's thread.
     """
     trace = next((each for each in traces if has_locations(each) and (len(each.gpu) or not on_gpu)), None)
     if trace is None:

@@ -58,10 +58,7 @@ class PauseGroup:
 def pause_threshold_ns(trace: Trace, thread: int, unit_ns: int) -> int:
     """From which length on a gap is a pause, not a slow launch.
 
-    Args:
-        trace: The trace.
-        thread: The thread that launches.
-        unit_ns: Length of the median step, or of the window without steps.
+    `unit_ns` is the length of the median step, or of the window without steps.
     """
     launches = occurring(trace.gpu.call)
     launches = launches[trace.calls.thread[launches] == thread]
@@ -75,13 +72,7 @@ def find_pauses(
 ) -> tuple[PauseGroup, ...]:
     """The pauses by what the CPU did, those that recur first, then those that happen once; the longest group first.
 
-    Args:
-        trace: The trace.
-        gaps: Its gaps.
-        idle: The idle time that is nothing else's: no loader, sync or allocator explains it.
-        steps: The analysed steps.
-        window: The analysed time.
-        threshold_ns: See `pause_threshold_ns`.
+    `idle` is the idle time that is nothing else's: no loader, sync or allocator explains it.
     """
     late = gaps.late_launch_time(min_ns=threshold_ns)
     found: list[PauseGroup] = []

@@ -51,12 +51,7 @@ def gpu_phases(trace: Trace, parts: Mapping[str, Intervals], optimizer_step: Int
 
     An item belongs to the part of the loop in which it was launched, and idle time has its cause from the account.
     "launch" is idle time before a late launch, so time of the CPU, in any part of the loop. "compute" is work whose
-    part of the loop is not known.
-
-    Args:
-        trace: The trace.
-        parts: `Rank.exposed_parts`.
-        optimizer_step: `TrafficKinds.optimizer_step`.
+    part of the loop is not known. `parts` are `Rank.exposed_parts`.
     """
     from_account = {phase: iv.union_of(parts[name] for name in names) for phase, names in _DETAILS_OF_PHASE.items()}
     work = iv.union_of(parts[name] for name in _WORK)

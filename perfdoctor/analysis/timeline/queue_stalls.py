@@ -48,12 +48,8 @@ def find_queue_stalls(
 ) -> Int8Array:
     """For each gap between GPU items a StallCause.
 
-    Args:
-        trace: The trace.
-        start_ns: Start of each gap.
-        end_ns: End of each gap.
-        next_item: Row of the GPU item that ends the gap, or NONE.
-        queued: Whether the launch call of that item began before the gap.
+    `next_item` is the row of the GPU item that ends each gap, or NONE; `queued` says whether the launch call of that
+    item began before the gap.
     """
     cause = np.full(len(start_ns), StallCause.NO_STALL, np.int8)
     if not len(trace.gpu) or not len(trace.calls):

@@ -92,11 +92,7 @@ def split_one_offs(time: Intervals, steps: Steps) -> OneOffs:
     A step stands out if it has more than twice as much as the usual step: the one in the middle, of two the one that
     has less. Where one or two steps stand out, or steps of the first half of the trace alone, their longest intervals
     happen once: as many as have to go until no more than the usual is left. A trace of one step, or of none, does not
-    tell: all of it counts as recurring.
-
-    Args:
-        time: The intervals; each belongs to the step of its start.
-        steps: The analysed steps.
+    tell: all of it counts as recurring. Each interval belongs to the step of its start.
     """
     step = steps.at(time[:, 0])
     inside = np.flatnonzero(step >= 0)
@@ -118,9 +114,7 @@ def split_one_offs(time: Intervals, steps: Steps) -> OneOffs:
 def is_rare(steps: Int64Array, count: int) -> bool:
     """Whether some of `count` steps are so few, or so early, that what they have in common does not come back.
 
-    Args:
-        steps: The numbers of these steps, from 0 on, ascending.
-        count: The number of all steps.
+    `steps` are the numbers of these steps, from 0 on, ascending.
     """
     few = len(steps) < _RECURRING_STEPS or steps[-1] < count // 2
     return bool(0 < 2 * len(steps) <= count and few)

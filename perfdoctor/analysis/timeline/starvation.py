@@ -75,11 +75,7 @@ class Starvation:
 def find_starvation(trace: Trace, gaps: IdleGaps, loading: Intervals, window: Intervals) -> Starvation:
     """The idle time before late launches, by what emptied the queue.
 
-    Args:
-        trace: The trace.
-        gaps: Its idle gaps.
-        loading: When the loop was inside a DataLoader's `__next__`.
-        window: The analysed time, not empty.
+    The window is not empty.
     """
     late = np.flatnonzero(gaps.late_launch | (gaps.sync >= 0))  # no launch follows the last sync of a program
     start_ns, end_ns = gaps.start_ns[late], gaps.end_ns[late]

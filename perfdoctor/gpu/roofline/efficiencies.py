@@ -76,9 +76,7 @@ class Cell(NamedTuple):
 def find_efficiency(cell: Cell, table: Mapping[Cell, Efficiency] | None = None) -> Efficiency | None:
     """The efficiency of comparable kernels: of the cell, else of the nearest wider one; None for an unknown family.
 
-    Args:
-        cell: What is known of the kernels.
-        table: The quartiles; None for those that ship with the package.
+    Without a table it is the one that ships with the package.
     """
     table = _read_table() if table is None else table
     return next((table[wider] for wider in cell.widen() if wider in table), None)
@@ -92,11 +90,7 @@ def size_classes(roof_ns: FloatArray) -> Int64Array:
 def efficiencies_of(family: str, dtype: str, roof_ns: FloatArray, generation: str) -> FloatArray:
     """The efficiencies of comparable kernels, (n, 3): low, expected and high; NaN where the table knows none.
 
-    Args:
-        family: The family of all kernels.
-        dtype: Their type, as in `Cell`.
-        roof_ns: For each kernel its time at the roof.
-        generation: The generation of the device.
+    `dtype` is as in `Cell`, and `roof_ns` the time of each kernel at the roof.
     """
     unknown = Efficiency(np.nan, np.nan, np.nan)
     by_size = [find_efficiency(Cell(family, dtype, size, generation)) or unknown for size in SIZES]

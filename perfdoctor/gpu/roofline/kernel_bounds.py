@@ -178,12 +178,8 @@ class KernelBounds:
 def estimate_latency_limits(helper_dur_ns: Int64Array) -> tuple[int, int]:
     """Return the shortest time of a kernel, and the duration up to which a kernel is bound by latency.
 
-    Args:
-        helper_dur_ns: Durations of kernels that multiply no matrices. The 5th percentile of enough of them is the
-            shortest time, unless the trace has no short ones at all: about 2 us on A100 and H100.
-
-    Returns:
-        Both in ns; the second is twice the first, and at least 5 us.
+    Both in ns: the first is the 5th percentile of enough kernels that multiply no matrices, unless the trace has no
+    short ones at all (about 2 us on A100 and H100); the second is twice the first, and at least 5 us.
     """
     shortest = SHORTEST_KERNEL_NS
     if len(helper_dur_ns) >= _ENOUGH_KERNELS:

@@ -154,10 +154,8 @@ class TextStream:
     def split(self, start: int, count: int, border: re.Pattern[bytes]) -> list[TextWindow]:
         """Windows over all but the first of the equal parts of the text behind `start`.
 
-        Args:
-            start: Where the first part begins, for which there is a window already.
-            count: How many parts are wanted; there are fewer where no border is found.
-            border: What the text looks like between two parts: a part begins at the end of a match.
+        The first part, for which there is a window already, begins at `start`. A part begins at the end of a match of
+        `border`; where none is found there are fewer parts.
         """
         windows: list[TextWindow] = []
         size = (self.size or 0) - start

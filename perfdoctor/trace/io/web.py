@@ -29,12 +29,7 @@ def get(url: str) -> HTTPResponse:
 
 
 def list_index_page(folder: str, page: str) -> list[str]:
-    """The names that lie in a folder, by the links on its index page; folders end in a slash.
-
-    Args:
-        folder: The URL of the page, up to its last slash.
-        page: The page, as HTML.
-    """
+    """The names that lie in a folder, by the links on its index page; folders end in a slash."""
     parser = _LinkParser()
     parser.feed(page)
     urls = (urldefrag(urljoin(folder, link)).url.partition("?")[0] for link in parser.links)

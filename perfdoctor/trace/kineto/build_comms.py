@@ -16,13 +16,8 @@ def build_comms(metadata: Mapping[str, IntArray], gpu_index: IntArray, gpu_op: I
 
     Which event says something of a collective is found by the index of that event in the file. An item whose launch
     lies directly in an op that speaks of a collective is part of that. Copies of a list of tensors into one, which the
-    collective makes before or after, have ops of their own in between.
-
-    Args:
-        metadata: What events say, with their index in column "event_index".
-        gpu_index: For each GPU item the index of its event.
-        gpu_op: For each GPU item the row of the innermost op around its launch.
-        op_index: For each op the index of its event.
+    collective makes before or after, have ops of their own in between. `metadata` is what events say, with their index
+    in column "event_index"; `gpu_op` is the op around each item's launch.
     """
     indices = (metadata["event_index"], gpu_index, op_index)
     row = np.full(1 + int(max((int(index.max()) for index in indices if len(index)), default=0)), NONE, np.int32)

@@ -116,10 +116,8 @@ class RangeTexts:
 def parse_range_texts(codes: Int64Array, raw: StringCodes, strings: StringCodes) -> RangeTexts:
     """Take apart the texts of ranges, each distinct one once.
 
-    Args:
-        codes: For each range the code of its text in `raw`, NONE where it has none.
-        raw: The texts as they stand in the file.
-        strings: Gives names and sizes their codes.
+    `codes` point into `raw`, the texts as they stand in the file, NONE where a range has none; `strings` gives names
+    and sizes their codes.
     """
     name = np.empty(len(raw.texts) + 1, np.int64)
     sizes = np.full(len(raw.texts) + 1, NONE, np.int64)

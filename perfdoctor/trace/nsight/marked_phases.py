@@ -33,13 +33,8 @@ def rename_phases(
 ) -> Int64Array:
     """The codes of the names of NVTX events, those of perfdoctor's domain in the profiler's words.
 
-    Steps are numbered in the order of time.
-
-    Args:
-        block: `start_ns`, `type`, `domain`, `process` and `name` of the events.
-        texts: For each event the code of its text in `raw`, NONE where it has none.
-        raw: The texts as they stand in the file.
-        strings: Gives names their codes.
+    Steps are numbered in the order of time. `block` holds `start_ns`, `type`, `domain`, `process` and `name`; `texts`
+    point into `raw`, the texts as they stand in the file, NONE where an event has none.
     """
     names = block["name"]
     code = raw.get(DOMAIN)

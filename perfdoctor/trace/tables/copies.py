@@ -37,9 +37,7 @@ class CopyKinds:
     def matches(self, direction: int, *host_memory: int) -> BoolArray:
         """For each GPU item whether it is a copy in that direction.
 
-        Args:
-            direction: Index into `vocabulary.COPY_DIRECTIONS`.
-            host_memory: The kinds of host memory that count, indices into `vocabulary.HOST_MEMORY`; by default all.
+        Only the given kinds of `vocabulary.HOST_MEMORY` count; without any, all.
         """
         matches: BoolArray = self.direction == direction
         return matches & np.isin(self.host_memory, host_memory) if host_memory else matches

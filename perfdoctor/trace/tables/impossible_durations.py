@@ -28,11 +28,8 @@ def find_impossible(
         stream 8       |----------------|               impossible: another item of its stream starts meanwhile
         stream 8             |--|
 
-    Args:
-        start_ns: When the items start, in order.
-        dur_ns: Their durations.
-        queue: Columns that together name the queue of each item, such as process, device and stream.
-        host_ns: When the events of the CPU begin and end; None without any.
+    The items are in order of their start. The columns of `queue` together name the queue of each, such as process,
+    device and stream; `host_ns` is when the events of the CPU begin and end.
     """
     negative = dur_ns < 0
     if not len(start_ns):

@@ -119,14 +119,8 @@ def _find_latest_open(
 
     A search over the largest ends of blocks, back from `before` in blocks of doubling size and then down within the
     block: most answers lie near. The cost is n log n at worst, also for events that all overlap, where going from event
-    to event would take n squared.
-
-    Args:
-        end: End of each event, by thread and start.
-        lane: For each event the first position of its thread.
-        before: For each query the position behind the last event that counts.
-        first: For each query the first position of its thread.
-        at: The instant of each query.
+    to event would take n squared. The events are sorted by thread and start; `lane` is for each the first position of
+    its thread, and `before` for each query the position behind the last event that counts.
     """
     position = before - 1
     largest: list[Int64Array] = []
@@ -189,10 +183,8 @@ def rows_in_order(order: Int64Array, found: IntArray) -> Int32Array:
 def outermost(parent: Int32Array, rows: Int32Array, among: BoolArray | None = None) -> Int32Array:
     """For each row its topmost ancestor (itself where it has no parent).
 
-    Args:
-        parent: For each row of the table its parent, or NONE.
-        rows: The rows that are asked for; NONE stays NONE.
-        among: For each row of the table whether it counts as an ancestor: the first that does not ends the search.
+    `parent` is NONE for a row without one, and NONE among `rows` stays NONE. The first ancestor that is not `among`
+    those that count ends the search.
     """
     top = rows.copy()
     while True:

@@ -16,10 +16,7 @@ def is_in_time_order(start_ns: Int64Array, length_ns: Int64Array) -> bool:
 def time_order(start_ns: Int64Array, length_ns: Int64Array, index: Int64Array | None = None) -> Int64Array | None:
     """The order by start, longest first, then by index; None for rows that are sorted so already.
 
-    Args:
-        start_ns: Start of each row.
-        length_ns: Duration of each row.
-        index: Decides between rows with the same start and length; by default their order.
+    Without `index` rows with the same start and length keep their order.
     """
     by_index = None
     if index is not None and (index[1:] < index[:-1]).any():

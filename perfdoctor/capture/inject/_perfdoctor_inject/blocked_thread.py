@@ -34,9 +34,7 @@ class BlockedThreadWatch:
     def __init__(self, handler: Callable[[int, FrameType | None], None], save: Callable[[], None]) -> None:
         """Start nothing yet.
 
-        Args:
-            handler: The handler of SIGTERM.
-            save: Called in the watching thread, before the process ends, when the handler cannot run.
+        `save` is called in the watching thread, before the process ends, when the handler of SIGTERM cannot run.
         """
         self._handler = handler
         self._save = save

@@ -81,13 +81,7 @@ NO_CALL = {"use_reentrant": None, "preserve_rng_state": None, "location": None}
 def wrap_checkpoint(
     calls: CheckpointCalls, is_listening: Callable[[], bool], call_recorder: Callable[..., Any]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A `wrap` for `Hooks._patch`.
-
-    Args:
-        calls: Where calls are counted.
-        is_listening: Whether they are to be counted now.
-        call_recorder: `Hooks.call_recorder`.
-    """
+    """A `wrap` for `Hooks._patch`."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def checkpoint(*args: Any, **kwargs: Any) -> Any:

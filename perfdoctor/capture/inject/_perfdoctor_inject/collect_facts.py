@@ -73,9 +73,7 @@ def describe_program(lines: ModuleLines) -> dict[str, Any]:
 def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, Any]:
     """The whole of facts.json.
 
-    Args:
-        recording: Steps, windows, loaders and counts so far.
-        program: What `describe_program` returned; empty before it was called.
+    `program` is what `describe_program` returned; empty before it was called.
     """
     totals = recording.totals
     base_span_ns = recording.core_usage.span_ns

@@ -67,8 +67,7 @@ class CoreUsage:
     def other_cores(self, workers: float | None) -> float | None:
         """Cores that other programs used in the base window; None where the window is too short to say it.
 
-        Args:
-            workers: Cores that the workers of this process used; None for unknown.
+        `workers` are the cores that this process's workers used; None for unknown.
         """
         if len(self._machine) < 2:
             return None
@@ -82,9 +81,7 @@ class CoreUsage:
 def describe_cores(usage: CoreUsage, workers: float | None) -> dict[str, Any]:
     """The part "cores" of the facts.
 
-    Args:
-        usage: The base window.
-        workers: Cores that worker processes used in it; None for unknown.
+    `workers` are the cores that worker processes used in the base window; None for unknown.
     """
     return {
         "available": count_available_cores(),
@@ -118,24 +115,14 @@ def count_available_cores() -> float | None:
 
 
 def read_quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> float | None:
-    """The smallest CPU quota of the control groups around this process, in cores; None without one.
-
-    Args:
-        root: Where control groups are mounted.
-        groups: The file that names the groups of this process.
-    """
+    """The smallest CPU quota of the control groups around this process, in cores; None without one."""
     read = {2: _read_quota_v2, 1: _read_quota_v1}
     found = (read[version](folder) for version, folder in _group_folders(root, groups))
     return min((quota for quota in found if quota is not None), default=None)
 
 
 def read_throttled_ns(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int | None:
-    """How long quotas have stopped the cores of this process's control groups so far; None where nothing says it.
-
-    Args:
-        root: Where control groups are mounted.
-        groups: The file that names the groups of this process.
-    """
+    """How long quotas have stopped the cores of this process's control groups so far; None where nothing says it."""
     found = (_read_throttled(folder) for _, folder in _group_folders(root, groups))
     return max((ns for ns in found if ns is not None), default=None)
 

@@ -99,13 +99,6 @@ class DebugHooks:
     def __init__(
         self, switches: DebugSwitches, is_listening: Callable[[], bool], call_recorder: Callable[..., Any]
     ) -> None:
-        """Prepare the wrappers.
-
-        Args:
-            switches: What they report to.
-            is_listening: `Recorder.is_listening`.
-            call_recorder: `Hooks.call_recorder`.
-        """
         self._switches = switches
         self._is_listening = is_listening
         self._call_recorder = call_recorder

@@ -32,8 +32,7 @@ class FirstForwards:
     def __init__(self, is_listening: Callable[[], bool]) -> None:
         """Watch nothing yet.
 
-        Args:
-            is_listening: False while dynamo traces, and outside of the training thread.
+        `is_listening` is False while dynamo traces, and outside of the training thread.
         """
         self._is_listening = is_listening
         self._callbacks: list[Callback] = []
@@ -85,9 +84,8 @@ class FirstForwards:
 def wrap_calls(module: Any, wrap: Callable[[Any], Any]) -> None:
     """Wrap the calls of one module, hooks and compiled code included; its copies are as they were.
 
-    Args:
-        module: The module; its class, and other modules of the class, stay as they are.
-        wrap: Gets what calls the module, and returns what is called in its place.
+    Its class, and other modules of the class, stay as they are. `wrap` gets what calls the module, and returns what is
+    called in its place.
     """
     call = getattr(module, "_compiled_call_impl", None) or module._call_impl
     # What `Module.compile` sets: torch calls it in place of the module, and leaves it out of copies and files.

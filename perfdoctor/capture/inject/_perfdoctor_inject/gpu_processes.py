@@ -33,9 +33,6 @@ def find_other_processes(running: Iterable[Any]) -> OtherProcesses | None:
 
     None where this process is not among them: then NVML counts in another namespace (a container's host), and its ids
     say nothing here.
-
-    Args:
-        running: NVML's structures, with `pid` and `usedGpuMemory`.
     """
     memory_bytes = {int(each.pid): getattr(each, "usedGpuMemory", None) for each in running}
     if os.getpid() not in memory_bytes:

@@ -157,9 +157,8 @@ class LoaderRecord:
     def describe_fetch(self, span_ns: tuple[int, int] | None) -> dict[str, Any] | None:
         """How long a batch takes to load, and where; None where nobody measured it.
 
-        Args:
-            span_ns: First and last instant of the base window. Batches that workers loaded in it are taken where there
-                are three of them, because a profiler slows the others.
+        Batches that workers loaded within `span_ns`, the base window, are taken where there are three of them, because
+        a profiler slows the others.
         """
         if self.settings.get("num_workers"):
             inside = [each for each in self.fetches if span_ns and span_ns[0] <= each.end_ns <= span_ns[1]]
@@ -296,11 +295,7 @@ class LoaderRecords:
     def add_iterator(self, loader: Any, iterator: Any, frame: FrameType | None, start_ns: int | None = None) -> None:
         """Remember the iterator that a loop got from `iter(loader)`; the first one puts the loader on record.
 
-        Args:
-            loader: The loader.
-            iterator: Its new iterator.
-            frame: The frame that asked for it.
-            start_ns: How long that took, where it has started workers.
+        `frame` asked for it, and `start_ns` is how long that took, where it has started workers.
         """
         record = self._by_object.get(loader)
         if record is None:
@@ -325,11 +320,8 @@ class LoaderRecords:
     def add_wait(self, iterator: Any, wait: tuple[int, int, int], *, profiled: bool, exhausted: bool = False) -> None:
         """Add one call of the iterator's `__next__`.
 
-        Args:
-            iterator: The iterator.
-            wait: How long the call took, and the CPU time of the training thread and of the process in it.
-            profiled: Whether the profiler recorded, which makes loading slower.
-            exhausted: Whether it found no batch.
+        `wait` is how long it took, and the CPU time of the training thread and of the process in it. While the profiler
+        records, loading is slower.
         """
         call = Wait(*wait, *local_fetches.take())
         record = self._by_object.get(iterator)

@@ -57,10 +57,8 @@ class LongCall:
 def find_long_calls(results: Any, ids: ThreadIds, started_by: tuple[str, str]) -> list[LongCall]:
     """The long calls of the recorded thread; a call stands before the calls inside it.
 
-    Args:
-        results: Kineto's results of a window with stacks.
-        ids: The recorded thread.
-        started_by: File and name of the function that started the recording in that thread.
+    `results` are Kineto's, of a window with stacks; `started_by` is the file and name of the function that started the
+    recording in that thread.
     """
     roots = results.experimental_event_tree()
     thread = find_recorded_thread(roots, started_by)

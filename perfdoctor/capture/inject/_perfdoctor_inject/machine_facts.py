@@ -43,9 +43,8 @@ def describe_torch_flags() -> dict[str, Any]:
 def allows_tf32(switches: Any, precision: Any) -> bool | None:
     """Whether float32 maths may use TF32.
 
-    Args:
-        switches: Has the attribute `allow_tf32`. Torch refuses to answer once a program has set the newer one.
-        precision: Has the attribute `fp32_precision` from PyTorch 2.9 on.
+    Torch refuses to say `switches.allow_tf32` once a program has set the newer `precision.fp32_precision`, which exists
+    from PyTorch 2.9 on.
     """
     allowed: bool | None = read_or_none(lambda: switches.allow_tf32)
     if allowed is None:

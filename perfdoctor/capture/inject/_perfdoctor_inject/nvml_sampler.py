@@ -110,8 +110,7 @@ class Gpu:
     def sample(self, number: int) -> Sample:
         """The figures that change, now.
 
-        Args:
-            number: Number of the sample; the processes are not counted in every sample.
+        The processes are not counted in every one, by its `number`.
         """
         power_mw = self.query("nvmlDeviceGetPowerUsage")
         use = self.query("nvmlDeviceGetUtilizationRates")
@@ -206,11 +205,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 def devices_in_use(cuda: Any) -> tuple[str | int, ...]:
-    """The keys by which NVML finds the GPUs that this process uses; torch must have initialised CUDA.
-
-    Args:
-        cuda: The module `torch.cuda`.
-    """
+    """The keys by which NVML finds the GPUs that this process uses; torch must have initialised CUDA."""
     current = cuda.current_device()
     used = [index for index in range(cuda.device_count()) if index == current or cuda.memory_reserved(index)]
     return tuple(nvml_key(cuda, index) for index in used)

@@ -41,8 +41,7 @@ class OptimizerRecord:
     def to_dict(self, timed_steps: int) -> dict[str, Any]:
         """The record as it stands in facts.json.
 
-        Args:
-            timed_steps: Steps of the training loop in the timed window, also those in which it did not step.
+        `timed_steps` counts also those steps of the training loop in which it did not step.
         """
         return {
             **self.description,
@@ -82,8 +81,7 @@ class OptimizerRecords:
     def end_call(self) -> tuple[int, int]:
         """The innermost call ends.
 
-        Returns:
-            Its own time, and the time of the calls inside it.
+        Returns its own time, and the time of the calls inside it.
         """
         if not self._running:
             return 0, 0

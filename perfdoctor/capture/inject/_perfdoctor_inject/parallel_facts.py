@@ -39,8 +39,7 @@ def describe_ddp(model: nn.Module, created: Location | None = None) -> dict[str,
 def describe_fsdp(modules: list[tuple[str, nn.Module]]) -> dict[str, Any] | None:
     """Settings of FSDP, None for another model.
 
-    Args:
-        modules: The modules of the model, its root first.
+    The root is the first of the modules.
     """
     sharding = sys.modules.get("torch.distributed.fsdp")  # not imported for the answer: it takes half a second
     if sharding is None:

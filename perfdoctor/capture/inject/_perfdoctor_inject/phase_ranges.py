@@ -83,8 +83,7 @@ class PhaseRanges:
     def start(self, *, profiled: bool) -> None:
         """Emit ranges from now on.
 
-        Args:
-            profiled: Emit them to the profiler, too, because it records.
+        They go to the profiler, too, where it records.
         """
         if not self._searched_nvtx:
             self._searched_nvtx = True
@@ -115,8 +114,7 @@ class PhaseRanges:
     def begin(self, name: str) -> int:
         """Open the range of a phase; a running forward pass ends there.
 
-        Returns:
-            The number of ranges that were open before, for `end`.
+        Returns the number of ranges that were open before, for `end`.
         """
         if len(self._phases) < MAX_PHASES:
             self._phases.append(name)

@@ -97,12 +97,6 @@ class Recorder:
     """
 
     def __init__(self, settings: RecorderSettings, *, automatic: bool = True) -> None:
-        """Prepare to record.
-
-        Args:
-            settings: Folder and window sizes.
-            automatic: Detect the steps; False when a session marks them.
-        """
         self.settings = settings
         self.automatic = automatic
         self.finished = False

@@ -91,12 +91,8 @@ class RunTotals:
     def add_step(self, window: str, label: str, dur_ns: int, wait_ns: int, work: StepWork) -> None:
         """Add a step that has ended.
 
-        Args:
-            window: The window whose times and work stand in facts.json.
-            label: The window of the step in steps.jsonl.
-            dur_ns: Duration of the step.
-            wait_ns: Its wait in `DataLoader.__next__`.
-            work: What it cost and did.
+        `window` is the one whose times and work stand in facts.json, `label` the one in steps.jsonl; `wait_ns` is the
+        wait in `DataLoader.__next__`.
         """
         if not self.steps:
             self._first_step_end_ns, self._first_step_ns = time.perf_counter_ns(), dur_ns

@@ -99,13 +99,8 @@ class SourceLines:
         """Open one range for all torch calls until it is closed, and pop the mode meanwhile.
 
         For the optimizers of torch: a step of theirs is one line of the user's and most of the operators of a small
-        model, and the mode would find the same line for each operator.
-
-        Args:
-            frame: Innermost frame of the stack in which the user's line is searched.
-
-        Returns:
-            A function that closes the range, or None when the mode is off or not the innermost mode.
+        model, and the mode would find the same line for each operator. Returns a function that closes the range; None
+        when the mode is off or not the innermost mode.
         """
         mode = self._mode
         if mode is None or _modes._get_current_function_mode() is not mode:

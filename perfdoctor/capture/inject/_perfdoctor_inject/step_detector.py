@@ -66,9 +66,8 @@ class StepDetector:
     def on_gradient(self, nesting: int = 0) -> bool:
         """`torch.autograd.grad` is about to run; in programs without backward passes and optimizers it marks steps.
 
-        Args:
-            nesting: In how many transforms of torch.func it runs. Of nested gradients (a gradient through steps of
-                gradient descent) only the outermost marks steps.
+        `nesting` is in how many transforms of torch.func it runs. Of nested gradients (a gradient through steps of
+        gradient descent) only the outermost marks steps.
         """
         if self._uses_loader or self._backwards or self.is_training or self._optimizers_built:
             return False

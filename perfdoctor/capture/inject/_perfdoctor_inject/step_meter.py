@@ -155,9 +155,8 @@ class StepMeter:
     def end_step(self, *, compiled: bool, uses_loader: bool) -> StepWork:
         """What the running step has cost and done.
 
-        Args:
-            compiled: Whether dynamo compiled something in it.
-            uses_loader: Whether steps are marked by a loader: forward passes without gradients are no rollout then.
+        `compiled`: dynamo compiled something in it. `uses_loader`: a loader marks the steps; forward passes without
+        gradients are no rollout then.
         """
         cpu_ns = process_cpu_ns = preempted = None
         if self._thread == threading.get_ident():  # clocks of two threads cannot be subtracted

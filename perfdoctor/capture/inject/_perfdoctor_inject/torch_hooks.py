@@ -104,8 +104,7 @@ class Hooks:
     def call_recorder(self, function: Function, *args: Any, **kwargs: Any) -> Any:
         """Call a function of the recorder; an error in it ends the recording, never the program.
 
-        Returns:
-            What the function returned; False after an error.
+        Returns what the function returned; False after an error.
         """
         try:
             return function(*args, **kwargs)
@@ -505,10 +504,7 @@ class OptimizerLine:
     def __init__(self, hooks: Hooks, optimizer: Any, frame: types.FrameType) -> None:
         """Open nothing.
 
-        Args:
-            hooks: Whose recorder has the lines.
-            optimizer: The optimizer; one of the user's runs the user's code, which has lines of its own.
-            frame: The frame that calls `step`.
+        The frame is the one that calls `step`.
         """
         self._hooks = hooks
         self._frame = frame

@@ -13,11 +13,8 @@ OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def remove_own_frames(error: BaseException, own_prefix: str = OWN_FOLDER) -> None:
     """Remove the wrapper's frames from the traceback of an error that passes through the wrapper.
 
-    A bare `raise` must follow: it adds no new entry for the frame that it stands in.
-
-    Args:
-        error: The error that the wrapper caught.
-        own_prefix: How the file names of the wrapper's frames begin.
+    A bare `raise` must follow: it adds no new entry for the frame that it stands in. The file names of these frames
+    begin with `own_prefix`.
     """
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(own_prefix):

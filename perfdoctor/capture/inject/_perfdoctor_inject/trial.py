@@ -71,9 +71,7 @@ class TrialProgram:
     def __init__(self, options: TrialOptions, is_listening: Callable[[], bool]) -> None:
         """Change nothing yet.
 
-        Args:
-            options: Seed and changes.
-            is_listening: False while dynamo traces, and outside of the training thread.
+        `is_listening` is False while dynamo traces, and outside of the training thread.
         """
         self.environment: Mapping[str, str] = MappingProxyType(dict(os.environ))
         self.records = {each.name: ChangeRecord(each.setting) for each in options.changes}

@@ -82,9 +82,8 @@ def _record_event() -> Any:
 def read_peak_memory() -> tuple[int | None, str]:
     """The most memory so far, and its kind.
 
-    Returns:
-        On a GPU the bytes of tensors ("cuda"), since the timed steps began; else the bytes of the process in memory
-        ("rss"), since it began, without its workers. None where the system does not tell.
+    On a GPU the bytes of tensors ("cuda"), since the timed steps began; else the bytes of the process in memory
+    ("rss"), since it began, without its workers. None where the system does not tell.
     """
     if cuda_is_initialized():
         return int(torch.cuda.max_memory_allocated()), "cuda"

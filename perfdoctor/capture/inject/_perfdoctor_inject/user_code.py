@@ -36,11 +36,7 @@ def skip_file(file: str) -> None:
 def user_location(frame: FrameType | None) -> Location | None:
     """The innermost line of the user's code; without any, the innermost line of a library other than torch.
 
-    Args:
-        frame: The innermost frame of the stack to search.
-
-    Returns:
-        file, line and function, or None when the whole stack is torch's.
+    File, line and function; None when the whole stack is torch's.
     """
     outside_torch: FrameType | None = None
     while frame is not None:
@@ -60,9 +56,7 @@ def user_location(frame: FrameType | None) -> Location | None:
 def constructor_location(frame: FrameType | None, made: Any) -> Location | None:
     """The user's line that makes an object, outside of the constructors of its class and of the classes above it.
 
-    Args:
-        frame: The innermost frame of the stack to search, within or outside these constructors.
-        made: The object.
+    The search begins at `frame`, within or outside these constructors.
     """
     while frame is not None and frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
         if frame.f_locals.get(frame.f_code.co_varnames[0]) is not made:

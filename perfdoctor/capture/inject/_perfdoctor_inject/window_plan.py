@@ -161,10 +161,6 @@ class WindowPlan:
         """Shorten what is still to come, so that no window grows beyond its events.
 
         Where a window has no room for two steps beside its warm-up, later samples have a base window alone.
-
-        Args:
-            trace: The trace whose events were counted.
-            events_per_step: Events of one of its steps.
         """
         self._events_per_step[trace] = events_per_step
         max_events = MAX_TIMING_EVENTS if trace == "timing" else MAX_EVIDENCE_EVENTS

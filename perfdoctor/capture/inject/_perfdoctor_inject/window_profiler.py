@@ -77,9 +77,8 @@ class WindowProfiler:
     def __init__(self, on_thread_end: Callable[[], None]) -> None:
         """Open nothing yet.
 
-        Args:
-            on_thread_end: Called in a thread other than the main thread that ends with an open session of ours. The
-                session must be closed there, or the process crashes when it ends.
+        `on_thread_end` is called in a thread other than the main thread that ends with an open session of ours. The
+        session must be closed there, or the process crashes when it ends.
         """
         self._on_thread_end = on_thread_end
         self._thread_local = threading.local()
@@ -115,10 +114,8 @@ class WindowProfiler:
     def prepare(self, trace: str, events_per_step: int = 0) -> None:
         """Open a session for the timing or the evidence trace; nothing is recorded yet.
 
-        Args:
-            trace: timing or evidence.
-            events_per_step: Events of a step of the timing window, 0 unknown. With many, stacks, modules and memory
-                are left out of the evidence; with very many the shapes, too, and the lines are all that is added.
+        With many events in a step of the timing window (0 for unknown) stacks, modules and memory are left out of the
+        evidence; with very many the shapes, too, and the lines are all that is added.
         """
         device = initialized_accelerator()
         if device == "cuda":
@@ -154,8 +151,7 @@ class WindowProfiler:
     def stop(self) -> Any:
         """Stop recording and close the session.
 
-        Returns:
-            Kineto's results, or None when nothing was being recorded.
+        Returns Kineto's results, or None when nothing was being recorded.
         """
         session, self._session = self._session, None
         self.lines.stop()

@@ -201,13 +201,8 @@ def wrap_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
 def read_fetches(pid: int, seen: int = 0) -> tuple[int, list[Fetch]]:
     """What a worker has written beyond the first `seen` batches.
 
-    Args:
-        pid: The worker's process id.
-        seen: The count that an earlier call returned.
-
-    Returns:
-        How many batches the worker has loaded, and those of them that are new and still in its file; (seen, []) where
-        there is no such file.
+    Returns how many batches the worker has loaded, and those of them that are new and still in its file; (seen, [])
+    where there is no such file.
     """
     try:
         with open(os.path.join(os.environ[FOLDER_VARIABLE], f"{pid}.fetch"), "rb") as file:
