@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import make_advice_page
 import make_api_pages
 import make_command_pages
 import make_rule_pages
@@ -96,6 +97,7 @@ def make_pages() -> Iterator[tuple[str, str]]:
     """Yield the address and the Markdown of each page that is not in docs/."""
     for maker in SECTIONS.values():
         yield from maker.make_pages()
+    yield "advice.md", make_advice_page.describe_table()
     for path, uri in BORROWED.items():
         yield uri, (ROOT / path).read_text(encoding="utf-8")
 

@@ -18,6 +18,7 @@ import pytest
 import perfdoctor
 import perfdoctor.rules
 from perfdoctor.cli.main import COMMANDS, load_command
+from perfdoctor.rules.advice.advice_table import TABLE
 
 ROOT = Path(__file__).parents[2]
 PAGES = dict(make_site.make_pages())
@@ -69,6 +70,11 @@ def test_the_page_of_try_lists_its_changes_and_rules_name_theirs() -> None:
     assert re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE) == [each.name for each in make_rule_pages.own_changes()]
     assert "`perfdoctor try --only fused train.py`" in PAGES["rules/PD303.md"]
     assert "perfdoctor try --only" not in PAGES["rules/PD401.md"]
+
+
+def test_the_page_of_advice_has_every_row_of_the_table() -> None:
+    rows = re.findall(r"^\| (.+?) \| .+ \| \[source\]\((.+)\) \|$", PAGES["advice.md"], re.MULTILINE)
+    assert rows == [(row.when.describe(), row.source) for row in TABLE]
 
 
 def test_each_name_that_rules_import_has_one_page_with_an_example_that_runs() -> None:

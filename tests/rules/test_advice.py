@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -300,12 +299,3 @@ def test_an_unknown_situation_is_refused() -> None:
 )
 def test_releases_compare_by_their_numbers(release: str, than: str, expected: bool) -> None:
     assert is_older(release, than) is expected
-
-
-def test_the_page_is_the_table() -> None:
-    spec = importlib.util.spec_from_file_location("make_advice", DOCS / "make_advice.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert (DOCS / "advice.md").read_text(encoding="utf-8") == module.describe_table(), "run python docs/make_advice.py"

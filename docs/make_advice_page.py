@@ -1,18 +1,12 @@
-"""Write docs/advice.md: the table of advice, as the rules use it.
-
-python docs/make_advice.py
-"""
+"""The page of advice: the table as the rules use it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 
 from perfdoctor.rules.advice.advice_row import AdviceRow
 from perfdoctor.rules.advice.advice_table import TABLE
-
-PAGE = Path(__file__).resolve().parent / "advice.md"
 
 _INTRODUCTION = """\
 # Advice
@@ -23,8 +17,8 @@ the share of its kernels that is compiled or in graphs, its release of PyTorch a
 any program, and is what a program gets of which nothing is known. What is unknown meets no condition. A fix names the
 release that has it where the program's is older or unknown.
 
-A wrong fix is one row to change: in `perfdoctor/rules/advice/`, with the page or source that says so.
-`python docs/make_advice.py` writes this page. The rule replaces `{words}` in braces.
+A wrong fix is one row to change: in `perfdoctor/rules/advice/`, with the page or source that says so. The rule replaces
+`{words}` in braces.
 """
 
 
@@ -45,12 +39,3 @@ def _describe_row(row: AdviceRow) -> str:
     code = "<br>".join(f"`{line}`" for line in (row.code or "").splitlines())
     cells = (row.when.describe(), row.sentence, code, row.since, f"[source]({row.source})")
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(describe_table(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
