@@ -12,7 +12,7 @@ from perfdoctor.analysis.timeline.account import IDLE_CAUSES
 from perfdoctor.analysis.timeline.phases import PHASES
 from perfdoctor.charts.lanes import MAX_DEPTH, depth_of, side_lanes
 from perfdoctor.charts.timeline_items import MAX_ITEMS, Items, concatenate, join_short_items
-from perfdoctor.gpu.kernel_rules.rule import Category
+from perfdoctor.gpu.kernel_rules import Category
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import Link, StepTimeline, Track
 from perfdoctor.trace import vocabulary

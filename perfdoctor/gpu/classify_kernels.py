@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict
-from perfdoctor.gpu.kernel_rules.rule_order import RULE_FAMILIES
+from perfdoctor.gpu.kernel_rules import Category, Rule, Verdict, read_rule_families
 from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.parse_kernel_name import parse_kernel_name
 
@@ -104,7 +103,7 @@ def _classify(name: str) -> KernelClass:
 
 
 def _find_rule(text: str) -> Rule | None:
-    for family in RULE_FAMILIES:
+    for family in read_rule_families():
         rule = family.find_rule(text)
         if rule is not None:
             return rule

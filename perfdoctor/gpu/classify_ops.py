@@ -9,7 +9,7 @@ import functools
 import re
 
 from perfdoctor.gpu.classify_kernels import MAX_NAME_CHARS, classify_kernel
-from perfdoctor.gpu.kernel_rules.rule import Category
+from perfdoctor.gpu.kernel_rules import Category
 from perfdoctor.gpu.word_table import words
 
 _WRAPPERS = (

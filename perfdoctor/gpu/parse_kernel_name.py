@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from perfdoctor.gpu.kernel_rules.rule import Rule, compile_pattern
+from perfdoctor.gpu.kernel_rules import Rule, compile_pattern
 from perfdoctor.gpu.word_table import words
 
 _ARCH_OF_NAME = {

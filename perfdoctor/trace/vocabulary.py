@@ -3,7 +3,7 @@
 Who records them: PyTorch's profiler and its modules, the CUDA and HIP runtimes, and `perfdoctor run`. A constant that
 is described as a pattern is a regular expression to search for (`Trace.match_rows`, `Trace.match_strings`); functions
 take a name apart. Lists of ATen operators that one fact or rule alone asks for stand with it, and what kernels are
-called stands in `perfdoctor.gpu.kernel_rules`.
+called stands in gpu/data/kernel_rules.csv.
 """
 
 from __future__ import annotations

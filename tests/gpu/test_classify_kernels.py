@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from perfdoctor.gpu import KernelClass, classify_kernel, classify_op, is_collective
 from perfdoctor.gpu.classify_kernels import MAX_NAME_CHARS
-from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict, compile_pattern
-from perfdoctor.gpu.kernel_rules.rule_order import RULE_FAMILIES
+from perfdoctor.gpu.kernel_rules import Category, Rule, RuleCategory, Verdict, compile_pattern, read_rule_families
 
 XMMA = "sm80_xmma_gemm_{types}_tn_n_tilesize128x128x32_stage3_warpsize2x2x1_{maths}_execute_kernel__5x_cublas"
 CUTLASS = "void cutlass::Kernel2<{0}>({0}::Params)"
@@ -278,7 +277,7 @@ def test_characters_behind_the_limit_do_not_count() -> None:
 
 
 def _rules() -> list[Rule]:
-    return [rule for family in RULE_FAMILIES for rule in family.rules]
+    return [rule for family in read_rule_families() for rule in family.rules]
 
 
 def test_every_rule_has_its_own_id_and_a_reason() -> None:
@@ -289,7 +288,10 @@ def test_every_rule_has_its_own_id_and_a_reason() -> None:
 
 
 def test_rules_look_for_lower_case_only_and_their_patterns_compile() -> None:
+    categories = [word for words in get_args(RuleCategory) for word in (get_args(words) or (words,))]
     for rule in _rules():
+        assert rule.category in categories, rule.id
+        assert rule.tensor_core in get_args(Verdict), rule.id
         assert rule.any_of
         assert all(needle == needle.lower() for needle in (*rule.any_of, *rule.none_of)), rule.id
         if rule.pattern is not None:

@@ -24,7 +24,7 @@ SPELLINGS = re.compile(
 # The recorder cannot import this package, builders of traces write names, and an export has names as numbers.
 ELSEWHERE = ("capture/", "testing/", "trace/vocabulary.py", "trace/nsight/export_names.py")
 # What ops and kernels are for is known in gpu, by their names.
-CLASSIFIERS = ("gpu/classify_ops.py", "gpu/kernel_rules/")
+CLASSIFIERS = ("gpu/classify_ops.py",)
 
 
 def texts(source: str) -> Iterator[str]:

@@ -35,7 +35,7 @@ TRAFFIC_KINDS = ("optimizer", "zeroing", "layout", "weight-cast", "copy", "point
 OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(TRAFFIC_KINDS))
 
 _CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
-_LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that change the layout
+_LAYOUT_RULE = "A2"  # of gpu/data/kernel_rules.csv: kernels of libraries that change the layout
 # Ops that pack tensors into a bucket or for another rank: these copies are necessary.
 _PACKS = re.compile(
     r"(?i)c10d|reduce|all_?2_?all|all_to_all|all_?gather|redistribute|fsdp|flatten_dense|AccumulateGrad"

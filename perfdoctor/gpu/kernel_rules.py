@@ -1,4 +1,4 @@
-"""A rule about kernel names, and a family of rules.
+"""The rules about kernel names, as data/kernel_rules.csv has them.
 
 A rule is data: which text it looks for, what it concludes, and why. Rules see the lower-cased name, so that mangled and
 demangled spellings need one rule only. Substrings are looked for before regular expressions: a substring search costs
@@ -7,12 +7,13 @@ a small part of a regular expression and rejects nearly all names.
 
 from __future__ import annotations
 
+import csv
 import functools
 import re
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple, cast
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu.word_table import words
 
 Category = Literal[
     "gemm",
@@ -103,8 +104,28 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-NORM_WORDS = words(
-    "layer_norm layernorm batch_norm batchnorm group_norm groupnorm instance_norm instancenorm rms_norm rmsnorm "
-    "weight_norm"
-)
-"""How names of normalisations are spelled, whichever library they belong to."""
+@functools.cache
+def read_rule_families() -> tuple[RuleFamily, ...]:
+    """The rules in the order in which they are tried; read on first use, not on import."""
+    text = (Path(__file__).parent / "data" / "kernel_rules.csv").read_text(encoding="utf-8")
+    families: list[tuple[tuple[str, ...], list[Rule]]] = []
+    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+        any_of, marks = tuple(row["any_of"].split()), row["marks"].split()
+        if row["id"] == "family":
+            families.append((any_of, []))
+            continue
+        rule = Rule(
+            id=row["id"],
+            category=cast(RuleCategory, row["category"]),
+            tensor_core=cast(Verdict, row["tensor_core"]),
+            any_of=any_of,
+            reason=row["reason"],
+            pattern=row["pattern"] or None,
+            none_of=tuple(row["none_of"].split()),
+            instruction=row["instruction"] or None,
+            operand=row["operand"] or None,
+            gemv_like="gemv_like" in marks,
+            depthwise="depthwise" in marks,
+        )
+        families[-1][1].append(rule)
+    return tuple(RuleFamily(any_of, tuple(rules)) for any_of, rules in families)
