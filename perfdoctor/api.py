@@ -18,7 +18,7 @@ from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
 from perfdoctor.fleet.analyze_files import analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_traces
-from perfdoctor.fleet.longest_rank import read_longest_rank
+from perfdoctor.fleet.rank_tasks import read_longest_rank
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.rank import Rank
 from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines

@@ -32,6 +32,19 @@ def format_duration(ns: float | None) -> str:
     return f"{ns:.0f} ns"
 
 
+def format_signed(ns: int | None) -> str:
+    """A difference with its sign: "+1.20 ms", "-37.9 ms"; "n/a" for None."""
+    if ns is None:
+        return UNKNOWN
+    return f"{'-' if ns < 0 else '+'}{format_duration(abs(ns))}"
+
+
+def format_minutes(seconds: float) -> str:
+    """How long a command took: "45 s", "3 min 5 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def format_range(low_ns: float, high_ns: float) -> str:
     """Two times with their unit once where they have the same: "2.00 to 30.0 ms", "800 us to 1.20 ms", "0 to 3 ms"."""
     low, high = format_duration(low_ns), format_duration(high_ns)
@@ -70,6 +83,13 @@ def format_flops(flops: float) -> str:
 def format_flops_rate(flops_per_s: float) -> str:
     """A rate of operations, from a billion a second on in the unit of datasheets: "312 TFLOP/s", "0.82 TFLOP/s"."""
     return f"{three_digits(flops_per_s / 1e12)} TFLOP/s" if flops_per_s >= 1e10 else f"{format_flops(flops_per_s)}/s"
+
+
+def format_number(value: float) -> str:
+    """A count or a ratio: "1,234", "86.5", "8.67"."""
+    if float(value).is_integer() or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def format_count(count: int, noun: str, plural: str | None = None) -> str:

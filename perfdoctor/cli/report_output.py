@@ -12,7 +12,7 @@ from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
-from perfdoctor.reporters.render_options import RenderOptions
+from perfdoctor.reporters.reporter import RenderOptions
 from perfdoctor.reporters.write_report import OUTPUT_FORMATS, PAGE, print_report, render_report, save_report, suffix_of
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")

@@ -11,7 +11,7 @@ from perfdoctor.comparison.match_rows import ChangeTable, RowChange
 from perfdoctor.gpu.kernel_names import short_kernel_name
 from perfdoctor.reporters.clean_text import clean_line, shorten_end, shorten_path
 from perfdoctor.reporters.time_split import CPU_DETAIL_LABELS, DETAIL_LABELS
-from perfdoctor.units import UNKNOWN, format_count, format_duration, format_percent, format_range
+from perfdoctor.units import format_count, format_duration, format_percent, format_range, format_signed
 
 TITLES = {"kernels": "By kernel", "ops": "By op", "modules": "By module", "collectives": "By collective"}
 _MAX_ROWS, _MAX_ROWS_LONG = 6, 25
@@ -20,7 +20,6 @@ _MIN_SHARE = 0.001
 _MAX_SHAPE, _MAX_NAME = 40, 60
 _MAX_PATH = 40
 _SHOWN_LOW = (("low", "fixed"), ("low", "smaller"), ("low", "new"))
-_SAME_TIME = "+0 ms"
 
 
 class ShownRow(NamedTuple):
@@ -37,13 +36,6 @@ class ShownTable(NamedTuple):
 
     title: str
     rows: tuple[ShownRow, ...]
-
-
-def format_signed(ns: int | None) -> str:
-    """A difference with its sign: "+1.20 ms", "-37.9 ms"; "n/a" for None."""
-    if ns is None:
-        return UNKNOWN
-    return f"{'-' if ns < 0 else '+'}{format_duration(abs(ns))}" if ns else _SAME_TIME
 
 
 def verdict_of(comparison: Comparison) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import ClassVar, Self
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding, Severity
@@ -20,7 +19,6 @@ from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import plain_message
 from perfdoctor.reporters.relative_paths import with_relative_paths
-from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.source_files import is_file_name
 from perfdoctor.reporters.verdict import describe_ladder, verdict_of
@@ -34,15 +32,10 @@ _ESCAPES_OF_PROPERTY = (*_ESCAPES_OF_DATA, (":", "%3A"), (",", "%2C"))
 class GithubAnnotations(Reporter):
     """A command for each finding, and a notice with the verdict before them."""
 
-    suffix: ClassVar[str] = ".github"
+    suffix = ".github"
 
     gate: Gate = DEFAULT_GATE
     source_files: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_options(cls, options: RenderOptions) -> Self:
-        """The reporter with the gate and the source files of the options."""
-        return cls(options.gate or DEFAULT_GATE, options.source_files)
 
     def render_prepared(self, report: Report) -> str:
         """The commands, a line each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -16,7 +16,7 @@ from perfdoctor.reporters.reporter import Reporter
 class Json(Reporter):
     """`Report.to_dict()` as indented JSON; NaN and infinity, which JSON lacks, become null."""
 
-    suffix: ClassVar[str] = ".json"
+    suffix = ".json"
 
     def render_prepared(self, report: Report) -> str:
         """The report as JSON text."""

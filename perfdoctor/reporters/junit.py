@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
 from xml.etree import ElementTree as ET
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -16,8 +15,6 @@ from perfdoctor.report.report import Outcome, Report
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import plain_message
-from perfdoctor.reporters.relative_paths import with_relative_paths
-from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.verdict import describe_ladder, verdict_of
 from perfdoctor.rules.registry import load_analyzers
@@ -34,18 +31,10 @@ class Junit(Reporter):
     Findings that pass the gate are in the output of their test. A rule that crashed is an error.
     """
 
-    suffix: ClassVar[str] = ".xml"
+    suffix = ".xml"
+    shortens_paths = True
 
     gate: Gate = DEFAULT_GATE
-
-    @classmethod
-    def from_options(cls, options: RenderOptions) -> Self:
-        """The reporter with the gate of the options."""
-        return cls(options.gate or DEFAULT_GATE)
-
-    def prepare(self, report: Report) -> Report:
-        """The report with paths as people read them."""
-        return with_relative_paths(report)
 
     def render_prepared(self, report: Report) -> str:
         """The report as XML text."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Evidence, Finding
@@ -23,7 +22,6 @@ from perfdoctor.reporters.finding_texts import (
 )
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -68,11 +66,8 @@ class Markdown(Reporter):
     Where the findings take more, those that are worth least have a line each.
     """
 
-    suffix: ClassVar[str] = ".md"
-
-    def prepare(self, report: Report) -> Report:
-        """The report with paths as people read them."""
-        return with_relative_paths(report)
+    suffix = ".md"
+    shortens_paths = True
 
     def render_prepared(self, report: Report) -> str:
         """The report as Markdown text."""

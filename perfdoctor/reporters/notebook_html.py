@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
 
 from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -18,7 +17,6 @@ from perfdoctor.reporters import comparison_facts, report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line
 from perfdoctor.reporters.finding_texts import describe_cost, short_cost, short_saving
 from perfdoctor.reporters.format_values import format_evidence, format_place
-from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
@@ -43,11 +41,8 @@ _MAX_ROWS = 12
 class NotebookHtml(Reporter):
     """Verdict, ladder, the step as a bar, and a table of findings; evidence and fix open with a click."""
 
-    suffix: ClassVar[str] = ".html"
-
-    def prepare(self, report: Report) -> Report:
-        """The report with paths as people read them."""
-        return with_relative_paths(report)
+    suffix = ".html"
+    shortens_paths = True
 
     def render_prepared(self, report: Report) -> str:
         """The report as a piece of HTML."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from typing import ClassVar, Self
 
 from perfdoctor.comparison.baseline import FindingState
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -28,8 +27,6 @@ from perfdoctor.reporters.markdown import (
     rank_table,
     time_split_blocks,
 )
-from perfdoctor.reporters.relative_paths import with_relative_paths
-from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings, per_step_suffix
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_reports import trial_markdown
@@ -49,18 +46,10 @@ _MAX_TITLE, _MAX_PLACE = 160, 80
 class PullRequest(Reporter):
     """Verdict, ladder, and a table of findings with place, cost and saving; details are folded."""
 
-    suffix: ClassVar[str] = ".pr.md"
+    suffix = ".pr.md"
+    shortens_paths = True
 
     gate: Gate = DEFAULT_GATE
-
-    @classmethod
-    def from_options(cls, options: RenderOptions) -> Self:
-        """The reporter with the gate of the options."""
-        return cls(options.gate or DEFAULT_GATE)
-
-    def prepare(self, report: Report) -> Report:
-        """The report with paths as people read them."""
-        return with_relative_paths(report)
 
     def render_prepared(self, report: Report) -> str:
         """The report as Markdown text; details that do not fit into a comment are left out from the end."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any, ClassVar, Self
+from typing import Any
 from urllib.parse import quote
 
 from perfdoctor.comparison.baseline import BaselineState
@@ -29,7 +29,6 @@ from perfdoctor.reporters.finding_texts import describe_cost, plain_message
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.json_ import render_plain
 from perfdoctor.reporters.relative_paths import with_relative_paths
-from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.source_files import is_file_name
 from perfdoctor.rules.registry import load_analyzers
@@ -54,15 +53,10 @@ class Sarif(Reporter):
     A finding without a line is put on the first trace: GitHub refuses files in which a result has no place.
     """
 
-    suffix: ClassVar[str] = ".sarif"
+    suffix = ".sarif"
 
     source_files: Mapping[str, str] = field(default_factory=dict)
     gate: Gate = DEFAULT_GATE
-
-    @classmethod
-    def from_options(cls, options: RenderOptions) -> Self:
-        """The reporter with the places of the source files and the gate, whose baseline says which results are new."""
-        return cls(options.source_files, options.gate or DEFAULT_GATE)
 
     def render_prepared(self, report: Report) -> str:
         """The report as SARIF text."""

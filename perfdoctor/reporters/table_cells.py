@@ -12,6 +12,7 @@ from perfdoctor.units import (
     format_duration,
     format_flops,
     format_flops_rate,
+    format_number,
     format_share,
     format_size,
     three_digits,
@@ -30,14 +31,7 @@ def format_cell(unit: Unit, value: Cell) -> str:
         return clean_line(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _FORMATS.get(unit, _format_number)(value)
-
-
-def _format_number(value: float) -> str:
-    """A count or a ratio: "1,234", "86.5", "8.67"."""
-    if float(value).is_integer() or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return _FORMATS.get(unit, format_number)(value)
 
 
 _FORMATS = {

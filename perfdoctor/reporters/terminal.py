@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -26,9 +26,7 @@ from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, sh
 from perfdoctor.reporters.finding_texts import describe_cost, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.render_blocks import render_blocks
-from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -38,7 +36,6 @@ from perfdoctor.reporters.report_facts import (
     per_step_suffix,
 )
 from perfdoctor.reporters.reporter import Reporter
-from perfdoctor.reporters.stacked_bar import allocate_cells
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
 from perfdoctor.reporters.top_rows import top_tables
 from perfdoctor.reporters.trial_reports import trial_lines
@@ -87,21 +84,13 @@ class Terminal(Reporter):
     `unicode` False draws the bar in ASCII, for terminals that cannot show blocks.
     """
 
-    suffix: ClassVar[str] = ".txt"
+    suffix = ".txt"
+    shortens_paths = True
 
     width: int = 80
     color: bool = False
     verbosity: int = 0
     unicode: bool = True
-
-    @classmethod
-    def from_options(cls, options: RenderOptions) -> Self:
-        """The reporter with the verbosity of the options."""
-        return cls(verbosity=options.verbosity)
-
-    def prepare(self, report: Report) -> Report:
-        """The report with paths as people read them."""
-        return with_relative_paths(report)
 
     def render_prepared(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
@@ -401,3 +390,23 @@ def _hanging(mark: str, text: Text) -> Table:
     grid.add_column()
     grid.add_row(Text(mark, style="bold"), text)
     return grid
+
+
+def allocate_cells(shares: Sequence[float], width: int) -> list[int]:
+    """The number of cells for each share of a bar; they add up to `width`, and a share above zero gets at least one.
+
+    The largest remainders are rounded up, so that no segment is more than one cell off. Without any share above zero
+    there are no cells::
+
+        shares 0.70 0.29 0.01, width 10  ->  7 2 1
+    """
+    whole = sum(shares)
+    if whole <= 0:
+        return [0] * len(shares)
+    exact = [width * share / whole for share in shares]
+    cells = [max(int(e), 1) if share > 0 else 0 for e, share in zip(exact, shares, strict=True)]
+    while sum(cells) < width:
+        cells[max(range(len(cells)), key=lambda i: exact[i] - cells[i])] += 1
+    while sum(cells) > width and max(cells) > 1:
+        cells[min((i for i in range(len(cells)) if cells[i] > 1), key=lambda i: exact[i] - cells[i])] -= 1
+    return cells

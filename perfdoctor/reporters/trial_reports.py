@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import ClassVar
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import shorten, shorten_words
 from perfdoctor.reporters.escape_markdown import code_block, escape
-from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_table import (
     TRIAL_COLUMNS,
@@ -31,13 +29,10 @@ _MIN_NAME = 8
 class TrialTerminal(Reporter):
     """The trials alone, as plain text in `width` columns: what `perfdoctor try` prints."""
 
-    suffix: ClassVar[str] = ".txt"
+    suffix = ".txt"
+    shortens_paths = True
 
     width: int = 80
-
-    def prepare(self, report: Report) -> Report:
-        """The report with paths as people read them."""
-        return with_relative_paths(report)
 
     def render_prepared(self, report: Report) -> str:
         """The trials as text; lines have no trailing blanks."""

@@ -13,6 +13,7 @@ from perfdoctor.units import (
     UNKNOWN,
     format_count,
     format_duration,
+    format_minutes,
     format_percent,
     format_range,
     format_share,
@@ -60,7 +61,7 @@ def describe_trials(report: Report) -> str:
     return (
         f"The plain step takes {format_duration(summary.step_ns)}, and plain against plain differs by "
         f"{format_percent(100 * summary.noise)}. {format_count(summary.runs, 'run')} of "
-        f"{format_count(summary.timed_steps, 'timed step')}{of_ranks}, in {_format_seconds(summary.seconds)}."
+        f"{format_count(summary.timed_steps, 'timed step')}{of_ranks}, in {format_minutes(summary.seconds)}."
     )
 
 
@@ -196,8 +197,3 @@ def _format_saved(trial: Trial) -> str:
     ratio = trial.ratio
     seen = f"; {ratio.low:.2f} to {ratio.high:.2f} of the step" if ratio is not None and ratio.pairs > 1 else ""
     return f"nothing beyond the noise{seen}"
-
-
-def _format_seconds(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO
 
 from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
-from perfdoctor.reporters.render_options import DEFAULT_OPTIONS, RenderOptions
+from perfdoctor.reporters.reporter import DEFAULT_OPTIONS, RenderOptions
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report

@@ -11,7 +11,7 @@ from perfdoctor.api import analyze_traces
 from perfdoctor.cli.report_output import ReportOutput
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.report.report import SHORT_TEXT_TABLES, TABLES
-from perfdoctor.reporters.render_options import RenderOptions
+from perfdoctor.reporters.reporter import RenderOptions
 from perfdoctor.reporters.write_report import render_report
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -10,8 +10,8 @@ import pytest
 
 import perfdoctor
 from perfdoctor.errors import UsageError
+from perfdoctor.integrations.hta import read_in_row_order
 from perfdoctor.integrations.hta_columns import Symbols, make_columns
-from perfdoctor.integrations.hta_raw_trace import read_in_row_order
 from perfdoctor.testing import TraceBuilder
 
 

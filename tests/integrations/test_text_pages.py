@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.errors import UsageError
-from perfdoctor.integrations.text_pages import PAGE_BYTES, PAGE_LINES, page_of, page_range
+from perfdoctor.integrations.mcp_server import PAGE_BYTES, PAGE_LINES, page_of, page_range
 
 FOOTER = re.compile(r"\n\(page [0-9]+ of ([0-9]+)(; the next one: page=[0-9]+)?\)\n\Z")
 

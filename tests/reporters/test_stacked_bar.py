@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.reporters.stacked_bar import allocate_cells
+from perfdoctor.reporters.terminal import allocate_cells
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=6), st.integers(10, 200))

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -16,7 +16,6 @@ from perfdoctor.reporters.html.chart_sections import BASIS_TEXTS, chart_sections
 from perfdoctor.reporters.html.page_data import page_data
 from perfdoctor.reporters.html.page_view import page_view
 from perfdoctor.reporters.html.table_view import shown_table
-from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import has_steps
 from perfdoctor.reporters.reporter import Reporter
 
@@ -37,11 +36,8 @@ _FOLDER = "perfdoctor.reporters.html"
 class Html(Reporter):
     """One file that opens from disk: readable without its script, and forbidden by its own policy to load anything."""
 
-    suffix: ClassVar[str] = ".html"
-
-    def prepare(self, report: Report) -> Report:
-        """The report with paths as people read them."""
-        return with_relative_paths(report)
+    suffix = ".html"
+    shortens_paths = True
 
     def render_prepared(self, report: Report) -> str:
         """The report as a page."""

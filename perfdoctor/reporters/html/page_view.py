@@ -11,11 +11,10 @@ from perfdoctor.analysis.timeline.account import BUCKETS
 from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
 from perfdoctor.report.report import Outcome, Report, TraceSummary
 from perfdoctor.reporters import report_notes, trial_table
-from perfdoctor.reporters.clean_text import clean_line, shorten_words
+from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.html.bars import RangeBar, Segment, range_bar, rank_segments, rungs_of, segments_of
-from perfdoctor.reporters.html.fix_blocks import FixBlock, fix_block
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -282,3 +281,62 @@ def _trials(report: Report) -> dict[str, Any] | None:
         "winners": trial_table.what_to_change(report),
         "remarks": [words(line) for line in (*trial_table.promise_lines(report), *trial_table.trial_notes(report))],
     }
+
+
+# What a command line starts with: a setting of the environment, or a program that one calls by name.
+_COMMAND = re.compile(
+    r"(?:[A-Z][A-Z0-9_]*=\S* )|(?:env|export|python3?|torchrun|perfdoctor|pip|nsys|vllm|sudo|numactl) "
+)
+_CALLED = re.compile(r"([A-Za-z_]\w*)\(")
+
+
+class FixLine(NamedTuple):
+    """A line of a fix: "-" goes, "+" comes, " " stays, "$" is typed in a shell."""
+
+    mark: str
+    text: str
+
+
+class FixBlock(NamedTuple):
+    """A fix.
+
+    Attributes:
+        kind: "command" or "diff".
+        place: The line that the diff is about; "" where it is not known.
+        lines: What is shown.
+        text: What the button copies.
+    """
+
+    kind: str
+    place: str
+    lines: tuple[FixLine, ...]
+    text: str
+
+
+def fix_block(finding: Finding) -> FixBlock | None:
+    """The fix of a finding; None where it has none.
+
+    The source line goes (-) where the fix calls the same function, and stays where it stands for what is to be added.
+    """
+    if not finding.fix:
+        return None
+    text = clean_block(finding.fix)
+    lines = text.split("\n")
+    if _COMMAND.match(text):
+        return FixBlock("command", "", tuple(FixLine("$", line) for line in lines), text)
+    place = clean_line(str(finding.location)) if finding.location else ""
+    source = source_line(finding)
+    before = (FixLine("-" if _calls_same(source, text) else " ", source),) if source else ()
+    return FixBlock("diff", place, (*before, *(FixLine("+", line) for line in lines)), text)
+
+
+def source_line(finding: Finding) -> str | None:
+    """The text of the finding's source line; None where it could not be read."""
+    found = finding.find_evidence(SOURCE_LINE)
+    return clean_line(found) if isinstance(found, str) else None
+
+
+def _calls_same(source: str, fix: str) -> bool:
+    """Whether the first function that the fix calls is one that the source line calls: then it takes its place."""
+    called = _CALLED.search(fix)
+    return called is not None and called.group(1) in _CALLED.findall(source)

@@ -16,8 +16,8 @@ import pytest
 import report_samples
 
 from perfdoctor.reporters.format_values import format_finding_saving
-from perfdoctor.reporters.html.fix_blocks import fix_block
 from perfdoctor.reporters.html.html import Html
+from perfdoctor.reporters.html.page_view import fix_block
 from perfdoctor.reporters.html.table_view import STATIC_ROWS
 from perfdoctor.reporters.report_facts import main_findings
 from perfdoctor.reporters.verdict import describe_ladder, verdict_of
