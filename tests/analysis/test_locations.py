@@ -152,7 +152,7 @@ def test_the_source_line_is_evidence_where_the_file_can_be_read(tmp_path: Path) 
     source.write_text("for batch in loader:\n    running += loss.item()  # every step\ndef main():\n")
     (quoted,) = with_source_lines([finding_at(str(source))], linecache.getline)
     assert quoted.evidence == (
-        Evidence("source line", "running += loss.item()  # every step"),
+        Evidence("source line", "running += loss.item()  # every step", id="source-line"),
         Evidence("waits per step", 1),
     )
 

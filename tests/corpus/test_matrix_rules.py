@@ -37,8 +37,11 @@ def test_unfused_attention_is_found_and_its_time_is_not_promised_twice(report_on
     report = report_on("h100-timesformer-bf16.json.gz")
     (attention,), (slow,) = findings_of(report, "PD205"), findings_of(report, "PD202")
     assert "over a sequence of 3137" in attention.title
-    assert attention.severity == "high"
     assert attention.saving.high_ns + slow.saving.high_ns <= attention.cost_ns
+    # By itself it is worth a third of the step. But one worker that prepares the videos takes longer than the GPU then.
+    assert attention.saving.alone.expected_ns >= 0.25 * attention.cost_ns / attention.share_of_step
+    assert report.findings[attention.covered_by].rule == "PD103"
+    assert attention.severity == "low"
 
 
 def test_a_vocabulary_of_30522_is_not_reported_below_a_hundredth_of_the_step(report_on: Reports) -> None:
