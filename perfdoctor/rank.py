@@ -22,14 +22,12 @@ from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_start
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line, loop_thread_of
-from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
-from perfdoctor.analysis.kernels.half_precision import half_precision_share
+from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization, step_flops
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
-from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, kernel_classes_of
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, half_precision_share, kernel_classes_of
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts, kernel_costs_of
 from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, launch_bounds_of
 from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE, roof_classes_of
-from perfdoctor.analysis.kernels.step_flops import step_flops
 from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_limit_of
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of

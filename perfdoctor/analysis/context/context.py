@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
-from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, SERVING_ENGINES
-from perfdoctor.analysis.context.names_in_trace import names_in_trace
-from perfdoctor.analysis.context.parallelism import parallelism_of
+from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, PARALLELISM_SIGNS, SERVING_ENGINES
+from perfdoctor.analysis.context.names_in_trace import NamesInTrace, names_in_trace
 from perfdoctor.analysis.context.program_phase import FORWARD_ONLY, Phase, phase_of
 from perfdoctor.analysis.context.warm_up import StartUp, steadiness_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
@@ -25,6 +25,8 @@ _OLDEST_WITH_TRITON = (7, 0)
 # CUDA C++ Programming Guide, table of arithmetic instructions: bfloat16 from compute capability 8.0 on.
 _OLDEST_WITH_BFLOAT16 = (8, 0)
 _WITHOUT_BFLOAT16 = ("Pascal", "Volta", "Turing")
+
+_OF_DATA = frozenset({"DDP", "FSDP", "ZeRO", "DataParallel"})
 
 
 @frozen_dataclass
@@ -178,3 +180,28 @@ def _is_older(
 
 def _describe_steadiness(steady: bool | None, reason: str) -> str:
     return f"{'not steady' if steady is False else 'steady or warm-up unknown'}: {reason}"
+
+
+def parallelism_of(trace: Trace, names: NamesInTrace, phase: Phase) -> Mapping[str, str]:
+    """The kinds of parallelism, each with what shows it."""
+    signs = {each.title: names.find_sign(each) for each in PARALLELISM_SIGNS}
+    found = {title: sign for title, sign in signs.items() if sign is not None}
+    kinds = _collective_kinds(trace)
+    # DTensor gathers activations and scatters them again between its shards of the sequence.
+    if "tensor parallel" in found and {"all_gather", "reduce_scatter"} <= kinds and "all_reduce" not in kinds:
+        found.setdefault("sequence parallel", "all-gather and reduce-scatter between DTensors")
+    if phase == "training" and kinds == {"all_reduce"} and not found.keys() & _OF_DATA:
+        found["data parallel"] = "all-reduce as the only collective, without DDP"
+    return found
+
+
+def _collective_kinds(trace: Trace) -> frozenset[str]:
+    """The kinds of collectives by the ranges around them, without those ranges by the kernels."""
+    ranges = {
+        trace.strings[code] for code in trace.match_strings(trace.ranges, vocabulary.COLLECTIVE_RANGE).nonzero()[0]
+    }
+    if not ranges:
+        kernels = trace.match_strings(trace.gpu, vocabulary.NCCL_KERNEL).nonzero()[0]
+        launched = set(trace.gpu.name[trace.gpu.kind == KERNEL].tolist()) if len(kernels) else set()
+        ranges = {trace.strings[code] for code in kernels if code in launched}
+    return frozenset(vocabulary.collective_kind(name) for name in ranges)

@@ -12,6 +12,9 @@ from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
+_MATRIX = frozenset({"gemm", "convolution", "attention"})
+_HALF = frozenset({"fp16", "bf16"})
+
 
 @frozen_dataclass(eq=False)
 class KernelClasses:
@@ -43,3 +46,15 @@ def kernel_classes_of(trace: Trace) -> KernelClasses:
     gpu = trace.gpu
     names = occurring(gpu.name[gpu.kind == KERNEL]).tolist()
     return KernelClasses(trace, {name: classify_kernel(trace.strings[name]) for name in names})
+
+
+def half_precision_share(classes: KernelClasses, chosen: BoolArray) -> float | None:
+    """The share (0 to 1) of the time of matrix kernels that multiply in fp16 or bf16; None without matrix kernels.
+
+    Kernels whose names do not say it count as another type.
+    """
+    matrix = classes.match_rows(lambda kernel: kernel.category in _MATRIX) & chosen
+    half = classes.match_rows(lambda kernel: kernel.category in _MATRIX and kernel.operand in _HALF) & chosen
+    dur_ns = classes.trace.gpu.dur_ns
+    total_ns = int(np.sum(dur_ns[matrix]))
+    return int(np.sum(dur_ns[half])) / total_ns if total_ns else None
