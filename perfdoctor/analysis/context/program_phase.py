@@ -33,7 +33,7 @@ def phase_of(trace: Trace, names: NamesInTrace, engines: tuple[str, ...]) -> Pha
     """The phase of a program."""
     backward = _find_backward(names)
     optimizer = _find_optimizer(names)
-    decode = _find_decode(names)
+    decode = find_name(names.ranges, vocabulary.DECODE_RANGE) or find_name(names.frames, vocabulary.DECODE_FRAME)
     if (backward or optimizer) and (engines or decode):
         serving = decode or engines[0]
         return PhaseVerdict("unknown", f"it generates ({serving}) and trains ({backward or optimizer}).")
@@ -64,10 +64,6 @@ def _find_optimizer(names: NamesInTrace) -> str | None:
         or find_name(names.kernels, vocabulary.OPTIMIZER_KERNEL)
         or find_name(names.frames, vocabulary.OPTIMIZER_FRAME)
     )
-
-
-def _find_decode(names: NamesInTrace) -> str | None:
-    return find_name(names.ranges, vocabulary.DECODE_RANGE) or find_name(names.frames, vocabulary.DECODE_FRAME)
 
 
 def _find_evaluation(names: NamesInTrace) -> str | None:

@@ -90,7 +90,9 @@ def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKin
     kind[_casts_of_weights(trace, np.flatnonzero(copies & casting))] = WEIGHT_CAST
     kind[_layout_copies(classes, copies, convolving & ~casting)] = LAYOUT
     zeroing = launching_ranges(trace, vocabulary.ZERO_GRAD) >= 0
-    kind[zeroing & (pointwise | (gpu.kind == MEMSET) | classes.match_rows(_is_multi_tensor))] = ZEROING
+    kind[
+        zeroing & (pointwise | (gpu.kind == MEMSET) | classes.match_rows(lambda kernel: kernel.category == "optimizer"))
+    ] = ZEROING
     optimizer_step = _launching_optimizer_steps(trace)
     kind[(optimizer_step >= 0) & (gpu.kind == KERNEL) & ~classes.match_rows(_is_matrix_or_collective)] = OPTIMIZER
     kind[~in_window] = NONE
@@ -114,10 +116,6 @@ def _launched_by_matrix_op(trace: Trace) -> BoolArray:
     matrix_ops = match_op_names(trace, lambda name: classify_op(name) in MATRIX_CATEGORIES)
     result: BoolArray = np.append(matrix_ops, False)[launching_op_names(trace)]
     return result
-
-
-def _is_multi_tensor(kernel: KernelClass) -> bool:
-    return kernel.category == "optimizer"
 
 
 def _is_matrix_or_collective(kernel: KernelClass) -> bool:

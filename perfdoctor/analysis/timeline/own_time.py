@@ -198,7 +198,9 @@ def label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, In
     code = np.where(in_node, count + ops.name[top].astype(np.int64), ops.name[rows])
     label, first = distinct_rows((code,), 2 * count)
     strings, codes = trace.strings, code[first].tolist()
-    names = [_node_name(strings[each - count]) if each >= count else _op_name(strings[each]) for each in codes]
+    names = [
+        _node_name(strings[each - count]) if each >= count else strings[each].removeprefix("aten::") for each in codes
+    ]
     return names, label, np.where(in_node, top, rows).astype(np.int32)
 
 
@@ -208,10 +210,6 @@ def _kernel_name(name: str) -> str:
 
 def _collective_name(name: str) -> str:
     return f"{vocabulary.collective_kind(name)}, communication"
-
-
-def _op_name(name: str) -> str:
-    return name.removeprefix("aten::")
 
 
 def _node_name(name: str) -> str:
