@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -121,7 +120,8 @@ def analyze(
 
     files = find_traces(paths)
     # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.
-    found = [files] if rank is not None or dask is not None else split_jobs(files, in_order=_are_files(paths))
+    in_order = all(map(os.path.isfile, paths))
+    found = [files] if rank is not None or dask is not None else split_jobs(files, in_order=in_order)
     if len(found) > 1:
         if baseline is not None:
             raise UsageError(f"--baseline is of one job, and these are traces of {len(found)}: analyze one at a time")
@@ -139,8 +139,3 @@ def analyze(
         save_baseline(report, baseline, gate)
     else:
         check_gate(report, gate)
-
-
-def _are_files(paths: Sequence[str]) -> bool:
-    """Whether the user named each file, rather than folders or patterns."""
-    return all(os.path.isfile(path) for path in paths)

@@ -10,7 +10,6 @@ from perfdoctor.errors import GateError, InputError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
 if TYPE_CHECKING:
-    from perfdoctor.report.finding import Finding
     from perfdoctor.report.report import Report
     from perfdoctor.reporters.finding_gate import Gate, Judgement
 
@@ -103,7 +102,8 @@ def _describe_unknown(judged: Judgement) -> str:
     from perfdoctor.units import format_duration, format_percent
 
     finding, known = judged.finding, judged.known
-    title, place = clean_line(finding.title).rstrip("."), _place(finding)
+    title = clean_line(finding.title).rstrip(".")
+    place = clean_line(finding.location.short) if finding.location else ""
     text = f"{finding.rule} {title}{f' at {place}' if place and place not in title else ''}"
     now = format_duration(finding.cost_ns)
     if not finding.cost_ns:
@@ -112,10 +112,6 @@ def _describe_unknown(judged: Judgement) -> str:
         return f"{text} (new, {finding.severity}, costs {now})"
     more = "" if known.growth is None else f"{format_percent(100 * known.growth)} "
     return f"{text} ({more}dearer, {format_duration(known.accepted_cost_ns)} -> {now})"
-
-
-def _place(finding: Finding) -> str:
-    return clean_line(finding.location.short) if finding.location else ""
 
 
 def check_program(report: Report, gate: Gate | None) -> None:

@@ -89,8 +89,7 @@ def show(
 ) -> None:
     """Show one table of a trace.
 
-    Of several ranks the
-    one with the longest step is shown, unless --rank names another. No rule is applied.
+    Of several ranks the one with the longest step is shown, unless --rank names another. No rule is applied.
 
     Times are of a step, without the profiler where a capture timed such steps; window_ns in --csv and --json is what
     was recorded in all analysed steps.

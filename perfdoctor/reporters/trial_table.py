@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from perfdoctor.report.report import Report
-from perfdoctor.report.trial_result import ALL, RatioRange, Trial
+from perfdoctor.report.trial_result import ALL, Trial
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.format_values import format_location, format_promise
 from perfdoctor.units import (
@@ -150,16 +150,12 @@ def _row(trial: Trial) -> TrialRow:
         clean_line(ALL if trial.change == ALL else trial.label),
         _format_steps(trial),
         f"{ratio.median:.2f}",
-        _format_between(ratio),
+        f"{ratio.low:.2f} to {ratio.high:.2f}",
         str(ratio.pairs),
         UNKNOWN if trial.peak_memory_bytes is None else format_size(trial.peak_memory_bytes),
         _format_loss(trial),
         trial.verdict,
     )
-
-
-def _format_between(ratio: RatioRange) -> str:
-    return f"{ratio.low:.2f} to {ratio.high:.2f}"
 
 
 def _format_steps(trial: Trial) -> str:

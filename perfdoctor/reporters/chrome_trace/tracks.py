@@ -82,12 +82,8 @@ def track_events(
         yield from _nvml_counters(writer, nvml_samples, report.traces[index], account)
     rank = report.traces[index].rank
     for number, finding in enumerate(report.findings, 1):
-        if len(finding.claim.intervals) and (len(report.traces) == 1 or _claims_time_of(finding, rank)):
+        if len(finding.claim.intervals) and (len(report.traces) == 1 or rank in (finding.claim.rank, finding.rank)):
             yield from _finding_track(writer, number, finding, per_step_suffix(report))
-
-
-def _claims_time_of(finding: Finding, rank: int | None) -> bool:
-    return rank in (finding.claim.rank, finding.rank)
 
 
 def _step_track(writer: TrackWriter, account: Account) -> Iterator[bytes]:
@@ -188,16 +184,13 @@ def nvml_counter_points(
 def _counter_values(sample: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     """The name of each counter that a sample has values for, and the values by label."""
     for name, series in _COUNTERS:
-        values = {label: sample[field] * _SCALE.get(field, 1) for label, field in series if _is_number(sample, field)}
+        known = [(label, field) for label, field in series if isinstance(sample.get(field), (int, float))]
+        values = {label: sample[field] * _SCALE.get(field, 1) for label, field in known}
         if values:
             yield name, values
     reasons = sample.get("throttle")
     if isinstance(reasons, list):
         yield "GPU throttled", {"throttled": float(bool(set(map(str, reasons)) - _NOT_THROTTLING))}
-
-
-def _is_number(sample: Mapping[str, Any], field: str) -> bool:
-    return isinstance(sample.get(field), (int, float))
 
 
 def _parse_samples(text: bytes) -> Iterator[dict[str, Any]]:
