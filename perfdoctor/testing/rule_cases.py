@@ -20,7 +20,8 @@ class ExpectedFinding:
 
     Attributes:
         severity, cost_ns: The exact values.
-        saving: The exact low, expected and high saving as the rule gives it, before a replay; None leaves it unchecked.
+        saving: The exact low, expected and high saving as the rule gives it, without a replay, capped by the waits
+            of the CPU where it claims time of kernels; None leaves it unchecked.
         location: Such as "train.py:12"; None where there must be none.
         title, advice, fix: Parts of these texts.
         rank, confidence: The exact values; None leaves them unchecked.
