@@ -11,34 +11,42 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
+from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.facts.captured import CapturedFacts
-from perfdoctor.facts.part import CapturedPart, allows_none
+from perfdoctor.facts.part import allows_none
+from perfdoctor.field_guide.guide_answers import Guide
+from perfdoctor.report.report import Report
+from perfdoctor.report.to_plain import members_of
+from perfdoctor.value_limits import MAX_INT64
 
 PACKAGE = Path(__file__).resolve().parent.parent / "perfdoctor"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS: Mapping[type, Mapping[str, Any]] = {
-    int: {"type": "integer", "minimum": 0},
     float: {"type": "number"},
     str: {"type": "string"},
     bool: {"type": "boolean"},
 }
+_JSON_NAMES: Mapping[Any, str] = {float: "number", int: "integer", str: "string"}
+_INT64 = {"type": "integer", "minimum": 0, "maximum": MAX_INT64}
 
 Schema = dict[str, Any]
 
 
-class _FactsSchema:
-    """The schema of `CapturedFacts`: an object may have the fields of its class and no others.
+class _Schemas:
+    """The schemas of classes: an object may have the members of its class and no others.
 
     Attributes:
+        integer: The schema of an integer.
         definitions: The schema of each class that it needs, by its name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, integer: Schema) -> None:
+        self.integer = integer
         self.definitions: dict[str, Schema] = {}
 
-    def of_class(self, cls: type[CapturedPart]) -> Schema:
+    def of_class(self, cls: type) -> Schema:
         """The schema of an object of this class."""
         properties: dict[str, Schema] = {}
         required: list[str] = []
@@ -48,7 +56,7 @@ class _FactsSchema:
                 properties[key]["description"] = description
             if "later" not in _markers(hint):
                 required.append(key)
-        head = {"description": inspect.cleandoc(cls.__doc__ or "").partition("\n")[0], "type": "object"}
+        head = {"description": _first_line(cls), "type": "object"}
         return {**head, "additionalProperties": False, "required": required, "properties": properties}
 
     def of_type(self, hint: Any) -> Schema:
@@ -58,17 +66,17 @@ class _FactsSchema:
             return schema
         if "enum" in schema:
             return {**schema, "enum": [*schema["enum"], None]}
-        if "$ref" in schema:
-            return {"anyOf": [schema, {"type": "null"}]}
-        return {**schema, "type": [schema["type"], "null"]}
+        if "$ref" in schema or "anyOf" in schema:
+            return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
+        known = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return {**schema, "type": [*known, "null"]}
 
     def _of_plain_type(self, hint: Any) -> Schema:
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is Annotated:
-            limits = dict(each for each in arguments[1:] if isinstance(each, tuple))
-            return {**self._of_plain_type(arguments[0]), **limits}
+            return self._of_limited(arguments[0], arguments[1:])
         if origin in (Union, types.UnionType):
-            return self._of_plain_type(arguments[0])
+            return self._of_union([each for each in arguments if each is not types.NoneType])
         if origin is Literal:
             return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
         if origin is tuple:
@@ -76,6 +84,8 @@ class _FactsSchema:
         if origin is not None:  # Mapping
             names = {} if arguments[0] is str else {"propertyNames": self._of_plain_type(arguments[0])}
             return {"type": "object", **names, "additionalProperties": self.of_type(arguments[1])}
+        if hint is int:
+            return dict(self.integer)
         if hint in _SCALARS:
             return dict(_SCALARS[hint])
         if hint.__name__ not in self.definitions:
@@ -83,14 +93,41 @@ class _FactsSchema:
             self.definitions[hint.__name__] = self.of_class(hint)
         return {"$ref": f"#/$defs/{hint.__name__}"}
 
+    def _of_limited(self, hint: Any, markers: tuple[Any, ...]) -> Schema:
+        for each in markers:
+            if isinstance(each, type):  # the class that says more than the type
+                return self._of_plain_type(each)
+        schema, limits = self._of_plain_type(hint), dict(each for each in markers if isinstance(each, tuple))
+        if "enum" in limits:
+            return {"enum": list(limits["enum"])}
+        if "required" in limits:  # a mapping that has all of these keys, and no others
+            names = list(limits["required"])
+            properties = dict.fromkeys(names, schema["additionalProperties"])
+            return {"type": "object", "additionalProperties": False, "required": names, "properties": properties}
+        return {**schema, **limits}
 
-def _members(cls: type[CapturedPart]) -> Iterator[tuple[str, Any, str]]:
+    def _of_union(self, hints: list[Any]) -> Schema:
+        if len(hints) == 1:
+            return self._of_plain_type(hints[0])
+        plain = list(dict.fromkeys(_JSON_NAMES[each] for each in hints if each in _JSON_NAMES))
+        schema = {"type": [each for each in plain if each != "integer" or "number" not in plain]}
+        others = [self._of_plain_type(each) for each in hints if each not in _JSON_NAMES]
+        return {"anyOf": [schema, *others]} if others else schema
+
+
+def _members(cls: type) -> Iterator[tuple[str, Any, str]]:
     """Key, type and description of each member of an object; those of a flat part with their prefix."""
-    descriptions = _descriptions(cls)
-    for name, hint in get_type_hints(cls, include_extras=True).items():
+    descriptions, hints = _descriptions(cls), get_type_hints(cls, include_extras=True)
+    for name in members_of(cls) or hints:
+        hint = hints.get(name)
+        if hint is None:
+            method = getattr(cls, name).fget
+            hint, descriptions[name] = get_type_hints(method, include_extras=True)["return"], _first_line(method)
         if "flat" in _markers(hint):
             for key, inner, description in _members(hint.__origin__):
                 yield f"{name}_{key}", inner, description
+        elif get_origin(hint) is ClassVar:
+            yield name, Literal[getattr(cls, name)], ""
         else:
             yield name.removesuffix("_"), hint, descriptions.get(name, "")
 
@@ -99,26 +136,49 @@ def _markers(hint: Any) -> tuple[Any, ...]:
     return tuple(getattr(hint, "__metadata__", ()))
 
 
+def _first_line(documented: Any) -> str:
+    return _as_json(inspect.cleandoc(documented.__doc__ or "").partition("\n")[0])
+
+
+def _as_json(text: str) -> str:
+    return re.sub(r"\bNone\b", "null", text)
+
+
 def _descriptions(cls: type) -> dict[str, str]:
     """What the docstrings of a class and its bases say of each attribute."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         section = (inspect.cleandoc(base.__doc__ or "")).partition("\nAttributes:\n")[2]
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n        .*)*)", section, re.MULTILINE):
-            found[name] = " ".join(text.split())
+        for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)", section, re.MULTILINE):
+            found.update(dict.fromkeys(names.split(", "), _as_json(" ".join(text.split()))))
     return found
 
 
-def describe_facts() -> Schema:
-    """The schema of facts.json of one rank."""
-    schemas = _FactsSchema()
-    whole = schemas.of_class(CapturedFacts)
-    head = {"$schema": _DRAFT, "$id": "perfdoctor.facts/1", "title": "facts.json of one rank of a capture"}
+def describe(cls: type, address: str, title: str, integer: Schema = _INT64) -> Schema:
+    """The schema of a file that holds an object of this class.
+
+    Args:
+        cls: The class.
+        address: The `$id` of the schema.
+        title: Its title.
+        integer: What integers are, where nothing else is said of one.
+    """
+    schemas = _Schemas(integer)
+    whole = schemas.of_class(cls)
+    head = {"$schema": _DRAFT, "$id": address, "title": title}
     return {**head, **whole, "$defs": schemas.definitions}
 
 
-SCHEMAS: Mapping[str, Any] = {"capture/facts": describe_facts}
-"""By the place of the file in the package, without its suffix, the function that makes the schema."""
+SCHEMAS: Mapping[str, tuple[Any, ...]] = {
+    "capture/facts": (
+        *(CapturedFacts, "perfdoctor.facts/1", "facts.json of one rank of a capture"),
+        {"type": "integer", "minimum": 0},
+    ),
+    "reporters/report": (Report, "urn:perfdoctor:report:2", "perfdoctor report, version 2"),
+    "reporters/comparison": (Comparison, "urn:perfdoctor:compare:1", "perfdoctor comparison, version 1"),
+    "field_guide/guide": (Guide, "perfdoctor.guide/1", "The field guide for one recording"),
+}
+"""By the place of the file in the package, without its suffix, what `describe` takes."""
 
 
 def format_schema(schema: Schema) -> str:
@@ -134,5 +194,5 @@ def format_schema(schema: Schema) -> str:
 
 
 if __name__ == "__main__":
-    for place, describe in SCHEMAS.items():
-        (PACKAGE / f"{place}.schema.json").write_text(format_schema(describe()), encoding="utf-8")
+    for place, described in SCHEMAS.items():
+        (PACKAGE / f"{place}.schema.json").write_text(format_schema(describe(*described)), encoding="utf-8")

@@ -33,7 +33,7 @@ from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.savings.ledger import Ledger
-from perfdoctor.tables.report_tables import ReportTables, report_tables
+from perfdoctor.tables.report_tables import ReportRows, report_tables
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.unexplained.find_unexplained import find_unexplained
@@ -322,14 +322,14 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         steps.count,
         steps.source,
         None if steps.median_ns is None else rank.to_unprofiled_ns(steps.median_ns),
+        rank.mean_step_ns,
+        steps.median_ns,
         steps.variation,
-        recorded_median_ns=steps.median_ns,
-        mean_ns=rank.mean_step_ns,
         one_off_ns=iv.total(rank.one_offs) + (0 if rank.start_up is None else rank.start_up.idle_ns),
     )
 
 
-def _tables_of_longest_step(fleet: Fleet) -> ReportTables:
+def _tables_of_longest_step(fleet: Fleet) -> ReportRows:
     longest = max(fleet.summaries, key=lambda summary: summary.mean_step_ns, default=None)
     return {name: () if longest is None else longest.tables.get(name, ()) for name in TABLES}
 

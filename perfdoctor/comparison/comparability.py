@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.comparison.recording import Recording
@@ -23,9 +23,7 @@ _SAME_MODEL = 0.5
 class Reason:
     """Why two sides cannot be judged: what differs, and a sentence with what to do."""
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("aspect", "sentence")
-
-    aspect: str
+    aspect: Literal["steps", "device", "model", "shapes", "ranks", "phase", "recorder"]
     sentence: str
 
 

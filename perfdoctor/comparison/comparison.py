@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from perfdoctor.comparison.noise import StepDifference, compare_steps
 from perfdoctor.comparison.recording import Recording
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.to_plain import to_plain
+from perfdoctor.value_limits import Positive, Signed
 
 TABLES = ("kernels", "ops", "modules", "collectives")
 
@@ -32,11 +33,9 @@ class Side:
         is_unprofiled: Whether its times are those without the profiler.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("paths", "device", "ranks", "steps", "mean_ns", "is_unprofiled")
-
-    paths: tuple[str, ...]
+    paths: Annotated[tuple[str, ...], ("minItems", 1)]
     device: str | None
-    ranks: int
+    ranks: Positive
     steps: int
     mean_ns: int
     is_unprofiled: bool
@@ -53,7 +52,7 @@ class AccountChange:
     after_ns: int
 
     @property
-    def difference_ns(self) -> int:
+    def difference_ns(self) -> Signed:
         """After less before."""
         return self.after_ns - self.before_ns
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from perfdoctor.comparison.noise import StepDifference
 from perfdoctor.comparison.seen_finding import Promised, SeenFinding
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.report.finding import SEVERITIES
+from perfdoctor.value_limits import Signed
 
 FindingStatus: TypeAlias = Literal["fixed", "smaller", "still there", "new"]
 Outcome: TypeAlias = Literal["kept", "less", "more", "unknown"]
@@ -30,15 +32,10 @@ class FindingChange:
         before_cost_ns, after_cost_ns: Its cost a step; None on the side that lacks it.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("rule", "name", "title", "severity", "status", "file", "line", "function"),
-        *("before_cost_ns", "after_cost_ns"),
-    )
-
     rule: str
     name: str
     title: str
-    severity: str
+    severity: Annotated[str, ("enum", SEVERITIES)]
     status: FindingStatus
     file: str | None
     line: int | None
@@ -62,14 +59,12 @@ class Promise:
         outcome: "kept" where that range meets what was promised, "less", "more", or "unknown".
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("rule", "name", "promised", "came_ns", "low_ns", "high_ns", "outcome")
-
     rule: str
     name: str
     promised: Promised
-    came_ns: int | None = None
-    low_ns: int | None = None
-    high_ns: int | None = None
+    came_ns: Signed | None = None
+    low_ns: Signed | None = None
+    high_ns: Signed | None = None
     outcome: Outcome = "unknown"
 
 

@@ -19,6 +19,7 @@ from perfdoctor.comparison.noise import BETWEEN_RECORDINGS, is_judgeable, rank_i
 from perfdoctor.comparison.recording import RowTime
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import FloatArray
+from perfdoctor.value_limits import Signed
 
 Status: TypeAlias = Literal["came", "went", "faster", "slower", "same", "replaced"]
 
@@ -64,7 +65,7 @@ class RowChange:
     beyond_noise: bool | None
 
     @property
-    def difference_ns(self) -> int:
+    def difference_ns(self) -> Signed:
         """After less before."""
         return self.after_ns - self.before_ns
 
@@ -80,12 +81,10 @@ class ChangeTable:
         is_known: Whether both sides have such rows.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("difference_ns", "remainder_ns", "is_known", "rows")
-
-    rows: tuple[RowChange, ...] = ()
-    difference_ns: int | None = None
-    remainder_ns: int | None = None
+    difference_ns: Signed | None = None
+    remainder_ns: Signed | None = None
     is_known: bool = False
+    rows: tuple[RowChange, ...] = ()
 
 
 UNKNOWN_TABLE = ChangeTable()
@@ -158,7 +157,7 @@ def match_rows(table: str, before: SideRows, after: SideRows) -> ChangeTable:
     order = sorted(range(len(matches)), key=lambda i: (-abs(new_ns[i] - old_ns[i]), matches[i].before, i))[:MAX_ROWS]
     rows = tuple(_describe_change(matches[i], old, new, old_ns[i], new_ns[i]) for i in order)
     explained_ns = sum(row.difference_ns for row in rows)
-    return ChangeTable(rows, difference_ns, difference_ns - explained_ns, is_known=True)
+    return ChangeTable(difference_ns, difference_ns - explained_ns, is_known=True, rows=rows)
 
 
 def _join_recordings(recordings: Sequence[Mapping[RowKey, RowTime]]) -> dict[RowKey, _Row]:

@@ -21,12 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import FloatArray
+from perfdoctor.value_limits import Share, Signed
 
 Verdict: TypeAlias = Literal["faster", "slower", "same", "unknown"]
 
@@ -91,17 +92,12 @@ class StepDifference:
         basis: How the interval is known, in words.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("before_ns", "after_ns", "difference_ns", "low_ns", "high_ns", "confidence", "visible_ns", "verdict"),
-        "basis",
-    )
-
     before_ns: int | None
     after_ns: int | None
-    difference_ns: int | None = None
-    low_ns: int | None = None
-    high_ns: int | None = None
-    confidence: float | None = None
+    difference_ns: Signed | None = None
+    low_ns: Signed | None = None
+    high_ns: Signed | None = None
+    confidence: Share | None = None
     visible_ns: int | None = None
     verdict: Verdict = "unknown"
     basis: str = ""

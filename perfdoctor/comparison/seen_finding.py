@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import SOURCE_LINE, Finding
+from perfdoctor.savings.saving import BASES
 
 _NUMBERS = re.compile(r"[\d.,]+")
 
@@ -17,12 +18,10 @@ _NUMBERS = re.compile(r"[\d.,]+")
 class Promised:
     """What a fix was said to save in a step, in ns; None where not known. `basis` is that of the saving."""
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis")
-
     low_ns: int | None
     expected_ns: int | None
     high_ns: int | None
-    basis: str
+    basis: Annotated[str, ("enum", (*BASES, "sum"))]
 
     @property
     def is_known(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from perfdoctor.facts.part import NOTHING, CapturedPart, Later, OrNull, Share, Written
+from perfdoctor.facts.part import NOTHING, CapturedPart, Later, OrNull, Written
+from perfdoctor.value_limits import Share
 
 
 class SampleRange(CapturedPart):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from perfdoctor.facts.part import CapturedPart, Later, OrNull, Positive, Written
+from perfdoctor.facts.part import CapturedPart, Later, OrNull, Written
 from perfdoctor.facts.source_line import CapturedLine
+from perfdoctor.value_limits import Positive
 
 
 class OptimizerFacts(CapturedPart):

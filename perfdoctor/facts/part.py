@@ -34,9 +34,6 @@ Later: TypeAlias = Annotated[_T, "later"]
 """Missing in files of some versions."""
 Flat: TypeAlias = Annotated[_T, "flat"]
 """A part whose members stand in the file beside the others, with its name before theirs: base_step_ns."""
-Positive: TypeAlias = Annotated[int, ("minimum", 1)]
-Amount: TypeAlias = Annotated[float, ("minimum", 0)]
-Share: TypeAlias = Annotated[Amount, ("maximum", 1)]
 
 NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
 

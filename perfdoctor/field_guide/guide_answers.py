@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.savings.saving import Saving
+from perfdoctor.value_limits import Positive, Share
 
 AnswerKind: TypeAlias = Literal["applies", "done already", "does not apply", "cannot tell"]
 ANSWER_KINDS: tuple[AnswerKind, ...] = ("applies", "done already", "does not apply", "cannot tell")
@@ -30,11 +31,7 @@ class GuideAnswer:
         location: The line to change; None where it is not known.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("number", "advice", "sources", "rules", "answer", "why", "findings", "saving", "share_of_step", "location"),
-    )
-
-    number: int
+    number: Positive
     advice: str
     sources: tuple[str, ...]
     rules: tuple[str, ...]
@@ -42,7 +39,7 @@ class GuideAnswer:
     why: str
     findings: tuple[int, ...] = ()
     saving: Saving | None = None
-    share_of_step: float | None = None
+    share_of_step: Share | None = None
     location: SourceLocation | None = None
 
 
@@ -67,7 +64,7 @@ class Guide:
     answers: tuple[GuideAnswer, ...]
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Annotated[dict[str, int], ("required", ANSWER_KINDS)]:
         """How many rows have each of ANSWER_KINDS."""
         return {kind: sum(answer.answer == kind for answer in self.answers) for kind in ANSWER_KINDS}
 

@@ -18,6 +18,7 @@ from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.value_limits import Share
 
 Severity: TypeAlias = Literal["info", "low", "medium", "high"]
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high")
@@ -60,8 +61,6 @@ class Evidence:
         id: What code finds it by, such as `USED_AT`; None where no code asks for it.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("label", "value", "unit", "id")
-
     label: str
     value: float | int | str | None
     unit: str = ""
@@ -78,8 +77,6 @@ class Action:
         id: The name of a change of `perfdoctor try`, such as "workers".
         value: Its setting, such as 4; several where any of them does; None where there is nothing to choose.
     """
-
-    SCHEMA: ClassVar[tuple[str, ...]] = ("id", "value")
 
     id: str
     value: int | str | tuple[str, ...] | None = None
@@ -160,11 +157,11 @@ class Finding:
     name: str
     title: str
     cost_ns: int
-    share_of_step: float | None
+    share_of_step: Share | None
     severity: Severity
     saving: Saving
     advice: str
-    confidence: float = 1.0
+    confidence: Share = 1.0
     rank: int | None = None
     location: SourceLocation | None = None
     evidence: tuple[Evidence, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.kernels.hardware import DeviceSource
@@ -12,10 +12,13 @@ from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.gpu.devices import Vendor
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
+from perfdoctor.report.table_rows import ReportTables
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.report.trial_result import Trial, TrialSummary
+from perfdoctor.value_limits import Amount, Positive, Share
 
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
@@ -30,6 +33,10 @@ class TraceSummary:
 
     `base_ns` plus a time of the trace is nanoseconds since the epoch. It is not part of the schema: it aligns what was
     recorded beside the trace by another clock.
+
+    Attributes:
+        device_from: Where the name of the device is from.
+        complete: False when the file was cut short.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -38,9 +45,9 @@ class TraceSummary:
 
     path: str
     rank: int | None
-    world_size: int | None
+    world_size: Positive | None
     device: str | None
-    vendor: str | None
+    vendor: Annotated[str, ("enum", get_args(Vendor))] | None
     complete: bool
     events: int
     span_ns: int
@@ -58,18 +65,20 @@ class StepSummary:
 
     Median and mean are those of the step without the profiler where a capture timed such steps, as all costs and
     savings are; `recorded_median_ns` is the median of the recorded steps, which timeline and account are of.
-    """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("count", "source", "median_ns", "mean_ns", "recorded_median_ns", "variation", "one_off_ns"),
-    )
+    Attributes:
+        median_ns: Without the profiler, where a capture timed steps without it, as all costs and savings are.
+        recorded_median_ns: The median step as it was recorded; timeline, account and unexplained are recorded time.
+        variation: Standard deviation over mean.
+        one_off_ns: Time of what happens once and does not come back.
+    """
 
     count: int = 0
     source: StepSource = "none"
     median_ns: int | None = None
-    variation: float | None = None
-    recorded_median_ns: int | None = None
     mean_ns: int | None = None
+    recorded_median_ns: int | None = None
+    variation: Amount | None = None
     one_off_ns: int | None = None
 
 
@@ -77,12 +86,10 @@ class StepSummary:
 class Outcome:
     """What became of one rule: ran, skipped (`why` says what to capture) or failed (`why` is the error)."""
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("rule", "status", "why", "seconds")
-
     rule: str
     status: Literal["ran", "skipped", "failed"]
     why: str | None = None
-    seconds: float = 0.0
+    seconds: Amount = 0.0
 
 
 @frozen_dataclass
@@ -96,10 +103,8 @@ class Limit:
         basis: How these are known, in words.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("step_ns", "known_share", "after_fixes_ns", "basis")
-
     step_ns: int | None = None
-    known_share: float | None = None
+    known_share: Share | None = None
     after_fixes_ns: int | None = None
     basis: str = ""
 
@@ -115,12 +120,10 @@ class UnexplainedSlice:
     (0 to 1) that time's share of the window.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("rank", "detail", "ns", "share", "sentence")
-
     rank: int | None
     detail: str
     ns: int
-    share: float
+    share: Share
     sentence: str
 
 
@@ -139,6 +142,10 @@ class Report:
     them. They are not part of the schema, nor is `program_name`, the name of the script. Nor are `breakdowns`, what
     the steps of each rank hold, which are there only for a comparison, and `charts`, those of the rank whose step is
     longest, which are there only for a page.
+
+    Attributes:
+        version: The version of perfdoctor that wrote it.
+        findings: Ranked: what is expected to save most comes first.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -159,7 +166,9 @@ class Report:
     context: Context = UNKNOWN_CONTEXT
     limit: Limit = UNKNOWN_LIMIT
     unexplained: tuple[UnexplainedSlice, ...] = ()
-    tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
+    tables: Annotated[Mapping[str, tuple[Mapping[str, Any], ...]], ReportTables] = field(
+        default_factory=lambda: dict.fromkeys(TABLES, ())
+    )
     trials: tuple[Trial, ...] = ()
     trial_summary: TrialSummary | None = None
     program_folders: tuple[str, ...] = ()

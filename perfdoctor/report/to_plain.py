@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
 def to_plain(value: Any) -> Any:
-    """The value as dictionaries, lists, strings and numbers, in the form of the report schema.
-
-    A class lists the fields and properties that belong to the schema in `SCHEMA`, in order; its other members are left
-    out.
-    """
-    members = getattr(type(value), "SCHEMA", None)
+    """The value as dictionaries, lists, strings and numbers, in the form of the report schema."""
+    members = members_of(type(value))
     if members is not None:
         return {name: to_plain(getattr(value, name)) for name in members}
     if isinstance(value, Mapping):
@@ -20,3 +16,11 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [to_plain(item) for item in value]
     return value
+
+
+def members_of(cls: type) -> Iterable[str] | None:
+    """The names of what a class writes, in order: its fields; None for a class that has none.
+
+    Where other fields are left out, or properties belong to it, `SCHEMA` lists all that do.
+    """
+    return getattr(cls, "SCHEMA", None) or getattr(cls, "__dataclass_fields__", None)

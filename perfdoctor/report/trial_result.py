@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.saving import SavingAlone, SavingPromise
+from perfdoctor.value_limits import Signed
 
 Verdict: TypeAlias = Literal["faster", "same", "slower", "broke", "not applicable"]
 VERDICTS: tuple[Verdict, ...] = ("faster", "same", "slower", "broke", "not applicable")
@@ -107,17 +108,17 @@ class Trial:
         return 0 if self.ratio is None else self.ratio.pairs
 
     @property
-    def saved_ns(self) -> int | None:
+    def saved_ns(self) -> Signed | None:
         """What the change saves of a step, by the median of the pairs; below 0 where it costs."""
         return self._saved_at(None if self.ratio is None else self.ratio.median)
 
     @property
-    def low_ns(self) -> int | None:
+    def low_ns(self) -> Signed | None:
         """What it saves at least, by the interval of the median."""
         return self._saved_at(None if self.ratio is None else self.ratio.high)
 
     @property
-    def high_ns(self) -> int | None:
+    def high_ns(self) -> Signed | None:
         """What it saves at most."""
         return self._saved_at(None if self.ratio is None else self.ratio.low)
 

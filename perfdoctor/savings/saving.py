@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals, total
@@ -15,8 +15,6 @@ BASES: tuple[Basis, ...] = ("measured", "replayed", "bounded", "unknown")
 @frozen_dataclass
 class SavingAlone:
     """What a fix would save by itself, with no other fix done: at least, as expected, at most; None where not known."""
-
-    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns")
 
     low_ns: int | None = None
     expected_ns: int | None = None
@@ -34,8 +32,6 @@ class SavingAlone:
 @frozen_dataclass
 class SavingPromise:
     """What was promised of a fix, alone, before a trial measured it; None where not known."""
-
-    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis")
 
     low_ns: int | None = None
     expected_ns: int | None = None
@@ -60,8 +56,6 @@ class Saving:
         promised: What the fix was expected to save by itself before `perfdoctor try` measured it; None where nothing
             was measured.
     """
-
-    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis", "alone", "promised")
 
     low_ns: int | None = None
     expected_ns: int | None = None

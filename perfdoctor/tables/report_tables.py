@@ -9,31 +9,16 @@ from typing import Any, TypeAlias
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import TABLES
 from perfdoctor.report.table import Table
+from perfdoctor.report.table_rows import MAX_ROWS, CollectiveRow, KernelRow, ModuleRow, OpRow
 from perfdoctor.tables.collectives_table import collectives_table
 from perfdoctor.tables.kernels import kernels_table
 from perfdoctor.tables.modules import modules_table
 from perfdoctor.tables.ops import ops_table
 
-ReportTables: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
-
-MAX_ROWS = 10
-"""Rows of each in the JSON report: the largest; `perfdoctor show` has them all."""
-
-_COLUMNS = {
-    "kernels": (
-        *("name", "count", "step_ns", "share", "mean_ns", "category", "op", "peak_share", "bound", "tensor_core"),
-        *("flops_per_s", "bytes_per_s"),
-    ),
-    "ops": ("name", "count", "step_ns", "share", "category"),
-    "modules": ("name", "path", "count", "step_ns", "share", "own_ns", "forward_ns", "backward_ns", "idle_ns", "flops"),
-    "collectives": (
-        *("name", "count", "step_ns", "share", "mean_ns", "exposed_ns", "group", "ranks", "dtype", "bytes"),
-        *("algorithm_bytes_per_s", "bus_bytes_per_s"),
-    ),
-}
+ReportRows: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
 
 
-def report_tables(rank: Rank, names: Collection[str] = TABLES) -> ReportTables:
+def report_tables(rank: Rank, names: Collection[str] = TABLES) -> ReportRows:
     """The kernels, ops, modules, collectives and lines that take most of a step: those of the tables that are named.
 
     Modules are those with most own time: those around them take as long. A line has the share of a step that it has in
@@ -47,6 +32,7 @@ def _modules(rank: Rank) -> Table:
     return modules.sort("own_ns") if len(modules) else modules
 
 
+_ROW = {"kernels": KernelRow, "ops": OpRow, "modules": ModuleRow, "collectives": CollectiveRow}
 _MAKERS: Mapping[str, Callable[[Rank], Table]] = {
     "kernels": partial(kernels_table, by="name"),
     "ops": partial(ops_table, by="name"),
@@ -57,7 +43,7 @@ _MAKERS: Mapping[str, Callable[[Rank], Table]] = {
 
 def _rows_of(table: Table) -> tuple[Mapping[str, Any], ...]:
     """The first rows with the columns that stand in a report, without those that take no time."""
-    columns = _COLUMNS[table.name]
+    columns = _ROW[table.name].__annotations__
     return tuple({name: row[name] for name in columns} for row in table.top(MAX_ROWS).rows if row["step_ns"])
 
 

@@ -20,7 +20,7 @@ from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
 from perfdoctor.savings.saving import Saving
 
 MS = 1_000_000
-STEPS = StepSummary(20, "annotated", 100 * MS, 0.03, mean_ns=100 * MS)
+STEPS = StepSummary(20, "annotated", 100 * MS, variation=0.03, mean_ns=100 * MS)
 LINE = "running += loss.item()"
 
 

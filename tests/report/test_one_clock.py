@@ -83,7 +83,7 @@ def test_a_report_shows_the_unprofiled_step_and_keeps_the_account_as_recorded() 
     assert split is not None
     assert split.window_ns == pytest.approx(600_000)
     assert sum(part.ns for part in split.buckets) == pytest.approx(600_000)
-    assert set(report.to_dict()["steps"]) == set(load_schema()["$defs"]["steps"]["required"])
+    assert set(report.to_dict()["steps"]) == set(load_schema()["$defs"]["StepSummary"]["required"])
 
 
 class Waits(RankAnalyzer):

@@ -82,7 +82,9 @@ NO_RANKS = Outcome("PD401", "skipped", "needs the traces of several ranks; recor
 def report(accounts: tuple[Account, ...], findings: tuple[Finding, ...] = (), **changes: Any) -> Report:
     parts: dict[str, Any] = {
         "traces": (summary(),),
-        "steps": StepSummary(STEPS, "annotated", round(accounts[0].window_ns / STEPS) if accounts else None, 0.02),
+        "steps": StepSummary(
+            STEPS, "annotated", round(accounts[0].window_ns / STEPS) if accounts else None, variation=0.02
+        ),
         "timeline": tuple(timeline(a) for a in accounts),
         "outcomes": (*RAN, NO_RANKS),
     }

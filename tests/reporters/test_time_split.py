@@ -55,6 +55,6 @@ def test_tensor_core_use_adds_up_in_words():
 
 def test_varying_and_inferred_steps_are_called_so():
     steady = samples.healthy()
-    shaky = replace(steady, steps=StepSummary(8, "inferred", 40_000_000, 0.31))
+    shaky = replace(steady, steps=StepSummary(8, "inferred", 40_000_000, variation=0.31))
     assert "inferred, varying by 31%" in time_split_of(shaky).title
     assert "varying" not in time_split_of(steady).title

@@ -53,7 +53,7 @@ def test_time_outside_of_pytorch_is_mentioned_where_nothing_was_found():
 
 def test_mean_and_median_are_both_shown_when_they_differ():
     report = samples.loader_stall()
-    verdict = verdict_of(replace(report, steps=StepSummary(8, "annotated", 40_000_000, 0.3)))
+    verdict = verdict_of(replace(report, steps=StepSummary(8, "annotated", 40_000_000, variation=0.3)))
     assert verdict.startswith("Your step takes 43.1 ms on average (median 40.0 ms) on an NVIDIA A100")
     assert "average" not in verdict_of(report)
 

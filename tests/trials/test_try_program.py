@@ -59,7 +59,7 @@ def diagnosis() -> Diagnosis:
         location=place,
         actions=(Action("workers"),),
     )
-    steps = StepSummary(20, "annotated", 10 * MS, 0.01, mean_ns=10 * MS)
+    steps = StepSummary(20, "annotated", 10 * MS, variation=0.01, mean_ns=10 * MS)
     report = Report("1", (), steps, (), (), (finding,), ())
     return Diagnosis(report, {"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1})
 

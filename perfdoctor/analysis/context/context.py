@@ -19,6 +19,7 @@ from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 from perfdoctor.trace.tables.steps import Steps
+from perfdoctor.value_limits import Share
 
 # PyTorch's recipe on compiled optimizers: "only supported on CUDA devices with compute capability >= 7.0".
 _OLDEST_WITH_TRITON = (7, 0)
@@ -57,8 +58,8 @@ class Context:
     phase: Phase
     frameworks: tuple[str, ...]
     parallelism: tuple[str, ...]
-    compiled_share: float | None
-    graph_share: float | None
+    compiled_share: Share | None
+    graph_share: Share | None
     torch_version: str | None
     device_generations: tuple[str, ...]
     steady: bool | None

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 
@@ -59,8 +58,6 @@ _NOT_PARSED = -2
 @frozen_dataclass
 class SourceLocation:
     """A line of the user's code; `line` and `function` are None where they are not known."""
-
-    SCHEMA: ClassVar[tuple[str, ...]] = ("file", "line", "function")
 
     file: str
     line: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -74,8 +74,8 @@ class Account:
 
     rank: int | None
     window_ns: int
-    detail: Mapping[str, int]
-    tensor_core: Mapping[str, int | None]
+    detail: Annotated[Mapping[str, int], ("required", DETAILS)]
+    tensor_core: Annotated[Mapping[str, int | None], ("required", TENSOR_CORE_USE)]
     parts: Mapping[str, Intervals] = field(default_factory=dict, repr=False, compare=False)
     steps: Intervals = field(default_factory=lambda: EMPTY, repr=False, compare=False)
     time_scale: float = field(default=1.0, compare=False)
@@ -86,7 +86,7 @@ class Account:
     achieved_bytes_per_s: float | None = field(default=None, compare=False)
 
     @property
-    def buckets(self) -> dict[str, int]:
+    def buckets(self) -> Annotated[dict[str, int], ("required", tuple(BUCKETS))]:
         """The time of compute, bandwidth, communication and overhead, in ns; together they add up to `window_ns`."""
         return {bucket: sum(self.detail[name] for name in names) for bucket, names in BUCKETS.items()}
 

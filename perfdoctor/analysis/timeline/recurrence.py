@@ -9,7 +9,7 @@ its median over the steps, and what stands out of that in one step, or a few at 
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,6 @@ class Recurrence:
         median_ns: What it costs a step in which it occurs, in the median.
         max_ns: What it costs the step in which it costs most.
     """
-
-    SCHEMA: ClassVar[tuple[str, ...]] = ("steps", "of", "median_ns", "max_ns")
 
     steps: int
     of: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
@@ -15,11 +13,6 @@ from perfdoctor.trace.tables.model import KERNEL, Trace
 @frozen_dataclass
 class Timeline:
     """One rank's GPU time over the whole trace, in ns; every figure is None when the trace has no GPU items."""
-
-    SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("rank", "window_ns", "busy_ns", "idle_ns", "computation_ns", "exposed_communication_ns"),
-        *("exposed_memcpy_ns", "communication_ns", "memcpy_ns"),
-    )
 
     rank: int | None = None
     window_ns: int | None = None
