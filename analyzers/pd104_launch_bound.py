@@ -193,8 +193,7 @@ class LaunchBound(RankAnalyzer):
         unprofiled = rank.unprofiled_time(python.time)
         if unprofiled.share < self.settings["min_share"]:
             return
-        what, situation = _describe_python(python)
-        advice = advise(situation, rank.context)
+        what, advice = _describe_python(python)
         yield self.finding(
             rank,
             title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: {what}, most at "
@@ -257,13 +256,12 @@ class LaunchBound(RankAnalyzer):
 
     def _report_cells(self, rank: Rank, cells: CellLoop) -> Finding:
         passes = passes_of(rank)
-        advice = advise("recurrent cells in a loop on the CPU", rank.context, module=cells.module)
         return self.finding(
             rank,
             title=f"nn.{cells.module}Cell is called {cells.calls_per_step:,} times a {rank.unit_name} in a loop",
             cost_ns=rank.per_step(iv.total(passes)),
             saving=saving_by_lstm(rank, cells),
-            advice=advice,
+            advice=_advise_lstm(cells),
             claim=Claim(passes),
             confidence=0.7,
             location=rank.locations.of_op(cells.op),
@@ -275,10 +273,22 @@ class LaunchBound(RankAnalyzer):
 def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None) -> Advice:
     """What to do in a program on the CPU alone: first about a loop that calls most of the ops."""
     if loop:
-        return advise("loop over rows on the CPU", rank.context)
+        return Advice(
+            "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches.",
+            source="https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
+        )
     if cells:
-        return advise("recurrent cells in a loop on the CPU", rank.context, module=cells.module)
+        return _advise_lstm(cells)
     return advise(situation_of(rank), rank.context)
+
+
+def _advise_lstm(cells: CellLoop) -> Advice:
+    return Advice(
+        f"Call nn.{cells.module} once over the whole sequence in place of nn.{cells.module}Cell in a loop, "
+        "where a step in time needs nothing but the state of the one before.",
+        f"nn.{cells.module}(..., batch_first=True)",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
+    )
 
 
 def _describe_loop(loop: BusiestLine | None, cells: CellLoop | None) -> str:
@@ -358,8 +368,16 @@ def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> i
     return int(np.count_nonzero(kernels[gaps.next_item[late]]))
 
 
-def _describe_python(python: PythonTime) -> tuple[str, str]:
-    """What runs while no op does, for a title, and the situation in the table of advice."""
+def _describe_python(python: PythonTime) -> tuple[str, Advice]:
+    """What runs while no op does, for a title, and what to do about it."""
     if python.list_share >= _MIN_LIST_SHARE:
-        return "lists become tensors number by number", "lists made into tensors on the CPU"
-    return "Python", "Python outside of ops on the CPU"
+        return "lists become tensors number by number", Advice(
+            "Make one array of the list first, or keep the data in one tensor and index it: torch.tensor goes over a "
+            "list of numbers or arrays one by one.",
+            "torch.from_numpy(np.stack(rows))",
+            "https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
+        )
+    return "Python", Advice(
+        "Do it once before the loop, or on whole arrays in place of single values: no op of PyTorch runs there.",
+        source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    )

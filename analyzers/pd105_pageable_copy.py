@@ -157,7 +157,11 @@ def _captured_pinning(rank: Rank) -> str | None:
 
 def _advise(rank: Rank, *, to_device: bool) -> Advice:
     if not to_device:
-        return advise("pageable copies to the host", rank.context)
+        return Advice(
+            "Copy into a pinned buffer without blocking, and read it once an event says that it is there.",
+            "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
+            "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+        )
     situation = "pageable copies to the device"
     if _captured_pinning(rank) == "yes":
         situation += ", beside a DataLoader that pins"

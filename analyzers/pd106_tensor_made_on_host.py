@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.rules import (
+    Advice,
     CallRows,
     Claim,
     Evidence,
@@ -16,7 +17,6 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
-    advise,
     copy_kinds_of,
     format_per_step,
     remove_blocking,
@@ -31,6 +31,10 @@ from perfdoctor.rules.internal import (
     host_copies,
     select_host_made_tensors,
     time_lost_by_copies,
+)
+
+_TARGET_DEVICE = (
+    "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device"
 )
 
 
@@ -104,8 +108,17 @@ class TensorMadeOnHost(RankAnalyzer):
             return
         names, counts = np.unique(trace.ops.name[copies.creator_op], return_counts=True)
         maker = trace.strings[names[np.argmax(counts)]] if factory else "torch.tensor or from_numpy"
-        situation = "tensor filled on the host" if factory else "tensor of values from the host"
-        advice = advise(situation, rank.context, maker=maker.removeprefix("aten::"))
+        advice = Advice(
+            "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does "
+            "not help: it makes the tensor on the CPU and copies it, too.",
+            source=_TARGET_DEVICE,
+        )
+        if factory:
+            advice = Advice(
+                "Make the tensor where it is used, with device=: nothing has to be copied, and the CPU does not wait.",
+                f"torch.{maker.removeprefix('aten::')}(..., device=x.device)",
+                _TARGET_DEVICE,
+            )
         size_bytes = trace.gpu.bytes[copies.rows]
         yield self.finding(
             rank,

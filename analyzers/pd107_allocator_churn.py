@@ -27,6 +27,10 @@ from perfdoctor.rules import intervals as iv
 # With the cache on at most 1 op in 6 asked the driver in the recordings that we have, warm-up included; without it all.
 _UNCACHED_SHARE = 0.5
 _MIN_UNCACHED = 20
+_NO_CACHE = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-memory-management"
+_NO_CACHE_ON_AMD = (
+    "https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/inference-optimization/model-quantization.html"
+)
 
 
 class AllocatorChurn(RankAnalyzer):
@@ -127,7 +131,17 @@ def _allocates_without_cache(rank: Rank) -> bool:
 
 def _advise(rank: Rank, *, once: bool, uncached: bool) -> Advice:
     if once:
-        return advise("memory allocated once", rank.context)
-    on_amd = ", on an AMD device" if rank.trace.vendor == "amd" else ""
-    situation = "caching allocator is off" if uncached else "allocator calls the driver"
-    return advise(f"{situation}{on_amd}", rank.context)
+        return Advice(
+            "Keep input sizes few and leave memory free if it comes back, in every epoch or with every new size "
+            "of input. Memory that is allocated for the first time, or given back once, costs no later step.",
+            source=_NO_CACHE,
+        )
+    is_amd = rank.trace.vendor == "amd"
+    if not uncached:
+        return advise(f"allocator calls the driver{', on an AMD device' * is_amd}", rank.context)
+    return Advice(
+        "Turn the caching allocator on again: without it the driver allocates and frees every tensor. An environment "
+        "variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
+        f"env -u PYTORCH_NO_CUDA_MEMORY_CACHING{' -u PYTORCH_NO_HIP_MEMORY_CACHING' * is_amd} python ...",
+        _NO_CACHE_ON_AMD if is_amd else _NO_CACHE,
+    )

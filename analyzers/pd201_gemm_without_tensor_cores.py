@@ -19,7 +19,17 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     is_tf32_allowed,
 )
 from perfdoctor.analyzers._pd201_float32_traffic import find_float32_traffic, halve_traffic
-from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Rank, advise, find_tensor_core_kernels, top_kernels
+from perfdoctor.rules import (
+    Advice,
+    Claim,
+    Evidence,
+    Finding,
+    GpuQuery,
+    Rank,
+    advise,
+    find_tensor_core_kernels,
+    top_kernels,
+)
 from perfdoctor.rules.internal import MatrixCategory, Remedy
 
 _HALF_TYPES = ("fp16", "bf16")
@@ -126,7 +136,11 @@ class GemmWithoutTensorCores(MissedTensorCores):
         """The cause by the operand type, and by what the other products use."""
         confidence = 0.9 if "shapes" in rank.available_data else 0.8  # shapes tell small products, which gain nothing
         if missed.operand in _HALF_TYPES:
-            advice = advise("half-precision products", rank.context)
+            advice = Advice(
+                "Make M, N and K multiples of 8: alignment or layout keep these products, which are in half "
+                "precision already, off the Tensor Cores.",
+                source="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
+            )
             return Cause(advice, find_half_remedy(rank, missed.operand), confidence)
         remedy = find_float32_remedy(rank) if missed.operand == "fp32" else Remedy()
         advice, better = advise(_SITUATIONS[remedy.name], rank.context), find_half_of_tf32(rank, remedy)

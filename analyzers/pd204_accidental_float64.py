@@ -8,6 +8,7 @@ import numpy as np
 
 from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
 from perfdoctor.rules import (
+    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -15,7 +16,6 @@ from perfdoctor.rules import (
     GpuQuery,
     Rank,
     RankAnalyzer,
-    advise,
     distinct_rows,
     nesting,
     occurring,
@@ -29,6 +29,27 @@ from perfdoctor.rules.internal import MIN_TIME_NS, DurationRange, Remedy, apply_
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
 _MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
 _FLOAT64_BYTES_RATIO = 2.0
+_PROMOTION = "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc"
+# What to do on a CPU, by where float64 comes from.
+_ADVICE_BY_SOURCE = {
+    "model": Advice(
+        "Leave the model in float32 and cast the data once, where it is read: numpy makes float64, and .double() on "
+        "the model, which silences the error about types, makes every op compute in it.",
+        "x = torch.from_numpy(array).float()   # and no model.double()",
+        _PROMOTION,
+    ),
+    "default type": Advice(
+        "Leave torch.float32 as default type; where a part of the program needs float64, say so there.",
+        "torch.set_default_dtype(torch.float32)",
+        _PROMOTION,
+    ),
+    "data": Advice(
+        "Find the tensor that brings float64 in (numpy's default type) and make it float32 there: every result that it "
+        "meets becomes float64, too.",
+        "x = torch.from_numpy(array).float()        # or array.astype(np.float32)",
+        _PROMOTION,
+    ),
+}
 
 
 class AccidentalFloat64(RankAnalyzer):
@@ -94,7 +115,7 @@ class AccidentalFloat64(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(work.time))
         if not self.exceeds_min_share(rank, cost_ns, self.settings["min_cpu_share"]):
             return
-        advice = advise(f"float64 on the CPU: {work.source}", rank.context)
+        advice = _ADVICE_BY_SOURCE[work.source]
         yield self.finding(
             rank,
             title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} a {rank.unit_name}",

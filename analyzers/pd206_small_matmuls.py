@@ -8,6 +8,7 @@ import numpy as np
 
 from perfdoctor.rules import (
     SHORTEST_KERNEL_NS,
+    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -90,7 +91,15 @@ class SmallMatmuls(RankAnalyzer):
             return
         op = top_op(rank, small.mask)
         cells = _count_recurrent_cells(rank, small)
-        advice = advise("small products of recurrent cells" if cells else "small products", rank.context)
+        advice = advise("small products", rank.context)
+        if cells:
+            advice = Advice(
+                "Use nn.LSTM or nn.GRU over the whole sequence instead of cells in a loop: cuDNN computes all gates "
+                "at once, and the products of the inputs for all times. Own cells: one product of [x, h] for all "
+                "gates.",
+                "rnn = torch.nn.LSTM(size, hidden, layers)        # or nn.GRU: the whole sequence in one call",
+                "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
+            )
         saved = _saved_share(rank, small, roofline_ns)
         median_ns = int(np.median(rank.trace.gpu.dur_ns[small.mask]))
         yield self.finding(

@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 
 from perfdoctor.rules import (
+    Action,
     Advice,
     Claim,
     Evidence,
@@ -106,7 +107,14 @@ class LayoutConversion(RankAnalyzer):
 def _advise(rank: Rank, channels_last_share: float | None) -> Advice:
     miopen = " and set PYTORCH_MIOPEN_SUGGEST_NHWC=1" if rank.hardware.vendor == "amd" else ""
     inputs_follow = channels_last_share is not None and channels_last_share > 0.5
-    return advise("layout copies of weights" if inputs_follow else "layout copies", rank.context, miopen=miopen)
+    if not inputs_follow:
+        return advise("layout copies", rank.context, miopen=miopen)
+    return Advice(
+        f"Bring the weights to channels_last, too{miopen}: most of these convolutions get their input in it.",
+        "model = model.to(memory_format=torch.channels_last)",
+        "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+        (Action("channels-last"),),
+    )
 
 
 def _measure_channels_last(rank: Rank, copies: GpuQuery) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from perfdoctor.rules import Claim, Evidence, Finding, KeptGraphs, Rank, RankAnalyzer, Saving, advise
+from perfdoctor.rules import Advice, Claim, Evidence, Finding, KeptGraphs, Rank, RankAnalyzer, Saving
 
 
 class RetainedGraph(RankAnalyzer):
@@ -63,7 +63,12 @@ class RetainedGraph(RankAnalyzer):
         title = f"Losses are kept with their graph: {tensors:.2g} more each step"
         if tensors < self.settings["min_growth"]:
             title = "A sum of losses keeps its graph, which grows in each step"
-        advice = advise("gradients: losses keep their graph", rank.context)
+        advice = Advice(
+            "Keep the value, not the loss: with the loss the whole graph of its step stays in memory. `detach()` "
+            "does not wait for a GPU, `item()` does.",
+            "running_loss += loss.detach()   # losses.append(loss.detach())",
+            "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
+        )
         yield self.finding(
             rank,
             title=title,

@@ -23,6 +23,7 @@ from perfdoctor.analyzers._pd401_texts import (
     step_evidence,
 )
 from perfdoctor.rules import (
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -173,7 +174,12 @@ class Straggler(FleetAnalyzer):
             "others: it waits for a core",
             cost_ns=cost,
             saving=Saving(),
-            advice=advise("ranks wait for cores", victim.context),
+            advice=Advice(
+                "Give the ranks of a machine, their threads and their communication a core each: fewer threads a "
+                "rank (OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet machine. "
+                "Nothing in this rank is slow.",
+                source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+            ),
             happens_once=late.once,
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.6,
@@ -198,18 +204,25 @@ class Straggler(FleetAnalyzer):
         place = name_hot_path(cause)
         where = f"in {place}" if place else activity
         at = f", at {location.short}" if location else ""
+        they, do = ("this rank", "does") if is_single else ("these ranks", "do")
+        advice = Advice(
+            f"Compare what {they} {do}{f' in {place}' if place else ''} before the collectives with the other ranks, "
+            "and bring it down to their time.",
+            source="https://hta.readthedocs.io/",
+        )
+        if late.once:
+            advice = Advice(
+                f"Warm up before the recorded part, on all ranks: what made {they} late here happens once, and the "
+                "steps to come do not wait for it.",
+                source="https://docs.pytorch.org/docs/stable/profiler.html",
+            )
         finding = self.finding(
             fleet.summary_of(late.table),
             title=f"{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}{where and f', {where}{at}'}"
             ": the others wait",
             cost_ns=0 if late.once and has_steps else cost,
             saving=Saving() if late.once else Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
-            advice=advise(
-                "ranks come last once" if late.once else "ranks come last",
-                victim.context,
-                they="this rank" if is_single else "these ranks",
-                do=f"{'does' if is_single else 'do'}{f' in {place}' if place else ''}",
-            ),
+            advice=advice,
             happens_once=late.once,
             occurs_once=late.once,
             claim=Claim(waiting, rank=victim.rank),

@@ -9,6 +9,7 @@ import numpy as np
 from perfdoctor.analyzers._pd405_buffer_syncs import buffer_syncs_of, drop_syncs
 from perfdoctor.rules import (
     USED_AT,
+    Advice,
     Claim,
     Edit,
     Evidence,
@@ -194,7 +195,13 @@ class DdpFlags(RankAnalyzer):
             return
         captured = rank.facts.ddp
         created, used = captured_location(rank.facts.ddp.created), rank.locations.of_range(vocabulary.DDP_FORWARD)
-        advice = advise("DDP in one process" if rank.trace.world_size == 1 else situation, rank.context)
+        advice = advise(situation, rank.context)
+        if rank.trace.world_size == 1:
+            advice = Advice(
+                "Leave DistributedDataParallel out: there is one process, so there is nothing to reduce.",
+                "model = Net().to(device)   # without DistributedDataParallel",
+                "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+            )
         yield self.finding(
             rank,
             title=title,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.rules import (
+    Advice,
     BoolArray,
     Claim,
     CollectiveTable,
@@ -21,7 +22,6 @@ from perfdoctor.rules import (
     MatchedCollectives,
     RankSummary,
     Saving,
-    advise,
     bus_bytes,
     find_device,
     vocabulary,
@@ -34,6 +34,8 @@ _SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NV
 _CHOICES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_LEVEL", "NCCL_NET")
 # Peaks of links count both directions; a ring sends one way.
 _ONE_WAY_SHARE = 0.5
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_RCCL = "https://rocm.docs.amd.com/projects/rccl/en/latest/how-to/rccl-usage-tips.html"
 
 
 class _LargeCollectives(NamedTuple):
@@ -185,8 +187,19 @@ class SlowLink(FleetAnalyzer):
         reached = group.bytes_per_s / attainable
         is_amd = vendor_of(rank.trace.device) == "amd"
         forced = _forced_transports(rank)
-        situation = "slow link between AMD devices" if is_amd else "slow link"
-        advice = advise("slow link by its environment" if forced else situation, rank.context, names=", ".join(forced))
+        advice = Advice(
+            f"See which transport {'RCCL' if is_amd else 'NCCL'} uses there, and whether the links are up: a fallback "
+            "to sockets, PCIe or host memory looks like this.",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; "
+            + ("rocm-smi --showtopo" if is_amd else "nvidia-smi topo -m; nvidia-smi nvlink -s"),
+            _RCCL if is_amd else _NCCL,
+        )
+        if forced:
+            advice = Advice(
+                f"Let NCCL choose by itself, and measure again: the environment decides for it ({', '.join(forced)}).",
+                "env -u NCCL_P2P_DISABLE -u NCCL_IB_DISABLE -u NCCL_SHM_DISABLE -u NCCL_ALGO torchrun ...",
+                _NCCL,
+            )
         yield self.finding(
             rank,
             title=f"The link between ranks {names} is slow: {group.bytes_per_s / 1e9:.3g} GB/s in large collectives, "

@@ -16,6 +16,7 @@ from perfdoctor.analyzers._pd401_causes import (
 from perfdoctor.analyzers._pd401_texts import clock_evidence, describe_frequency, name_ranks, step_evidence
 from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
 from perfdoctor.rules import (
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -25,7 +26,6 @@ from perfdoctor.rules import (
     LateRank,
     RankSummary,
     Saving,
-    advise,
     format_time,
 )
 from perfdoctor.rules import intervals as iv
@@ -109,7 +109,17 @@ class UnevenStart(FleetAnalyzer):
             return
         collecting_ns = max(map(collector_ns_per_step, fleet.summaries), default=0)
         by_collector = collects_apart(fleet.summaries, cost)
-        advice = advise("ranks collect garbage apart" if by_collector else "ranks enter late in turns", rank.context)
+        advice = Advice(
+            "Make the ranks do the same between their steps, or in the same step: more workers and prefetched batches "
+            "where single batches take long, garbage collection and logging in fixed steps.",
+            source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        )
+        if by_collector:
+            advice = Advice(
+                "Collect garbage in the same steps on all ranks: each pause of one rank is one of all.",
+                "gc.disable()   # once; then in the loop:\nif step % 100 == 0: gc.collect()",
+                "https://docs.python.org/3/library/gc.html",
+            )
         yield self.finding(
             rank,
             title="Ranks take turns at entering the step late"
@@ -141,12 +151,19 @@ class UnevenStart(FleetAnalyzer):
         where = ", waiting for its DataLoader" if is_loading else f", at {location.short}" if location else ""
         frequency = describe_frequency(late)
         steps = late.step_count if late.persists else late.late_step_count
-        advice = advise(
-            "a rank enters late by its loader" if is_loading else "a rank enters late",
-            victim.context,
-            they="this rank" if is_single else "these ranks",
-            do="does" if is_single else "do",
+        they, do = ("this rank", "does") if is_single else ("these ranks", "do")
+        advice = Advice(
+            f"Move what {they} {do} before the step out of the loop, or share it: log every N steps, evaluate on all "
+            "ranks, each with its part of the data, save in a thread of its own. All other ranks wait for it at the "
+            "first collective.",
+            source="https://hta.readthedocs.io/",
         )
+        if is_loading:
+            advice = Advice(
+                f"Make the loader of {they} as fast as those of the others: compare its shard of the data, its disk "
+                "and the cores that its workers have; prefetch more batches where single ones take long.",
+                source="https://docs.pytorch.org/docs/stable/data.html",
+            )
         finding = self.finding(
             own,
             title=f"{name_ranks(late)} {'enters' if is_single else 'enter'} the step "

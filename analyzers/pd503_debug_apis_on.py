@@ -16,6 +16,7 @@ from perfdoctor.analyzers._pd503_switches import (
     flags_of_trace,
 )
 from perfdoctor.rules import (
+    Advice,
     Claim,
     Edit,
     Evidence,
@@ -126,7 +127,11 @@ class DebugApisOn(RankAnalyzer):
         if switch is None or switch.step_ns is None or not self.exceeds_min_share(rank, switch.step_ns):
             return
         cost_ns = min(switch.step_ns, rank.mean_step_ns)
-        advice = advise("gradcheck in the step", rank.context)
+        advice = Advice(
+            "Move gradcheck into a test: it computes each gradient by finite differences.",
+            "# in a test: assert torch.autograd.gradcheck(function, inputs)",
+            "https://docs.pytorch.org/docs/stable/notes/gradcheck.html",
+        )
         yield self.finding(
             rank,
             title=f"torch.autograd.gradcheck runs in every step: {rank.share(cost_ns):.0%} of it",
@@ -146,7 +151,11 @@ class DebugApisOn(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(waits))
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        advice = advise("launches block", rank.context)
+        advice = Advice(
+            "Leave the variable unset: with it each launch waits until its kernel has ended, to find one that fails.",
+            "unset CUDA_LAUNCH_BLOCKING",
+            "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html",
+        )
         yield self.finding(
             rank,
             title=f"CUDA_LAUNCH_BLOCKING=1: the GPU waits {rank.share(cost_ns):.0%} of the step between kernels",
@@ -161,7 +170,11 @@ class DebugApisOn(RankAnalyzer):
     def _report_checked_collectives(self, rank: Rank) -> Iterator[Finding]:
         if not self.exceeds_min_share(rank, rank.per_step(iv.total(rank.account.parts["communication"]))):
             return
-        advice = advise("collectives are checked", rank.context)
+        advice = Advice(
+            "Leave the variable unset unless you are looking for ranks that call different collectives.",
+            "unset TORCH_DISTRIBUTED_DEBUG",
+            "https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug",
+        )
         yield self.finding(
             rank,
             title="TORCH_DISTRIBUTED_DEBUG=DETAIL: each collective is first compared among all ranks",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd507_saving import bound_saving
 from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise
+from perfdoctor.rules import Action, Advice, Claim, Evidence, Finding, Rank, RankAnalyzer
 from perfdoctor.rules import intervals as iv
 
 
@@ -55,7 +55,12 @@ class EvaluationWithGrad(RankAnalyzer):
             return
         cost = bound_saving(rank, graphs)
         location = locate_calls(rank, trains=True)
-        advice = advise("evaluation with gradients", rank.context)
+        advice = Advice(
+            "Run the evaluation without gradients: no graph is recorded then, and activations are freed early.",
+            "with torch.no_grad(): ...   # around the evaluation",
+            "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
+            (Action("no-grad-evaluation"),),
+        )
         nodes = round(graphs.node_count / graphs.pass_count)
         yield self.finding(
             rank,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from perfdoctor.analyzers._host_pauses import SAVE
 from perfdoctor.rules import (
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -16,7 +17,6 @@ from perfdoctor.rules import (
     Recurrence,
     Saving,
     SourceLocation,
-    advise,
     captured_location,
     format_ranges,
     format_time,
@@ -92,7 +92,12 @@ class EveryRankWrites(FleetAnalyzer):
         if in_turns:
             saving = Saving(round(_MIN_SHARE_OF_WAIT * cost_ns), cost_ns, cost_ns, "bounded")
         how = ", one after the other" if in_turns else ""
-        advice = advise("every rank saves the same", rank.context)
+        advice = Advice(
+            "Let one rank save: after the all-reduce all of them have the same weights. Where others read the "
+            "file, a barrier after it is enough.",
+            "if torch.distributed.get_rank() == 0:\n    torch.save(...)",
+            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",
+        )
         other_step_ns = round(others_ns / max(first.steps, 1))
         yield self.finding(
             rank,

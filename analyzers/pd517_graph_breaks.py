@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from perfdoctor.rules import (
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -14,7 +15,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    advise,
     captured_location,
     vocabulary,
 )
@@ -71,7 +71,11 @@ class GraphBreaks(RankAnalyzer):
         reasons = _list_reasons(compiled.break_reasons)
         places = [captured_location(each) for each in compiled.break_lines]
         lines = [place for place in places if place is not None]
-        advice = advise("graph breaks", rank.context)
+        advice = Advice(
+            "Move what breaks the graph out of the compiled code: return values, and print or read them outside.",
+            "TORCH_LOGS=graph_breaks python ...   # names each break; fullgraph=True raises an error at the first",
+            "https://docs.pytorch.org/docs/stable/compile/programming_model.common_graph_breaks.html",
+        )
         also = f"They are {', '.join(line.short for line in lines[:4])}." if len(lines) > 1 else ""
         yield self.finding(
             rank,

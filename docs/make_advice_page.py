@@ -18,7 +18,7 @@ any program, and is what a program gets of which nothing is known. What is unkno
 release that has it where the program's is older or unknown.
 
 A wrong fix is one row to change: in `perfdoctor/rules/advice/`, with the page or source that says so. The rule replaces
-`{words}` in braces.
+`{words}` in braces. What a rule says alike to every program stands in the rule, not here.
 """
 
 

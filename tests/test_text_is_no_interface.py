@@ -18,8 +18,7 @@ from perfdoctor.comparison.match_findings import match_findings
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.to_plain import to_plain
-from perfdoctor.rules import Analyzer, registry
-from perfdoctor.rules.advice import choose_advice
+from perfdoctor.rules import Action, Advice, Analyzer, registry
 from perfdoctor.testing.check_rule import findings_of_rule
 from perfdoctor.trials import choose_candidates
 from perfdoctor.trials.load_changes import load_changes
@@ -40,10 +39,17 @@ def turn(text: str) -> str:
     return text[::-1].swapcase()
 
 
+def make_turned_advice(
+    cls: type[Advice], sentence: str, code: str | None = None, source: str = "", actions: tuple[Action, ...] = ()
+) -> Advice:
+    """Advice, of the table or of a rule itself, whose sentence and code begin at their end."""
+    return cls._make((sentence[::-1], code and code[::-1], source, actions))
+
+
 @contextmanager
 def turned_texts(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every sentence and line of code of the advice, and every title and label of a finding, is another text."""
-    make_finding, fill = Analyzer.finding, choose_advice._fill
+    make_finding = Analyzer.finding
 
     def finding(*args: Any, **kwargs: Any) -> Finding:
         made = make_finding(*args, **kwargs)
@@ -58,7 +64,7 @@ def turned_texts(patch: pytest.MonkeyPatch) -> Iterator[None]:
     with patch.context() as inside:
         inside.setattr(Analyzer, "finding", finding)
         # Turned once more in a finding, these words come back in the other case.
-        inside.setattr(choose_advice, "_fill", lambda text, known: fill(text, known)[::-1])
+        inside.setattr(Advice, "__new__", make_turned_advice)
         yield
 
 

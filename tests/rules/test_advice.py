@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ from perfdoctor.rules.advice.choose_advice import find_row
 from perfdoctor.trace import activity_kinds
 
 IN_PLACE = "in place of torch.autocast"
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+REPOSITORY = Path(__file__).resolve().parents[2]
 SITUATIONS = sorted({row.situation for row in TABLE})
 FRAMEWORKS = {sign.title for sign in FRAMEWORK_SIGNS}
 KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data parallel"}
@@ -29,7 +30,7 @@ KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data paral
 # An action begins with a verb; words in braces do, too, and what follows another advice may begin with "Or".
 ACTION = re.compile(
     r"$|\{(ahead|stream|Way)\}|(First |Or )?(?i:allocate|allow|balance|bring|broadcast|build|call|capture|cast|change|"
-    r"choose|collect|combine|compare|compile|copy|count|cut|deal|decode|do|fetch|find|freeze|fuse|give|keep|launch|leave|"
+    r"choose|collect|combine|compare|compile|compute|copy|count|cut|deal|decode|do|fetch|find|freeze|fuse|give|keep|launch|leave|"
     r"let|load|log|look|make|move|multiply|offload|overlap|pad|pin|post|prefetch|prepare|print|put|record|reduce|remove|"
     r"replace|run|save|schedule|see|send|serve|shard|shorten|start|sum|train|try|turn|update|use|wait|warm|write)\b"
 )
@@ -110,6 +111,43 @@ def test_the_first_sentence_is_the_action_and_what_is_said_is_short() -> None:
     assert describe_rows(row for row, sentences in said if not ACTION.match(sentences[0])) == []
     assert describe_rows(row for row, sentences in said if len(sentences) > 3) == []
     assert describe_rows(row for row in TABLE if len((row.code or "").splitlines()) > 2) == []
+
+
+def find_advice_of_rules() -> Iterator[tuple[str, str, str, str]]:
+    """Each `Advice` whose sentence a rule writes itself: its file, sentence, code, source; "{}" is filled in later."""
+    for path in sorted((REPOSITORY / "analyzers").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = {ast.unparse(each.targets[0]): each.value for each in tree.body if isinstance(each, ast.Assign)}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "Advice":
+                given = dict(zip(("sentence", "code", "source"), call.args, strict=False))
+                given |= {each.arg: each.value for each in call.keywords if each.arg}
+                texts = (given.get(name, ast.Constant("")) for name in ("sentence", "code", "source"))
+                sentence, code, source = (_text_of(named.get(ast.unparse(each), each)) for each in texts)
+                if sentence and not sentence.startswith("{}"):
+                    yield path.stem, sentence, code, source
+
+
+def _text_of(value: ast.expr) -> str:
+    """The text that an expression makes: of a choice or a sum its first part, `{}` for what nobody knows before."""
+    if isinstance(value, ast.JoinedStr):
+        return "".join(_text_of(each) for each in value.values)
+    return str(value.value or "") if isinstance(value, ast.Constant) else "{}"
+
+
+def test_advice_that_a_rule_makes_itself_is_as_good_as_a_row() -> None:
+    found = list(find_advice_of_rules())
+    assert len(found) > 30
+    for file, sentence, code, source in found:
+        first, *more = _SENTENCE_END.split(sentence)
+        assert ACTION.match(first), (file, sentence)
+        assert sentence.endswith("."), (file, sentence)
+        assert len(more) < 3, (file, sentence)
+        assert len(code.splitlines()) < 3, (file, code)
+        if file.startswith("pd114"):  # it is about loaders, and by its own measurement
+            continue
+        assert re.fullmatch(r"https://\S+|\{\}", source), (file, source)
+        assert "loader" in sentence or not re.search(LOADER_WORDS, f"{sentence}\n{code}"), (file, sentence)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +316,7 @@ def test_what_the_rule_knows_is_filled_in() -> None:
 
 
 def test_every_situation_is_one_that_a_rule_asks_for() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "analyzers").glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "analyzers").glob("*.py"))
     kinds = "".join(value for value in vars(activity_kinds).values() if isinstance(value, str))
     unused = [
         situation

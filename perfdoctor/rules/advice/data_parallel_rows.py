@@ -22,7 +22,6 @@ _TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
 _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _HOOKS = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
-_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _NO_SEARCH = (Action("ddp", "find_unused_parameters=False"),)
 _LARGER_BUCKETS = (Action("ddp", "bucket_cap_mb=25"),)
 _VIEWS = (Action("ddp", "gradient_as_bucket_view=True"),)
@@ -47,15 +46,6 @@ _HALF_GRADIENTS = "Send the gradients in half precision: "
 _LESS_EXACT = "Sums over ranks get less exact: compare the loss over some hundred steps."
 
 WRAPPER_ROWS = (
-    *rows_of(
-        "DDP in one process",
-        (
-            ANY,
-            "Leave DistributedDataParallel out: there is one process, so there is nothing to reduce.",
-            "model = Net().to(device)   # without DistributedDataParallel",
-            _DDP,
-        ),
-    ),
     *rows_of(
         "DDP searches for unused parameters",
         _RUN_BARE,
@@ -288,17 +278,6 @@ WRAPPER_ROWS = (
 
 RANK_ROWS = (
     *rows_of(
-        "ranks wait for cores",
-        (
-            ANY,
-            "Give the ranks of a machine, their threads and their communication a core each: fewer threads a rank "
-            "(OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet machine. Nothing in this "
-            "rank is slow.",
-            None,
-            _TUNING,
-        ),
-    ),
-    *rows_of(
         "ranks take turns at coming last",
         (
             When(uses=TORCHREC),
@@ -320,65 +299,6 @@ RANK_ROWS = (
             "programs; balance the inputs, collect garbage at fixed steps, pin the processes.",
             None,
             _TUNING,
-        ),
-    ),
-    *rows_of(
-        "ranks come last",
-        (
-            ANY,
-            "Compare what {they} {do} before the collectives with the other ranks, and bring it down to their time.",
-            None,
-            "https://hta.readthedocs.io/",
-        ),
-    ),
-    *rows_of(
-        "ranks come last once",
-        (
-            ANY,
-            "Warm up before the recorded part, on all ranks: what made {they} late here happens once, and the steps to "
-            "come do not wait for it.",
-            None,
-            "https://docs.pytorch.org/docs/stable/profiler.html",
-        ),
-    ),
-    *rows_of(
-        "a rank enters late",
-        (
-            ANY,
-            "Move what {they} {do} before the step out of the loop, or share it: log every N steps, evaluate on all "
-            "ranks, each with its part of the data, save in a thread of its own. All other ranks wait for it at the "
-            "first collective.",
-            None,
-            "https://hta.readthedocs.io/",
-        ),
-    ),
-    *rows_of(
-        "a rank enters late by its loader",
-        (
-            ANY,
-            "Make the loader of {they} as fast as those of the others: compare its shard of the data, its disk and "
-            "the cores that its workers have; prefetch more batches where single ones take long.",
-            None,
-            "https://docs.pytorch.org/docs/stable/data.html",
-        ),
-    ),
-    *rows_of(
-        "ranks enter late in turns",
-        (
-            ANY,
-            "Make the ranks do the same between their steps, or in the same step: more workers and prefetched batches "
-            "where single batches take long, garbage collection and logging in fixed steps.",
-            None,
-            _TUNING,
-        ),
-    ),
-    *rows_of(
-        "ranks collect garbage apart",
-        (
-            ANY,
-            "Collect garbage in the same steps on all ranks: each pause of one rank is one of all.",
-            "gc.disable()   # once; then in the loop:\nif step % 100 == 0: gc.collect()",
-            "https://docs.python.org/3/library/gc.html",
         ),
     ),
     *rows_of(
@@ -414,35 +334,6 @@ RANK_ROWS = (
             "Deal the same amount of work to each rank: batch inputs of similar length, pack or pad them.",
             None,
             _TUNING,
-        ),
-    ),
-    *rows_of(
-        "slow link",
-        (
-            ANY,
-            "See which transport NCCL uses there, and whether the links are up: a fallback to sockets, PCIe or host "
-            "memory looks like this.",
-            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; nvidia-smi topo -m; nvidia-smi nvlink -s",
-            _NCCL,
-        ),
-    ),
-    *rows_of(
-        "slow link by its environment",
-        (
-            ANY,
-            "Let NCCL choose by itself, and measure again: the environment decides for it ({names}).",
-            "env -u NCCL_P2P_DISABLE -u NCCL_IB_DISABLE -u NCCL_SHM_DISABLE -u NCCL_ALGO torchrun ...",
-            _NCCL,
-        ),
-    ),
-    *rows_of(
-        "slow link between AMD devices",
-        (
-            ANY,
-            "See which transport RCCL uses there, and whether the links are up: a fallback to sockets, PCIe or host "
-            "memory looks like this.",
-            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; rocm-smi --showtopo",
-            "https://rocm.docs.amd.com/projects/rccl/en/latest/how-to/rccl-usage-tips.html",
         ),
     ),
 )

@@ -139,16 +139,6 @@ FUSION_ROWS = (
         ),
     ),
     *rows_of(
-        "layout copies of weights",
-        Row(
-            ANY,
-            "Bring the weights to channels_last, too{miopen}: most of these convolutions get their input in it.",
-            "model = model.to(memory_format=torch.channels_last)",
-            _LAYOUT,
-            actions=_CHANNELS_LAST,
-        ),
-    ),
-    *rows_of(
         "weights cast at every step",
         (
             When(uses=("vLLM",), lacks_bfloat16=True),

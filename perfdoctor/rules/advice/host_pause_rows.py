@@ -15,7 +15,6 @@ _CHECKPOINT = "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html"
 _ASYNC = "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html"
 _TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/checkpointing_expert.html"
-_DDP_SAVES = "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints"
 _SEVERAL_RANKS = When(uses=("DDP", "FSDP", "ZeRO", "DeepSpeed", "Megatron", "tensor parallel", "pipeline parallel"))
 _SHARDED = When(uses=("FSDP", "DDP", "tensor parallel"), lacks=("DeepSpeed", "Megatron"), torch_from="2.3")
 _LESS_OFTEN = "Save less often"
@@ -124,16 +123,6 @@ HOST_PAUSE_ROWS = (
             "Print every so many steps, or collect what is to be printed and print it once.",
             None,
             "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        ),
-    ),
-    *rows_of(
-        "every rank saves the same",
-        (
-            ANY,
-            "Let one rank save: after the all-reduce all of them have the same weights. Where others read the file, a "
-            "barrier after it is enough.",
-            "if torch.distributed.get_rank() == 0:\n    torch.save(...)",
-            _DDP_SAVES,
         ),
     ),
 )

@@ -21,7 +21,6 @@ _TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/mod
 _MEGATRON_GRAPHS = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py"
 _TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
 
-_LSTM = "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html"
 
 _MORE_WORK = "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows."
 _GRAPHS_ALREADY = "The kernels are in graphs already; what is left is what the CPU does between two graph launches."
@@ -269,45 +268,6 @@ LAUNCH_ROWS = (
         "bound by ops on the CPU, not to be compiled",
         (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, _VLLM_GRAPHS),
         (ANY, _MORE_WORK, None, _COMPILE),
-    ),
-    *rows_of(
-        "loop over rows on the CPU",
-        (
-            ANY,
-            "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches.",
-            None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
-        ),
-    ),
-    *rows_of(
-        "lists made into tensors on the CPU",
-        (
-            ANY,
-            # Measured: 512 rows of 16 numbers took 2 ms from lists and 0.2 ms by np.stack.
-            "Make one array of the list first, or keep the data in one tensor and index it: torch.tensor goes over a "
-            "list of numbers or arrays one by one.",
-            "torch.from_numpy(np.stack(rows))",
-            "https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
-        ),
-    ),
-    *rows_of(
-        "Python outside of ops on the CPU",
-        (
-            ANY,
-            "Do it once before the loop, or on whole arrays in place of single values: no op of PyTorch runs there.",
-            None,
-            "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        ),
-    ),
-    *rows_of(
-        "recurrent cells in a loop on the CPU",
-        (
-            ANY,
-            "Call nn.{module} once over the whole sequence in place of nn.{module}Cell in a loop, where a step in time "
-            "needs nothing but the state of the one before.",
-            "nn.{module}(..., batch_first=True)",
-            _LSTM,
-        ),
     ),
 )
 """What to do about launches."""

@@ -6,7 +6,6 @@ from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, ENGINES, FORWARD, MAIN_SHARE, rows_of
 
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
-_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 _SDPA = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 _HF_ATTENTION = "https://huggingface.co/docs/transformers/attention_interface"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
@@ -110,16 +109,6 @@ MATRIX_ROWS = (
         )
     ),
     *rows_of(
-        "half-precision products",
-        (
-            ANY,
-            "Make M, N and K multiples of 8: alignment or layout keep these products, which are in half precision "
-            "already, off the Tensor Cores.",
-            None,
-            _MATRIX_GUIDE,
-        ),
-    ),
-    *rows_of(
         "misaligned products",
         (
             When(uses=ENGINES),
@@ -214,16 +203,6 @@ MATRIX_ROWS = (
             "values), one bmm for heads and experts, a larger batch. CUDA graphs cheapen the launches.",
             None,
             "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
-        ),
-    ),
-    *rows_of(
-        "small products of recurrent cells",
-        (
-            ANY,
-            "Use nn.LSTM or nn.GRU over the whole sequence instead of cells in a loop: cuDNN computes all gates at "
-            "once, and the products of the inputs for all times. Own cells: one product of [x, h] for all gates.",
-            "rnn = torch.nn.LSTM(size, hidden, layers)        # or nn.GRU: the whole sequence in one call",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
         ),
     ),
     *rows_of(

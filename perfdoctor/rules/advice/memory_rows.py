@@ -10,10 +10,6 @@ _EXPANDABLE = (Action("allocator", "expandable_segments"),)
 _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _ALLOCATOR = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
 _ALLOCATOR_ON_AMD = "https://github.com/pytorch/pytorch/pull/173330"
-_NO_CACHE = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-memory-management"
-_NO_CACHE_ON_AMD = (
-    "https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/inference-optimization/model-quantization.html"
-)
 _RECOMPILES = "https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html"
 
 MEMORY_ROWS = (
@@ -49,36 +45,6 @@ MEMORY_ROWS = (
             "segments are there on ROCm from PyTorch 2.12 on.",
             None,
             _ALLOCATOR_ON_AMD,
-        ),
-    ),
-    *rows_of(
-        "memory allocated once",
-        (
-            ANY,
-            "Keep input sizes few and leave memory free if it comes back, in every epoch or with every new size of "
-            "input. Memory that is allocated for the first time, or given back once, costs no later step.",
-            None,
-            _NO_CACHE,
-        ),
-    ),
-    *rows_of(
-        "caching allocator is off",
-        (
-            ANY,
-            "Turn the caching allocator on again: without it the driver allocates and frees every tensor. An "
-            "environment variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
-            "env -u PYTORCH_NO_CUDA_MEMORY_CACHING python ...",
-            _NO_CACHE,
-        ),
-    ),
-    *rows_of(
-        "caching allocator is off, on an AMD device",
-        (
-            ANY,
-            "Turn the caching allocator on again: without it the driver allocates and frees every tensor. An "
-            "environment variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
-            "env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python ...",
-            _NO_CACHE_ON_AMD,
         ),
     ),
     *rows_of(

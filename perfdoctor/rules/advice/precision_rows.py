@@ -22,7 +22,6 @@ _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
 _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 
-_DEFAULT_DTYPE = "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc"
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
@@ -117,35 +116,6 @@ def _rows(
 
 
 PRECISION_ROWS = (
-    *rows_of(
-        "float64 on the CPU: model",
-        (
-            ANY,
-            "Leave the model in float32 and cast the data once, where it is read: numpy makes float64, and .double() "
-            "on the model, which silences the error about types, makes every op compute in it.",
-            "x = torch.from_numpy(array).float()   # and no model.double()",
-            _DEFAULT_DTYPE,
-        ),
-    ),
-    *rows_of(
-        "float64 on the CPU: default type",
-        (
-            ANY,
-            "Leave torch.float32 as default type; where a part of the program needs float64, say so there.",
-            "torch.set_default_dtype(torch.float32)",
-            _DEFAULT_DTYPE,
-        ),
-    ),
-    *rows_of(
-        "float64 on the CPU: data",
-        (
-            ANY,
-            "Find the tensor that brings float64 in (numpy's default type) and make it float32 there: every result "
-            "that it meets becomes float64, too.",
-            "x = torch.from_numpy(array).float()        # or array.astype(np.float32)",
-            _DEFAULT_DTYPE,
-        ),
-    ),
     *_rows(
         "float32 products: TF32",
         "Allow TF32 for float32 products, or {way}: both use Tensor Cores.",

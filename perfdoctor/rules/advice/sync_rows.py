@@ -325,33 +325,5 @@ COPY_ROWS = (
             "https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
         ),
     ),
-    *rows_of(
-        "pageable copies to the host",
-        (
-            ANY,
-            "Copy into a pinned buffer without blocking, and read it once an event says that it is there.",
-            "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
-            _PINNING,
-        ),
-    ),
-    *rows_of(
-        "tensor filled on the host",
-        (
-            ANY,
-            "Make the tensor where it is used, with device=: nothing has to be copied, and the CPU does not wait.",
-            "torch.{maker}(..., device=x.device)",
-            f"{_TUNING}#create-tensors-directly-on-the-target-device",
-        ),
-    ),
-    *rows_of(
-        "tensor of values from the host",
-        (
-            ANY,
-            "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does "
-            "not help: it makes the tensor on the CPU and copies it, too.",
-            None,
-            f"{_TUNING}#create-tensors-directly-on-the-target-device",
-        ),
-    ),
 )
 """What to do about copies between CPU and GPU."""
