@@ -52,8 +52,9 @@ def measure(trace_path: Path, repeat: int) -> str:
     tracemalloc.start()
     graph_of(trace, rank.window).node_times()
     peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     return (
-        f"| {trace.events:,} | {len(trace.calls):,} | {1e3 * graph_s:,.1f} | {1e3 * replay_s:,.1f} | "
+        f"| {trace.events:,} | {len(trace.calls):,} | {1e3 * graph_s:,.1f} | {1e3 * replay_s:,.2f} | "
         f"{1e3 * edit_s:,.1f} | {1e3 * (graph_s + replay_s):,.1f} | {peak_bytes / trace_bytes:.2f} |"
     )
 
