@@ -8,7 +8,6 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.reporters.relative_paths import with_relative_paths
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
@@ -62,6 +61,9 @@ class Reporter(ABC):
 
     def prepare(self, report: Report) -> Report:
         """The report as this format shows it."""
+        # The command line names formats before it loads numpy, whose threads it sets.
+        from perfdoctor.reporters.relative_paths import with_relative_paths
+
         return with_relative_paths(report) if self.shortens_paths else report
 
     @abstractmethod

@@ -50,6 +50,11 @@ def test_a_command_brings_no_other_command_along():
     assert loaded(run) & commands == {"perfdoctor.cli.rules"}
 
 
+def test_commands_load_no_numpy_before_they_set_its_threads():
+    modules = "\n".join(f"import perfdoctor.cli.{module_of(name)}" for name in COMMANDS)
+    assert not loaded(modules) & {*HEAVY, "numpy"}
+
+
 @pytest.mark.parametrize("command", ["'rules'", "'explain', 'PD101'"])
 def test_the_catalogue_never_loads_torch(command):
     assert "torch" not in loaded(f"from perfdoctor.cli.main import main; assert main([{command}]) == 0")
