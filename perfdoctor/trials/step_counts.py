@@ -11,8 +11,8 @@ from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
-# At least so many steps are timed, and so long.
-MIN_TIMED_STEPS = 10
+# So many steps are timed, or more where they take less time than this.
+USUAL_TIMED_STEPS = 10
 TIMED_NS = 2_000_000_000
 MAX_TIMED_STEPS = 1000
 # Of fewer steps too many are the first ones, in which memory and kernels are set up.
@@ -25,7 +25,7 @@ class StepCounts:
     """How many steps are left alone at the start of each run, and how many are timed after them."""
 
     skip: int = CaptureOptions().skip
-    base: int = MIN_TIMED_STEPS
+    base: int = USUAL_TIMED_STEPS
 
 
 def count_steps(step_ns: float | None, steps_made: int | None, skip: int | None, base: int | None) -> StepCounts:
@@ -48,7 +48,7 @@ def count_steps(step_ns: float | None, steps_made: int | None, skip: int | None,
     counts = StepCounts()
     skip_steps = counts.skip if skip is None else skip
     wanted = counts.base if not step_ns else math.ceil(TIMED_NS / step_ns)
-    base_steps = min(max(wanted, MIN_TIMED_STEPS), MAX_TIMED_STEPS) if base is None else base
+    base_steps = min(max(wanted, USUAL_TIMED_STEPS), MAX_TIMED_STEPS) if base is None else base
     if steps_made is not None and skip_steps + base_steps > steps_made:
         if skip is None:
             skip_steps = min(skip_steps, steps_made // 4)

@@ -205,7 +205,7 @@ class Launcher:
         command = [sys.executable, *argv]
         with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
             files = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr, "cwd": self.folder}
-            if self._server and is_forked:
+            if self._server and is_forked and argv[0] != "-m":  # the server runs files and -c
                 child: Any = self._server.start(command, env={**environment, ADDRESS: self._server.address}, **files)
             else:
                 child = subprocess.Popen(command, env=environment, **files)

@@ -95,6 +95,7 @@ def test_lightning_steps_are_optimizer_steps(tmp_path: Path, capsys: pytest.Capt
     assert facts["loaders"][0]["dataset"] == "TensorDataset"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("frameworks_may_warn")
 def test_an_exception_under_lightning_leaves_what_was_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -6,13 +6,14 @@ import gzip
 import json
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from real_traces import read_once
-from trace_strategies import POINTWISE, TENSOR_GEMM, File, any_file, lawful_file, rank_of
+from trace_strategies import ALL_REDUCE, POINTWISE, TENSOR_GEMM, File, any_file, lawful_file, rank_of
 
 from perfdoctor.charts.step_timeline import step_timeline_of
 from perfdoctor.rank import Rank
@@ -221,7 +222,18 @@ def test_items_at_one_depth_of_a_track_never_overlap(file: File) -> None:
             assert (start[1:] >= (start + dur)[:-1]).all()
 
 
+def three_kernels_launched_at_once() -> File:
+    """A file rounded to microseconds: three kernels with one start and one time of launch, the last a collective."""
+    trace = TraceBuilder().step(0, 3000)
+    for name in (TENSOR_GEMM, TENSOR_GEMM, ALL_REDUCE):
+        trace.kernel(name, 30, 30, launch_us=0)
+    return trace.to_dict()
+
+
+# Rows that are at the same time in another order: the cause of the idle time before them is the same.
 @relaxed
+@example(three_kernels_launched_at_once(), Random(1))
+@example(three_kernels_launched_at_once(), Random(2))
 @given(lawful_file(), st.randoms(use_true_random=False))
 def test_neither_the_order_of_events_nor_the_time_of_day_changes_the_timeline(file: File, random: st.Random) -> None:
     timeline = step_timeline_of(rank_of(file))

@@ -156,6 +156,7 @@ def test_small_ops_and_additions_stand_beside_what_the_field_quotes() -> None:
     assert format_overhead(replace(measured(), launch_s=None)) == ""
 
 
+@pytest.mark.process
 def test_without_a_compiler_blocks_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("perfdoctor.gpu.fused_on_cpu.shutil.which", lambda _: None)
@@ -164,6 +165,7 @@ def test_without_a_compiler_blocks_stay_in_the_cache(monkeypatch: pytest.MonkeyP
     assert compile_multiply(1) is None
 
 
+@pytest.mark.process
 def test_the_compiled_multiplications_are_right() -> None:
     torch = pytest.importorskip("torch")
     multiply = compile_multiply(1)
@@ -187,6 +189,7 @@ def any_spread(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"perfdoctor.gpu.{module}.MAX_SPREAD", 1e9)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("any_spread")
 def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
@@ -278,6 +281,7 @@ def test_files_of_earlier_versions_have_no_spread() -> None:
     assert "n/a" in format_rates(measured(), None)
 
 
+@pytest.mark.process
 def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
 
@@ -286,6 +290,7 @@ def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.Cap
     assert "stored" not in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_the_plot_is_written_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "c.html"

@@ -207,6 +207,7 @@ def test_a_strangers_analyzer_sees_all_ranks_of_this_process() -> None:
     assert [(o.rule, o.status) for o in found.outcomes[-2:]] == [("XX003", "ran"), ("XX004", "ran")]
 
 
+@pytest.mark.process
 def test_over_processes_it_is_skipped_if_it_compares_and_sees_them_one_by_one_if_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,12 +100,13 @@ def _first_items_from(trace: Trace, at_ns: Int64Array) -> Int32Array:
     """For each instant the row of the first GPU item that starts then or later; NONE where none does.
 
     Of several items with the same start (of several streams, or because a file rounds to microseconds) it is the one
-    that was launched last, a kernel rather than a copy: so the answer does not depend on the order of the file.
+    that was launched last, a kernel rather than a copy, and of those launched in the same microsecond the one with the
+    lowest correlation: so the answer does not depend on the order of the file.
     """
     gpu, calls = trace.gpu, trace.calls
     unknown = -np.iinfo(np.int64).max
     launch_ns = np.where(gpu.call >= 0, calls.start_ns[gpu.call] if len(calls) else unknown, unknown)
-    order = np.lexsort((gpu.kind, -launch_ns, gpu.start_ns))
+    order = np.lexsort((gpu.stream, gpu.device, gpu.correlation, gpu.kind, -launch_ns, gpu.start_ns))
     position = np.searchsorted(gpu.start_ns[order], at_ns)
     item = np.full(len(at_ns), NONE, np.int32)
     exists = position < len(gpu)
