@@ -40,10 +40,11 @@ open("seen.txt", "a").write(os.environ.get("PERFDOCTOR_TRIAL", "0") + "\\n")
 for x, y in DataLoader(Slow(), batch_size=2):
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
+    optimizer.step(); time.sleep(0.006)
     torch.save(model.state_dict(), "last.pt")
 print("trained")
 """
+# Two workers make a batch each 12 ms in place of 24, and hide the 6 ms of the loop as well: 0.6 of a step, not half.
 
 
 LIGHT_DYNAMO = Path(__file__).parents[1] / "capture" / "light_dynamo.py"
@@ -139,8 +140,7 @@ def test_a_slow_loader_is_tried_with_workers_and_the_table_says_what_they_are_wo
     jsonschema.Draft202012Validator(load_schema()).validate(report)
     rows = {row["change"]: row for row in report["trials"]}
     assert rows["workers"]["verdict"] == "faster"
-    # Both cores load, while another test may take one: 0.497 was seen where it is 0.6 otherwise.
-    assert 0.4 < rows["workers"]["saved_ns"] / rows["workers"]["before_ns"] < 1
+    assert 0.5 < rows["workers"]["saved_ns"] / rows["workers"]["before_ns"] < 1
     assert rows["workers"]["loss_difference"] == 0  # the same samples in the same order
     assert rows["workers"]["peak_memory_bytes"] > 10_000_000
     assert rows["zero-grad"]["verdict"] == "not applicable"  # it is the default
