@@ -46,9 +46,6 @@ from perfdoctor.rules.internal import (
 _OPERATION_NAMES: Mapping[MatrixCategory, str] = MappingProxyType(
     {"gemm": "matrix product", "convolution": "convolution"}
 )
-_TF32_FLAGS: Mapping[MatrixCategory, str] = MappingProxyType(
-    {"gemm": "matmul_allow_tf32", "convolution": "cudnn_allow_tf32"}
-)
 _FLOAT64_ADVICE = "Make these {}s float32: they are float64, usually by accident (PD204 says what that costs in all)."
 # Channels a group: a Tensor Core tile has 8 rows (mma.m16n8k16), which fewer channels cannot fill.
 _MIN_GROUP_CHANNELS = 8

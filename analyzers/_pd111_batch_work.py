@@ -68,6 +68,3 @@ def describe_batch_work(captured: LoaderFacts, min_collate: float) -> BatchWork 
             captured.collate_location if is_mainly_collate and not is_default else captured.items_location
         ),
     )
-
-
-_PARTS = ("items_ns", "collate_ns")
