@@ -6,8 +6,7 @@
     python -m benchmarks.same_reports compare before   # in the new one; exit code 1 when a report differs
 
 Each trace is analysed once by the command line, as users do: JSON report, text (short and long), Markdown, and
-annotated trace. Only the seconds that rules took are left out, and keys that the new JSON report has and the old one
-has not: its schema may grow.
+annotated trace. Only the seconds that rules took are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import argparse
 import difflib
 import gzip
 import hashlib
-import json
 import os
 import re
 import subprocess
@@ -25,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # The traces of the repository, and the shared traces where they are beside it.
@@ -34,8 +31,6 @@ SUFFIXES = (".json", ".json.gz", ".sqlite")
 _MAX_LINES = 20
 # Seconds differ from run to run: in JSON, of one job or in lines of several, and in the terminal's list of rules.
 _SECONDS = re.compile(r'("seconds": ?|^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
-
-_SECONDS_LEFT_OUT = re.compile(r'("seconds":) -')
 
 
 def find_targets(folders: Sequence[str] = FOLDERS) -> list[str]:
@@ -91,8 +86,6 @@ def compare_folders(before: Path, after: Path) -> Iterator[str]:
     names = sorted({path.relative_to(folder) for folder in (before, after) for path in folder.rglob("*.*")})
     for name in (name for name in names if not ((before / name).is_dir() or (after / name).is_dir())):
         old, new = (_lines(folder / name) for folder in (before, after))
-        if name.suffix == ".json" and old != new:
-            new = _without_added_keys(old, new)
         if old != new:
             diff = list(difflib.unified_diff(old, new, f"before/{name}", f"after/{name}", n=0, lineterm=""))
             yield "\n".join([*diff[:_MAX_LINES], *(["..."] if len(diff) > _MAX_LINES else [])])
@@ -100,23 +93,6 @@ def compare_folders(before: Path, after: Path) -> Iterator[str]:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else ["(there is none)"]
-
-
-def _without_added_keys(old: list[str], new: list[str]) -> list[str]:
-    """The lines of a JSON report without the keys that the old one has not; as they are where one is no JSON."""
-
-    def keep(value: Any, known: Any) -> Any:
-        if isinstance(value, dict) and isinstance(known, dict):
-            return {key: keep(each, known[key]) for key, each in value.items() if key in known}
-        if isinstance(value, list) and isinstance(known, list) and len(value) == len(known):
-            return [keep(*pair) for pair in zip(value, known, strict=True)]
-        return value
-
-    try:
-        plain, known = (json.loads(_SECONDS_LEFT_OUT.sub(r"\1 0", "\n".join(lines))) for lines in (new, old))
-    except ValueError:
-        return new
-    return old if keep(plain, known) == known else new
 
 
 def save_all(folder: Path, targets: Sequence[str], jobs: int) -> None:
