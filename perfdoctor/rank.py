@@ -357,9 +357,15 @@ class Rank:
 
     @cached_property
     def launching_thread(self) -> int:
-        """The thread that launched the most GPU items (-1 without launches): usually the training loop's."""
-        linked = self.trace.gpu.call[self.trace.gpu.call >= 0]
-        return int(np.bincount(self.trace.calls.thread[linked]).argmax()) if len(linked) else -1
+        """The thread that launched the most GPU items (-1 without launches): usually the training loop's.
+
+        Of several threads with as many it is the one that called first, whatever the order of the file.
+        """
+        calls, threads = self.trace.calls, self.trace.threads
+        numbers, counts = np.unique(calls.thread[self.trace.gpu.call[self.trace.gpu.call >= 0]], return_counts=True)
+        busiest = numbers[counts == counts.max(initial=0)].tolist()
+        first_ns = {number: calls.start_ns[calls.thread == number].min() for number in busiest}
+        return min(busiest, key=lambda number: (first_ns[number], threads[number]), default=-1)
 
     @cached_property
     def locations(self) -> Locations:

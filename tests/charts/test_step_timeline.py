@@ -230,8 +230,18 @@ def three_kernels_launched_at_once() -> File:
     return trace.to_dict()
 
 
+def two_threads_that_launch_as_much() -> File:
+    """Two threads with one launch each, the first of which the file may name last."""
+    trace = TraceBuilder().step(0, 3000)
+    trace.kernel(TENSOR_GEMM, 30, 30, correlation=trace.call("cudaLaunchKernel", 0, 2))
+    trace.kernel(ALL_REDUCE, 90, 60, correlation=trace.call("cudaLaunchKernel", 61, 2, thread=2))
+    return trace.to_dict()
+
+
 # Rows that are at the same time in another order: the cause of the idle time before them is the same.
 @relaxed
+@example(two_threads_that_launch_as_much(), Random(0))
+@example(two_threads_that_launch_as_much(), Random(5))
 @example(three_kernels_launched_at_once(), Random(1))
 @example(three_kernels_launched_at_once(), Random(2))
 @given(lawful_file(), st.randoms(use_true_random=False))
