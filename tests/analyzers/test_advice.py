@@ -6,16 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from advice_contexts import DDP_SETTINGS, LOADER_WORDS, PROGRAMS
 from all_cases import CASES
 
 from perfdoctor import pipeline
-from perfdoctor.analysis.context.context import Context
+from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
-from perfdoctor.rules import Run
+from perfdoctor.rules import Run, advise
 from perfdoctor.rules.registry import load_analyzers
 from perfdoctor.testing.rule_cases import RuleCase
 from perfdoctor.trace import Trace
@@ -89,3 +90,22 @@ def test_the_patterns_find_what_they_forbid() -> None:
     assert re.search(LOADER_WORDS, "DataLoader(..., num_workers=4)")
     assert re.search(PROGRAMS["vLLM"][1], 'model = torch.compile(model, mode="reduce-overhead")')
     assert re.search(PROGRAMS["inference"][1], "optimizer.zero_grad(set_to_none=True)")
+
+
+@pytest.mark.parametrize("situation", ["float32 products: float16", "float32 convolutions: float16"])
+@pytest.mark.parametrize("phase", ["training", "inference", "unknown"])
+def test_half_precision_is_the_first_line_where_a_device_has_nothing_else(situation: str, phase: Any) -> None:
+    """On a T4 channels_last gives nothing in float32, so it cannot be the line that is shown."""
+    first = (advise(situation, replace(UNKNOWN_CONTEXT, phase=phase)).code or "").splitlines()[0]
+    assert "torch.float16" in first
+    assert ("GradScaler" in first) == (phase != "inference")
+
+
+@pytest.mark.parametrize("generation", ["Volta", "Turing"])
+@pytest.mark.parametrize("situation", ["float32 products", "float32 convolutions"])
+def test_kernels_that_prove_an_old_device_get_half_precision_first(situation: str, generation: str) -> None:
+    """Of a device that is not named its kernels tell that it has neither TF32 nor bfloat16."""
+    code = advise(situation, replace(UNKNOWN_CONTEXT, device_generations=(generation,))).code or ""
+    assert "torch.float16" in code.splitlines()[0]
+    assert "bfloat16" not in code
+    assert not advise(situation, replace(UNKNOWN_CONTEXT, device_generations=("Ampere",))).code

@@ -24,9 +24,13 @@ _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
-_BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
+_BENCHMARK = f"{_CHANNELS_LAST}\ntorch.backends.cudnn.benchmark = True"
 _AUTOCAST, _TF32_ON, _LAYOUT_ON = Action("autocast-bf16"), Action("tf32"), Action("channels-last")
 _WITHOUT_TF32 = ("Volta", "Turing")
+_AUTOCAST_FLOAT16 = (
+    'with torch.autocast("cuda", dtype=torch.float16): ...   # where it trains, with torch.amp.GradScaler'
+)
+_AUTOCAST_FLOAT16_TRAINING = 'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler'
 
 
 class _Way(NamedTuple):
@@ -41,7 +45,7 @@ class _Way(NamedTuple):
 
 def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
     """The ways to a type such as "bfloat16", "bf16"; the last is for any program."""
-    scaler = ("", "") if short == "bf16" else (" with a GradScaler", "   # and a torch.amp.GradScaler")
+    scaler = "" if short == "bf16" else " with a GradScaler"
     autocast = f'with torch.autocast("cuda", dtype=torch.{dtype}): ...'
     does = (_AUTOCAST,) if short == "bf16" else ()
     lightning = "bf16-mixed" if short == "bf16" else "16-mixed"
@@ -65,12 +69,12 @@ def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
         _Way(When(uses=ZERO), f"train in {dtype}", f'"{short}": {{"enabled": true}}', _DEEPSPEED),
         _Way(
             When(phases=("training",)),
-            f"train under autocast in {dtype}{scaler[0]}",
-            f"{autocast}{scaler[1]}",
+            f"train under autocast in {dtype}{scaler}",
+            autocast if short == "bf16" else _AUTOCAST_FLOAT16_TRAINING,
             _AMP,
             does,
         ),
-        _Way(ANY, f"run under autocast in {dtype}", autocast, _AMP, does),
+        _Way(ANY, f"run under autocast in {dtype}", autocast if short == "bf16" else _AUTOCAST_FLOAT16, _AMP, does),
     )
 
 
@@ -91,6 +95,7 @@ def _rows(
     code: str | None = "{code}",
     source: str = "",
     actions: tuple[Action, ...] = (),
+    generations: tuple[str, ...] = (),
 ) -> tuple[AdviceRow, ...]:
     """A row for each way.
 
@@ -101,6 +106,7 @@ def _rows(
         code: The lines to write, with "{code}" in it where the way's own belong; engines get only their own.
         source: Where it is documented; the way's own where this is empty.
         actions: What these lines do; of a way whose code is in them all that both do, if that is known.
+        generations: The kernels prove that the device is of one of these; of any where this is empty.
     """
 
     def row_of(way: _Way) -> Row:
@@ -110,7 +116,13 @@ def _rows(
             lines = way.code if is_engine else code.replace("{code}", way.code)
             if not is_engine:
                 does = actions if "{code}" not in code else (*actions, *way.actions) if way.actions else ()
-        return Row(way.when, _insert_way(sentence, way), lines, source or way.source, actions=does)
+        return Row(
+            way.when._replace(generations=generations),
+            _insert_way(sentence, way),
+            lines,
+            source or way.source,
+            actions=does,
+        )
 
     return rows_of(situation, *map(row_of, ways))
 
@@ -134,21 +146,14 @@ PRECISION_ROWS = (
     ),
     *_rows("float32 products: bfloat16", "{Way}: on this device TF32 is no faster than float32.", _BFLOAT16),
     *_rows("float32 products: float16", "{Way}: this device has Tensor Cores for float16 only.", _FLOAT16),
+    *_rows(
+        "float32 products",
+        "{Way}: the kernels prove a device that has Tensor Cores for float16 only.",
+        _FLOAT16,
+        generations=_WITHOUT_TF32,
+    ),
     *rows_of(
         "float32 products",
-        (
-            When(generations=_WITHOUT_TF32, phases=("training",)),
-            "Train under autocast in float16 with a GradScaler: the kernels prove a device that has Tensor Cores for "
-            "float16 only.",
-            'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-            _AMP,
-        ),
-        (
-            When(generations=_WITHOUT_TF32),
-            "Run in float16: the kernels prove a device that has Tensor Cores for float16 only.",
-            'with torch.autocast("cuda", dtype=torch.float16): ...',
-            _AMP,
-        ),
         (
             ANY,
             "Use a precision for which the device has Tensor Cores: half precision, or TF32 where the device has it.",
@@ -179,7 +184,7 @@ PRECISION_ROWS = (
         "float32 convolutions: bfloat16",
         "{Way}, with channels_last.",
         _BFLOAT16,
-        code=f"{_CHANNELS_LAST}\n{{code}}",
+        code=f"{{code}}\n{_CHANNELS_LAST}",
         actions=(_LAYOUT_ON,),
     ),
     *_rows(
@@ -187,23 +192,17 @@ PRECISION_ROWS = (
         "{Way}, with channels_last and channel counts that are multiples of 8: this device has Tensor Cores for "
         "float16 only.",
         _FLOAT16,
-        code=f"{_CHANNELS_LAST}\n{{code}}",
+        code=f"{{code}}\n{_CHANNELS_LAST}",
+    ),
+    *_rows(
+        "float32 convolutions",
+        "{Way}, with channels_last: the kernels prove a device that has Tensor Cores for float16 only.",
+        _FLOAT16,
+        code=f"{{code}}\n{_CHANNELS_LAST}",
+        generations=_WITHOUT_TF32,
     ),
     *rows_of(
         "float32 convolutions",
-        (
-            When(generations=_WITHOUT_TF32, phases=("training",)),
-            "Train under autocast in float16 with a GradScaler, and use channels_last: the kernels prove a device "
-            "that has Tensor Cores for float16 only.",
-            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-            _AMP,
-        ),
-        (
-            When(generations=_WITHOUT_TF32),
-            "Run in float16, with channels_last: the kernels prove a device that has Tensor Cores for float16 only.",
-            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...',
-            _AMP,
-        ),
         (
             ANY,
             "Use a precision for which the device has Tensor Cores (half precision), with channels_last.",
@@ -233,10 +232,10 @@ PRECISION_ROWS = (
         "half-precision convolutions on an AMD device",
         (
             ANY,
-            "Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring. These "
-            "convolutions are in half precision already, but MIOpen chose kernels for the vector units (Winograd, "
-            "direct, naive).",
-            _BENCHMARK,
+            "Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring; or try "
+            "bfloat16. These convolutions are in half precision already, but MIOpen chose kernels for the vector units "
+            "(Winograd, direct, naive), not for the matrix cores.",
+            f"{_CHANNELS_LAST}   # and PYTORCH_MIOPEN_SUGGEST_NHWC=1 python ...\ntorch.backends.cudnn.benchmark = True",
             _MIOPEN,
         ),
     ),
