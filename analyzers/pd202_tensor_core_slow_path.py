@@ -18,6 +18,7 @@ from perfdoctor.rules import (
     GpuQuery,
     Rank,
     RankAnalyzer,
+    Saving,
     advise,
     find_tensor_core_kernels,
     top_kernels,
@@ -104,14 +105,16 @@ class TensorCoreSlowPath(RankAnalyzer):
         over_roofline = _time_over_roofline(rank, kernels)
         if not self.exceeds_min_share(rank, cost_ns, 0 if over_roofline else self.settings["min_share_untold"]):
             return
-        misaligned = _find_misaligned_dimensions(rank, kernels) if over_roofline else []
+        misaligned = _find_misaligned_dimensions(rank, kernels) if _has_most_shapes(rank, kernels) else []
         op = top_op(rank, kernels.mask)
         after = catch_up(rank, kernels, "gemm", _full_width_share(rank, kernels))
+        # Of a device without peaks the shapes prove the fault, but where no name tells the width nothing bounds it.
+        is_bounded = over_roofline is not None or len(kernels.of_class(lambda k: k.alignment is not None)) > 0
         yield self.finding(
             rank,
             title=_title_of([dimension for dimension, _ in misaligned]),
             cost_ns=cost_ns,
-            saving=after.saving(cost_ns),
+            saving=after.saving(cost_ns) if is_bounded else Saving(),
             advice=_advise(rank, misaligned[0][0] if misaligned else None, op),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8 if over_roofline else 0.5,
@@ -126,7 +129,7 @@ class TensorCoreSlowPath(RankAnalyzer):
                 Evidence("launched by", op),
                 *top_kernels(rank, kernels.mask),
             ),
-            edit=after.edit(kernels.rows),
+            edit=after.edit(kernels.rows) if is_bounded else None,
         )
 
     def _find_slow_kernels(self, rank: Rank) -> GpuQuery:
@@ -168,6 +171,12 @@ def _find_misaligned_dimensions(rank: Rank, kernels: GpuQuery) -> list[tuple[_Mi
         for dimension in _misaligned_dimensions_of(rank, row):
             totals_ns[dimension] += int(time_ns[row])
     return sorted(totals_ns.items(), key=lambda pair: (-pair[1], pair[0].dimension, pair[0].size))
+
+
+def _has_most_shapes(rank: Rank, kernels: GpuQuery) -> bool:
+    """Whether the sizes of the products are recorded for more than half of the kernels' time."""
+    dur_ns = rank.trace.gpu.dur_ns[kernels.mask]
+    return 2 * int(dur_ns[rank.kernel_costs.op_cost[kernels.mask] >= 0].sum()) > int(dur_ns.sum())
 
 
 def _time_over_roofline(rank: Rank, kernels: GpuQuery) -> float | None:

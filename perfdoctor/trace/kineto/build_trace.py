@@ -251,8 +251,14 @@ def _build_gpu_items(blocks: dict[str, _EventBlock], calls: Calls, ops: Ops) -> 
     block = blocks.get(c.GPU, _NO_ROWS)
     times = block.event_columns
     rank, correlation, external_id = block.rank, block.int64("correlation"), block.int64("external_id")
-    launches = blocks.get(c.CALLS, _NO_ROWS).rank, calls.correlation
-    keys, call_keys = make_rank_keys(rank, correlation, other=launches)
+    calls_block, launch_id = blocks.get(c.CALLS, _NO_ROWS), calls.correlation
+    if not (correlation > 0).any() and not (launch_id > 0).any():
+        # Some ROCm builds write the correlation id as the external id of kernels and calls; ops count in ids of theirs.
+        launch_id = calls_block.int64("external_id")
+        correlation = np.where(
+            np.isin(external_id, launch_id) & ~np.isin(external_id, ops.external_id), external_id, NONE
+        )
+    keys, call_keys = make_rank_keys(rank, correlation, other=(calls_block.rank, launch_id))
     call = find_latest(keys, times["start_ns"], call_keys, calls.start_ns)
     # Many versions write the correlation id once more as the external id: such an id names no op.
     external_id = np.where(external_id == correlation, NONE, external_id)

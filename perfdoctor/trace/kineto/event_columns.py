@@ -79,7 +79,7 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
         "external_id": ("External id", "external id"),
         "bytes": ("bytes", "Bytes"),
     },
-    CALLS: {"correlation": ("correlation", "Correlation")},
+    CALLS: {"correlation": ("correlation", "Correlation"), "external_id": ("External id",)},
     OPS: {"external_id": ("External id", "external id"), "sequence_number": ("Sequence number", "sequence number")},
     FRAMES: {"id": ("Python id",), "parent_id": ("Python parent id",)},
     SYNCS: {

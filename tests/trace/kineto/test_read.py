@@ -267,6 +267,27 @@ def test_an_external_id_that_repeats_the_correlation_names_no_operator(rows: Row
     assert [item["op"] for item in rows(b.trace(), "gpu")] == [-1]
 
 
+def _launched_by_external_id(kernel_id: int, *, correlation: int | None = None) -> TraceBuilder:
+    """Two ops, a launch in the second one that calls its id an external id, and a kernel with such an id."""
+    b = TraceBuilder().op("aten::mm", 0, 5).op("aten::add", 5, 5)
+    b.event(ph="X", cat="cuda_runtime", name="hipExtModuleLaunchKernel", pid=1000, tid=1000, ts=6, dur=1,
+            args={"External id": 81} | ({} if correlation is None else {"correlation": correlation}))  # fmt: skip
+    return b.event(**kernel(ts=20, args={"External id": kernel_id}))
+
+
+def test_launches_are_found_by_external_ids_where_no_event_has_a_correlation(rows: Rows) -> None:
+    (item,) = rows(_launched_by_external_id(81).trace(), "gpu")
+    assert (item["call"], item["op"]) == (0, 1)
+
+
+@pytest.mark.parametrize(("kernel_id", "correlation"), [(80, None), (1, None), (81, 81)])
+def test_an_external_id_that_is_no_launch_or_an_op_or_beside_correlations_launches_nothing(
+    rows: Rows, kernel_id: int, correlation: int | None
+) -> None:
+    (item,) = rows(_launched_by_external_id(kernel_id, correlation=correlation).trace(), "gpu")
+    assert item["call"] == -1
+
+
 def test_an_operator_of_another_thread_is_not_the_caller(rows: Rows) -> None:
     trace = TraceBuilder().op("aten::mm", 0, 50, thread=2).kernel("k", 10, 5, launch_us=1, thread=1).trace()
     assert rows(trace, "calls")[0]["op"] == -1
