@@ -16,6 +16,7 @@ from perfdoctor.api import Report
 from perfdoctor.comparison.baseline import baseline_of_report, match_baseline
 from perfdoctor.comparison.match_findings import match_findings
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.rules import Action, Advice, Analyzer, registry
@@ -84,7 +85,7 @@ def trials_of(findings: Sequence[Finding]) -> list[Any]:
     """What `try` makes of findings: its candidates in their order, and which findings each of them answers."""
     plain, tried = to_plain(findings), list[Any]()
     for facts in FACTS_OF_JOBS:
-        choices, _ = choose_candidates.choose_candidates(CHANGES, facts, plain, only_advised=False)
+        choices, _ = choose_candidates.choose_candidates(CHANGES, CapturedFacts.parse(facts), plain, only_advised=False)
         tried += [(choice.label, choose_candidates.match_findings(choice, (), plain)) for choice in choices]
     return tried
 

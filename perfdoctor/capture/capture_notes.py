@@ -13,6 +13,7 @@ from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
 from perfdoctor.capture.command_line import find_isolating_flag
 from perfdoctor.capture.inject._perfdoctor_inject.messages import USER_PROFILER
 from perfdoctor.capture.missing_torch import explain_missing_torch
+from perfdoctor.facts.captured import CapturedFacts
 
 USE_SESSION = "mark the steps yourself: with perfdoctor.profile() as session, and with session.step() around each step"
 
@@ -82,8 +83,13 @@ def explain_empty_capture(command: Sequence[str], options: CaptureOptions, marke
     return f"nothing was recorded: no training step was seen; {USE_SESSION}."
 
 
-def read_facts(folder: Path, rank: int) -> dict[str, Any] | None:
-    """facts.json of a rank, or None when it cannot be read."""
+def read_facts(folder: Path, rank: int) -> CapturedFacts | None:
+    """The facts of a rank, or None when they cannot be read."""
+    plain = _read_plain_facts(folder, rank)
+    return None if plain is None else CapturedFacts.parse(plain)
+
+
+def _read_plain_facts(folder: Path, rank: int) -> dict[str, Any] | None:
     try:
         facts = json.loads((folder / f"rank{rank}" / "facts.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -93,7 +99,7 @@ def read_facts(folder: Path, rank: int) -> dict[str, Any] | None:
 
 def add_unrecorded(folder: Path, rank: int, sentence: str) -> None:
     """Write into facts.json of a rank what only the parent process knows of the run."""
-    facts = read_facts(folder, rank)
+    facts = _read_plain_facts(folder, rank)
     if facts is None or not isinstance(facts.get("run"), dict):
         return
     facts["run"].setdefault("unrecorded", []).append(sentence)
@@ -101,36 +107,34 @@ def add_unrecorded(folder: Path, rank: int, sentence: str) -> None:
         (folder / f"rank{rank}" / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
-def notes_of_rank(facts: dict[str, Any] | None, options: CaptureOptions) -> Iterator[str]:
+def notes_of_rank(facts: CapturedFacts | None, options: CaptureOptions) -> Iterator[str]:
     """Sentences on what is missing from one rank's recording."""
     if facts is None:
         yield "the recording was cut off before anything but step times was written."
         return
-    windows, steps = facts.get("windows", {}), int(facts.get("steps_seen", 0))
-    for note in facts.get("notes", ()):
+    timing, steps = facts.windows.timing, facts.steps_seen or 0
+    for note in facts.notes:
         yield f"{note}."
-    if not windows.get("timing", {}).get("file") or (options.adapts and not windows["timing"]["steps"]):
+    if not timing.file or (options.adapts and not timing.steps):
         yield explain_missing_timing(steps, options, facts)
-    elif options.adapts and windows["timing"]["steps"]:
-        yield from explain_short_windows(windows, steps, options, facts)
-    elif not windows["timing"]["complete"]:
-        recorded_steps, why = windows["timing"]["steps"], ""
-        if not facts.get("notes"):
+    elif options.adapts and timing.steps:
+        yield from explain_short_windows(options, facts)
+    elif not timing.complete:
+        why = ""
+        if not facts.notes:
             why = f", because the program ended after {steps} steps{suggest_windows(steps)}"
-        yield f"the timing window has {recorded_steps} of {options.timing} steps{why}."
-    elif options.evidence and not windows.get("evidence", {}).get("complete") and not facts.get("notes"):
+        yield f"the timing window has {timing.steps} of {options.timing} steps{why}."
+    elif options.evidence and not facts.windows.evidence.complete and not facts.notes:
         yield (
             f"the evidence window (shapes, source lines) is incomplete: the program ended after {steps} steps "
             f"and {options.steps} are needed{suggest_windows(steps)}."
         )
 
 
-def explain_short_windows(
-    windows: dict[str, Any], steps: int, options: CaptureOptions, facts: dict[str, Any]
-) -> Iterator[str]:
+def explain_short_windows(options: CaptureOptions, facts: CapturedFacts) -> Iterator[str]:
     """At most one sentence on windows that adapted to a program of few steps, or of steps with many events."""
-    timing, evidence = windows["timing"]["steps"], windows.get("evidence", {}).get("steps", 0)
-    if steps > ADAPTED_STEPS or timing >= options.timing or facts.get("notes"):
+    steps, timing, evidence = facts.steps_seen or 0, facts.windows.timing.steps or 0, facts.windows.evidence.steps or 0
+    if steps > ADAPTED_STEPS or timing >= options.timing or facts.notes:
         return
     yield (
         f"the program made {steps} steps, so that times are of {timing} of them and shapes and lines of {evidence}: "
@@ -138,14 +142,14 @@ def explain_short_windows(
     )
 
 
-def explain_missing_timing(steps: int, options: CaptureOptions, facts: dict[str, Any]) -> str:
+def explain_missing_timing(steps: int, options: CaptureOptions, facts: CapturedFacts) -> str:
     """The reason why a rank has no trace of the timing window."""
-    if any(note.startswith(USER_PROFILER) for note in facts.get("notes", ())):
+    if any(note.startswith(USER_PROFILER) for note in facts.notes):
         return (
             f"there is no trace of the timing window{describe_step_times(facts)}: run the program without its "
             "profiler, or give what that one writes to `perfdoctor analyze`."
         )
-    if facts.get("notes"):
+    if facts.notes:
         return "there is no trace of the timing window."
     if steps > options.first_timing_step:
         return "there is no trace of the timing window: the process was killed before it was saved."
@@ -160,12 +164,12 @@ def explain_missing_timing(steps: int, options: CaptureOptions, facts: dict[str,
     )
 
 
-def describe_step_times(facts: dict[str, Any]) -> str:
+def describe_step_times(facts: CapturedFacts) -> str:
     """The steps of a run without a trace, for the middle of a sentence; empty when the facts do not have them."""
-    run = facts.get("run")
-    if not isinstance(run, dict) or not run.get("steps"):
+    run = facts.run
+    if not run.steps or run.seen_ns is None:
         return ""
-    return f" (its {run['steps']} steps took {run['seen_ns'] / run['steps'] / 1e6:.3g} ms each, its profiler included)"
+    return f" (its {run.steps} steps took {run.seen_ns / run.steps / 1e6:.3g} ms each, its profiler included)"
 
 
 def suggest_windows(steps: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 
 from perfdoctor.errors import TraceError
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.io.stream import TextStream
@@ -130,10 +131,9 @@ def _read_size_in_facts(file: TraceFile) -> int | None:
     if file.facts_path is None:
         return None
     try:
-        size = orjson.loads(file.facts_path.read_bytes())["world_size"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return CapturedFacts.parse(orjson.loads(file.facts_path.read_bytes())).world_size
+    except (OSError, ValueError):
         return None
-    return size if isinstance(size, int) else None
 
 
 def _group_by_size(ranks: Iterable[_Member]) -> list[list[_Member]]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from perfdoctor.facts.captured import CapturedFacts
+
 ENTRY_POINT_GROUP = "perfdoctor.changes"
 # Where a change can be tried: everywhere, on a CUDA device, or in a job of several ranks.
 NEEDS = ("", "cuda", "ranks")
@@ -96,11 +98,11 @@ class Change(Protocol):
     effect_on_results: str
     is_what_if: bool
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The settings worth trying on a program, the most promising first; () where there is nothing to try.
 
         Args:
-            facts: facts.json of rank 0 of a recording of the program; empty where there is none.
+            facts: What the recording of rank 0 knows of the program; false where there is none.
             findings: The findings of its report, as in the JSON report.
         """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.report.finding import USED_AT
 from perfdoctor.report.trial_result import Trial
 from perfdoctor.trials.change import is_advised
@@ -20,7 +21,7 @@ PlainFinding = Mapping[str, Any]
 
 def choose_candidates(
     wanted: Sequence[tuple[LoadedChange, str | None]],
-    facts: Mapping[str, Any],
+    facts: CapturedFacts,
     findings: Sequence[PlainFinding],
     *,
     only_advised: bool,
@@ -30,7 +31,7 @@ def choose_candidates(
 
     Args:
         wanted: The changes, each with a setting where one was asked for.
-        facts: facts.json of rank 0 of a recording; empty where there is none.
+        facts: Those of rank 0 of a recording; false where there is none.
         findings: The findings of its report.
         only_advised: Leave out what no finding advises.
         max_settings: Settings of a change at most.
@@ -62,13 +63,13 @@ def _refuse(loaded: LoadedChange, verdict: str, why: str) -> Trial:
     return Trial(loaded.name, "", "broke" if verdict == "broke" else "not applicable", why=why)
 
 
-def explain_need(need: str, facts: Mapping[str, Any]) -> str:
+def explain_need(need: str, facts: CapturedFacts) -> str:
     """What a change needs and the program does not have; "" where it has it, or where that is not known."""
     if not facts or not need:
         return ""
     if need == "cuda":
-        return "" if facts.get("devices") else "it needs a GPU"
-    return "" if int(facts.get("world_size") or 1) > 1 else "it needs a job of several ranks"
+        return "" if facts.devices else "it needs a GPU"
+    return "" if (facts.world_size or 1) > 1 else "it needs a job of several ranks"
 
 
 def find_advice(loaded: LoadedChange, settings: Sequence[str], findings: Sequence[PlainFinding]) -> list[PlainFinding]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.api import Report, analyze_traces
@@ -15,6 +13,7 @@ from perfdoctor.capture.capture_folder import has_traces
 from perfdoctor.capture.capture_notes import read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import InputError, PerfdoctorError
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trials.program_run import find_error
@@ -30,12 +29,12 @@ class Diagnosis:
 
     Attributes:
         report: Its report; None where there is none.
-        facts: facts.json of rank 0; empty where there is none.
+        facts: Those of rank 0; false where there is none.
         notes: What is missing, in sentences.
     """
 
     report: Report | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: CapturedFacts = NO_FACTS
     notes: tuple[str, ...] = ()
 
 
@@ -60,12 +59,12 @@ def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
             raise InputError(explain_failure(command, ended.exit_code, launch.read_tail(launch.error_log_of(log))))
         notes += ended.notes
     if not has_traces(capture):
-        return Diagnosis(facts=read_facts(capture, 0) or {}, notes=tuple(notes))
+        return Diagnosis(facts=read_facts(capture, 0) or NO_FACTS, notes=tuple(notes))
     try:
         report = analyze_traces(find_traces([capture]), AnalysisOptions(charts=True))  # a page may be wanted in the end
     except PerfdoctorError as error:
-        return Diagnosis(facts=read_facts(capture, 0) or {}, notes=(*notes, f"the diagnosis failed: {error}"))
-    return Diagnosis(report, read_facts(capture, 0) or {}, tuple(notes))
+        return Diagnosis(facts=read_facts(capture, 0) or NO_FACTS, notes=(*notes, f"the diagnosis failed: {error}"))
+    return Diagnosis(report, read_facts(capture, 0) or NO_FACTS, tuple(notes))
 
 
 def explain_failure(command: Sequence[str], exit_code: int, stderr_tail: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
-from typing import Any
 
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import InputError
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
 # So many steps are timed, or more where they take less time than this.
@@ -61,16 +60,12 @@ def count_steps(step_ns: float | None, steps_made: int | None, skip: int | None,
     return StepCounts(skip_steps, base_steps)
 
 
-def read_step_counts(facts: Mapping[str, Any]) -> tuple[float | None, int | None]:
-    """The step without the profiler, and how many steps the program makes, by facts.json of a recording.
+def read_step_counts(facts: CapturedFacts) -> tuple[float | None, int | None]:
+    """The step without the profiler, and how many steps the program makes, by the facts of a recording.
 
     Returns:
         The median step in ns, and the number of steps; the latter None where the recording ended the program.
     """
-    base_ns = [ns for ns in facts.get("base_step_ns") or () if ns]
-    steps = facts.get("steps_seen")
-    ended_itself = facts.get("exit") not in (None, "stopped", "running")
-    return (
-        statistics.median(base_ns) if base_ns else None,
-        int(steps) if ended_itself and isinstance(steps, int) else None,
-    )
+    base_ns = facts.base.timed_ns
+    ended_itself = facts.exit not in (None, "stopped", "running")
+    return (statistics.median(base_ns) if base_ns else None, facts.steps_seen if ended_itself else None)

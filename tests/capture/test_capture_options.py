@@ -14,6 +14,7 @@ from perfdoctor.capture.capture_notes import notes_of_rank
 from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
 from perfdoctor.capture.command_line import find_isolating_flag, parse_target, script_name
 from perfdoctor.errors import CaptureError, UsageError
+from perfdoctor.facts.captured import CapturedFacts
 
 
 def test_defaults_are_those_of_the_manual() -> None:
@@ -115,6 +116,6 @@ def test_isolated_interpreters_are_recognised(command: list[str], flag: str | No
     ],
 )
 def test_a_note_on_the_programs_own_profiler_adds_what_to_do(note: str, todo: bool) -> None:
-    *_, last = notes_of_rank({"steps_seen": 40, "windows": {}, "notes": [note]}, CaptureOptions())
+    *_, last = notes_of_rank(CapturedFacts.parse({"steps_seen": 40, "notes": [note]}), CaptureOptions())
     assert last.startswith("there is no trace of the timing window")
     assert ("run the program without its profiler" in last) == todo

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,13 +49,16 @@ def test_facts_distinguish_computing_from_waiting(
         for _ in DataLoader(Slow(), batch_size=2):  # type: ignore[arg-type]
             with session.step():
                 pass
-    facts: Any = read_facts(session.folder, 0)
-    (loader,) = facts["loaders"]
-    assert loader["wait_ns"] >= 8 * seconds * 1e9 * (1 if not computes else 0.99)
+    facts = read_facts(session.folder, 0)
+    assert facts is not None
+    (loader,) = facts.loaders
+    assert loader.wait_ns is not None
+    assert loader.wait_cpu_ns is not None
+    assert loader.wait_ns >= 8 * seconds * 1e9 * (1 if not computes else 0.99)
     if computes:
-        assert loader["wait_cpu_ns"] >= 39_000_000
+        assert loader.wait_cpu_ns >= 39_000_000
     else:  # by a margin for what the loader itself computes
-        assert loader["wait_cpu_ns"] < loader["wait_ns"] / 2
+        assert loader.wait_cpu_ns < loader.wait_ns / 2
 
 
 def find_stall(wait_us: float, cpu_share: float | None, cores: int, workers: int = 0) -> Finding:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.trials.load_changes import LoadedChange
 from perfdoctor.trials.program_run import MetChange, ProgramRun
 from perfdoctor.trials.run_log import Arm, Choice, RunLog, label_of
@@ -26,7 +27,7 @@ class FakeChange:
     is_what_if: bool = False
     summary: str = "a change that is none"
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         del facts, findings
         return self.tries
 

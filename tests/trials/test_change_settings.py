@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.rules.advice.advice_table import TABLE
 from perfdoctor.trials.change import NEEDS, Change
 
@@ -57,7 +58,7 @@ def test_a_change_says_what_the_list_of_changes_shows(name: str) -> None:
     setting = TRIED.get(name, "on")
     assert change.fix(setting)
     assert all(value for value in change.environment(setting).values())
-    assert change.settings({}, ()) in ((), (setting,), ("default",))
+    assert change.settings(NO_FACTS, ()) in ((), (setting,), ("default",))
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
@@ -145,7 +146,7 @@ def test_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
-    found = CHANGES[name].settings(facts, findings)
+    found = CHANGES[name].settings(CapturedFacts.parse(facts), findings)
     assert found == expected if expected is not None else found
 
 

@@ -10,6 +10,7 @@ import pytest
 from fake_program import FakeChange, choice, loaded
 
 from perfdoctor.errors import UsageError
+from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.report.finding import USED_AT
 from perfdoctor.trials import load_changes as loading
 from perfdoctor.trials.change import ENTRY_POINT_GROUP
@@ -34,7 +35,8 @@ def finding(
 
 def chosen(*changes, findings=(), facts=None, only_advised=True, **more) -> list[str]:
     wanted = [(each, None) for each in changes]
-    choices, _ = choose_candidates(wanted, facts or {}, findings, only_advised=only_advised, **more)
+    captured = CapturedFacts.parse(facts)
+    choices, _ = choose_candidates(wanted, captured, findings, only_advised=only_advised, **more)
     return [each.label for each in choices]
 
 
@@ -58,7 +60,7 @@ def test_a_sweep_is_tried_as_a_whole_but_not_without_end():
 
 
 def test_a_setting_that_was_asked_for_is_taken_as_it_is():
-    choices, refused = choose_candidates([(loaded("workers", tries=()), "16")], {}, (), only_advised=False)
+    choices, refused = choose_candidates([(loaded("workers", tries=()), "16")], NO_FACTS, (), only_advised=False)
     assert ([each.label for each in choices], refused) == (["workers=16"], [])
 
 
@@ -77,16 +79,17 @@ class Failing(FakeChange):
     ],
 )
 def test_what_cannot_be_tried_says_why_where_it_was_asked_for(change, facts, verdict, why):
-    choices, refused = choose_candidates([(change, None)], facts, [finding("PD101")], only_advised=False)
+    captured = CapturedFacts.parse(facts)
+    choices, refused = choose_candidates([(change, None)], captured, [finding("PD101")], only_advised=False)
     assert choices == []
     assert [(each.verdict, each.why) for each in refused] == [(verdict, why)]
-    assert choose_candidates([(change, None)], facts, [finding("PD101")], only_advised=True) == ([], [])
+    assert choose_candidates([(change, None)], captured, [finding("PD101")], only_advised=True) == ([], [])
 
 
 @pytest.mark.parametrize("need", ["cuda", "ranks"])
 def test_without_facts_nothing_is_refused(need):
-    assert explain_need(need, {}) == ""
-    assert explain_need(need, {"devices": [{"name": "H200"}], "world_size": 8}) == ""
+    assert explain_need(need, NO_FACTS) == ""
+    assert explain_need(need, CapturedFacts.parse({"devices": [{"name": "H200"}], "world_size": 8})) == ""
 
 
 # Which findings a trial answers ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.errors import InputError, UsageError
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.trials.program_run import (
     ProgramRun,
     compare_losses,
@@ -196,4 +197,4 @@ def test_too_few_steps_are_said_in_one_sentence(made, skip):
     ],
 )
 def test_a_recording_says_how_long_and_how_many(facts, expected):
-    assert read_step_counts(facts) == expected
+    assert read_step_counts(CapturedFacts.parse(facts)) == expected

@@ -12,6 +12,7 @@ from fake_program import FakeProgram, loaded, run_of
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.errors import InputError, UsageError
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.report.finding import Action, Finding
 from perfdoctor.report.report import Report, StepSummary
 from perfdoctor.reporters.json_ import load_schema
@@ -61,7 +62,8 @@ def diagnosis() -> Diagnosis:
     )
     steps = StepSummary(20, "annotated", 10 * MS, variation=0.01, mean_ns=10 * MS)
     report = Report("1", (), steps, (), (), (finding,), ())
-    return Diagnosis(report, {"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1})
+    facts = {"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1}
+    return Diagnosis(report, CapturedFacts.parse(facts))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -21,9 +22,9 @@ class AnyOrder:
     effect_on_results = "batches come in another order, which may differ from run to run"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting, where a loader has workers that can overtake each other."""
-        return ("on",) if any((each.get("num_workers") or 0) > 1 for each in facts.get("loaders") or ()) else ()
+        return ("on",) if any((each.num_workers or 0) > 1 for each in facts.loaders) else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""

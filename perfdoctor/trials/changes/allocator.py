@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -31,12 +32,12 @@ class Allocator:
     effect_on_results = "none"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """What the machine has and the program does not use."""
         is_set = EXPANDABLE in os.environ.get(CUDA_VARIABLE, "")
-        found = [EXPANDABLE] if facts.get("devices") and not is_set else []
-        loaded = (facts.get("libraries") or {}).get("allocators") or ()
-        if facts and not facts.get("devices") and not loaded and not is_keeping(os.environ):
+        found = [EXPANDABLE] if facts.devices and not is_set else []
+        loaded = facts.libraries.allocators or ()
+        if facts and not facts.devices and not loaded and not is_keeping(os.environ):
             found.append(KEEP_PAGES)
         return (*found, *(name for name in PRELOADED if not loaded and find_library(name)))
 

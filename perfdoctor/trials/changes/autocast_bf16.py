@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -25,13 +26,12 @@ class AutocastBf16:
     effect_on_results = "products in bfloat16: 8 bits of mantissa"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where the device computes products in bfloat16, and the program does not use autocast."""
-        if (facts.get("amp") or {}).get("autocast"):
+        if facts.amp.autocast:
             return ()
-        devices = facts.get("devices") or ()
-        if devices:
-            capable = all(float(each.get("capability") or 0) >= MIN_CAPABILITY for each in devices)
+        if facts.devices:
+            capable = all(float(each.capability or 0) >= MIN_CAPABILITY for each in facts.devices)
             return ("on",) if capable else ()
         return ("on",) if cpu_has_bfloat16() else ()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -28,14 +29,13 @@ class CompileModel:
     effect_on_results = "sums in another order, fewer roundings between fused ops, other random numbers in dropout"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """What a finding advises first; CUDA graphs only on a GPU. Nothing where the program compiles."""
         from perfdoctor.trials.change import advised_settings
 
-        compiled = facts.get("compile") or {}
-        if compiled.get("frames") or compiled.get("compiles"):
+        if facts.compile.frames:
             return ()
-        found = ["default", "reduce-overhead", "dynamic"] if facts.get("devices") else ["default"]
+        found = ["default", "reduce-overhead", "dynamic"] if facts.devices else ["default"]
         wanted = advised_settings(self.name, findings)
         advised = [name for name in ARGUMENTS if name in wanted]
         return tuple(dict.fromkeys([*advised, *found]))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -20,9 +21,9 @@ class CudnnBenchmark:
     effect_on_results = "sums in another order, which may differ from run to run"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """On a GPU, where it is off."""
-        return ("on",) if facts.get("devices") and not (facts.get("flags") or {}).get("cudnn_benchmark") else ()
+        return ("on",) if facts.devices and not facts.flags.cudnn_benchmark else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""

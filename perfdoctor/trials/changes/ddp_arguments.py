@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -27,21 +28,21 @@ class DdpArguments:
     effect_on_results = "without broadcasts each rank keeps buffers of its own; sums in another order"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """What a finding advises first, then whatever is not set so."""
         from perfdoctor.trials.change import advised_settings
 
-        wrapped = next((each["ddp"] for each in facts.get("models") or () if each.get("ddp")), None)
-        if wrapped is None:
+        wrapped = facts.ddp
+        if not wrapped:
             return ()
-        found = ["find_unused_parameters=False"] if wrapped.get("find_unused_parameters") else []
-        if not wrapped.get("gradient_as_bucket_view"):
+        found = ["find_unused_parameters=False"] if wrapped.find_unused_parameters else []
+        if not wrapped.gradient_as_bucket_view:
             found.append("gradient_as_bucket_view=True")
-        if not wrapped.get("static_graph"):
+        if not wrapped.static_graph:
             found.append("static_graph=True")
-        now = (wrapped.get("bucket_bytes_cap") or 0) / 2**20
+        now = (wrapped.bucket_bytes_cap or 0) / 2**20
         found += [f"bucket_cap_mb={size}" for size in BUCKETS_MB if round(now) != size]
-        if wrapped.get("broadcast_buffers"):
+        if wrapped.broadcast_buffers:
             found.append("broadcast_buffers=False")
         wanted = advised_settings(self.name, findings)
         advised = [name for name in found if name in wanted]

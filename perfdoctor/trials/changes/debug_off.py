@@ -8,6 +8,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 # Questions whose answers are no list of events.
@@ -27,12 +28,12 @@ class DebugOff:
     effect_on_results = "none; a NaN in a gradient is no error any more"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where anomaly detection is on, or a profiler of the program was seen."""
-        said = [*(facts.get("notes") or ()), *((facts.get("run") or {}).get("unrecorded") or ())]
+        said = [*facts.notes, *facts.run.unrecorded]
         is_profiled = any("program's own profiler" in each for each in said)
-        is_on = any(each.get("switch") in SWITCHES for each in facts.get("debug_switches") or ())
-        return ("on",) if is_profiled or is_on or (facts.get("flags") or {}).get("anomaly_detection") else ()
+        is_on = any(each.switch in SWITCHES for each in facts.debug_switches)
+        return ("on",) if is_profiled or is_on or facts.flags.anomaly_detection else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""

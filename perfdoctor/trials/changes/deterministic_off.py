@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -20,10 +21,10 @@ class DeterministicOff:
     effect_on_results = "sums in another order, which may differ from run to run"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where they are on, at the end of the run or in its steps."""
-        was_on = any(each.get("switch") == "deterministic algorithms" for each in facts.get("debug_switches") or ())
-        return ("on",) if was_on or (facts.get("flags") or {}).get("deterministic_algorithms") else ()
+        was_on = any(each.switch == "deterministic algorithms" for each in facts.debug_switches)
+        return ("on",) if was_on or facts.flags.deterministic_algorithms else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -25,15 +26,14 @@ class FusedOptimizer:
     effect_on_results = "sums in another order"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fused form where a class has one; on a CPU the foreach form, too, which is the default on a GPU."""
         from perfdoctor.trials.change import advised_settings
 
-        optimizers = facts.get("optimizers") or ()
-        is_fusible = any(each.get("class") in HAVE_FUSED and not each.get("fused") for each in optimizers)
-        is_foreach = any(each.get("foreach") is None and not each.get("fused") for each in optimizers)
+        is_fusible = any(each.class_ in HAVE_FUSED and not each.fused for each in facts.optimizers)
+        is_foreach = any(each.foreach is None and not each.fused for each in facts.optimizers)
         found = ["fused"] if is_fusible else []
-        if is_foreach and not facts.get("devices"):
+        if is_foreach and not facts.devices:
             found.append("foreach")
         wanted = advised_settings(self.name, findings)
         advised = [name for name in found if name in wanted]

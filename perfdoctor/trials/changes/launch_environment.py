@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -25,9 +26,9 @@ class LaunchEnvironment:
     effect_on_results = "that of the variable"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """For jobs of several ranks on GPUs, what is not set."""
-        if not facts.get("devices") or int(facts.get("world_size") or 1) < 2:
+        if not facts.devices or (facts.world_size or 1) < 2:
             return ()
         return tuple(each for each in IN_JOBS if each.partition("=")[0] not in os.environ)
 

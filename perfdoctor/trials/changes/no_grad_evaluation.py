@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -24,7 +25,7 @@ class NoGradEvaluation:
     effect_on_results = "none"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting: whether evaluation has gradients is in no fact."""
         return ("on",)
 

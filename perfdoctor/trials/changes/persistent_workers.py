@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -20,11 +21,10 @@ class PersistentWorkers:
     effect_on_results = "what a data set changes in itself between epochs does not reach its workers"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where workers were started more than once."""
         restarts = (
-            each.get("num_workers") and not each.get("persistent_workers") and (each.get("iterations") or 0) > 1
-            for each in facts.get("loaders") or ()
+            each.num_workers and not each.persistent_workers and (each.iterations or 0) > 1 for each in facts.loaders
         )
         return ("on",) if any(restarts) else ()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -23,10 +24,10 @@ class PinMemory:
     effect_on_results = "none"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where a GPU is used and a loader does not pin."""
-        is_open = any(not each.get("pin_memory") for each in facts.get("loaders") or ())
-        return (NON_BLOCKING, "on") if is_open and facts.get("devices") else ()
+        is_open = any(not each.pin_memory for each in facts.loaders)
+        return (NON_BLOCKING, "on") if is_open and facts.devices else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""

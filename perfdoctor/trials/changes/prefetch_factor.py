@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -23,9 +24,9 @@ class PrefetchFactor:
     effect_on_results = "none"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """More than now, where a loader has workers."""
-        now = [each.get("prefetch_factor") or TORCH_DEFAULT for each in with_workers(facts)]
+        now = [each.prefetch_factor or TORCH_DEFAULT for each in facts.loaders if each.num_workers]
         return tuple(str(number) for number in (4, 8) if now and number > max(now))
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
@@ -47,8 +48,3 @@ class PrefetchFactor:
     def fix(self, setting: str) -> str:
         """The argument of the DataLoader."""
         return f"DataLoader(..., prefetch_factor={setting})"
-
-
-def with_workers(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The loaders that have workers."""
-    return [each for each in facts.get("loaders") or () if each.get("num_workers")]

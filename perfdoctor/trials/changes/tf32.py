@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -23,11 +24,10 @@ class Tf32:
     effect_on_results = "products with 10 bits of mantissa in place of 23"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """On a GPU that has it, where it is off."""
-        devices, flags = facts.get("devices") or (), facts.get("flags") or {}
-        is_on = flags.get("matmul_allow_tf32") and flags.get("cudnn_allow_tf32")
-        capable = devices and all(float(each.get("capability") or 0) >= MIN_CAPABILITY for each in devices)
+        is_on = facts.flags.matmul_allow_tf32 and facts.flags.cudnn_allow_tf32
+        capable = facts.devices and all(float(each.capability or 0) >= MIN_CAPABILITY for each in facts.devices)
         return ("on",) if capable and not is_on else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002

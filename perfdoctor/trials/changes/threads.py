@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -21,19 +22,18 @@ class Threads:
     effect_on_results = "sums in another order"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The number that a finding advises; without a GPU all cores, those that workers leave, half of them, one."""
         from perfdoctor.trials.change import advised_settings
 
-        cpu, cores = facts.get("cpu") or {}, facts.get("cores") or {}
         advised = [int(setting) for setting in advised_settings(self.name, findings)]
         sweep: list[int] = []
-        available = int((cores.get("available") or 0) / (cores.get("local_ranks") or 1))
-        if available and not facts.get("devices"):
-            workers = max((int(each.get("num_workers") or 0) for each in facts.get("loaders") or ()), default=0)
+        available = int((facts.cores.available or 0) / (facts.cores.local_ranks or 1))
+        if available and not facts.devices:
+            workers = max((each.num_workers or 0 for each in facts.loaders), default=0)
             sweep = [available, available - workers, available // 2, 1]
         order = dict.fromkeys([*advised, *sweep])
-        return tuple(str(number) for number in order if number > 0 and number != cpu.get("torch_threads"))
+        return tuple(str(number) for number in order if number > 0 and number != facts.cpu.torch_threads)
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable: set before the start, the number would be taken for the program's own."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -26,10 +27,10 @@ class WhatIfItem:
     is_what_if = True
     devices = ASYNCHRONOUS
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """On a GPU, where a finding is about waits."""
         is_found = any(each.get("rule") in self.rules for each in findings)
-        return ("on",) if facts.get("devices") and is_found else ()
+        return ("on",) if facts.devices and is_found else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""

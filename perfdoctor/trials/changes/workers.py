@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -24,19 +25,18 @@ class Workers:
     effect_on_results = "other random numbers in data sets that draw their own"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The number that a finding advises, and those around it up to the cores."""
         from perfdoctor.trials.change import advised_settings
 
-        loaders = facts.get("loaders") or ()
-        if not loaders:
+        if not facts.loaders:
             return ()
-        used = {int(each.get("num_workers") or 0) for each in loaders}
+        used = {each.num_workers or 0 for each in facts.loaders}
         advised = [int(setting) for setting in advised_settings(self.name, findings)]
         if not advised and not waits_for_loader(facts):
             # Fewer workers give the cores back to a training that computes on them.
-            return ("0",) if used != {0} and not facts.get("devices") else ()
-        cores = max(int((facts.get("cores") or {}).get("available") or 1), 1)
+            return ("0",) if used != {0} and not facts.devices else ()
+        cores = max(int(facts.cores.available or 1), 1)
         sweep = [0, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)]
         middle = advised[0] if advised else max(sweep)
         nearest = sorted(sweep, key=lambda number: (abs(number - middle), number))
@@ -77,7 +77,7 @@ class Workers:
         return f"DataLoader(..., num_workers={setting}, persistent_workers=True)"
 
 
-def waits_for_loader(facts: Mapping[str, Any]) -> bool:
+def waits_for_loader(facts: CapturedFacts) -> bool:
     """Whether the loop waits for its loaders long enough for another setting to matter; True where not known."""
-    steps, waits = facts.get("base_step_ns") or (), facts.get("base_loader_wait_ns") or ()
-    return not steps or not waits or sum(waits) >= MIN_WAIT_SHARE * sum(steps)
+    steps_ns, waits_ns = (sum(ns or 0 for ns in each) for each in (facts.base.step_ns, facts.base.loader_wait_ns))
+    return not steps_ns or not facts.base.loader_wait_ns or waits_ns >= MIN_WAIT_SHARE * steps_ns

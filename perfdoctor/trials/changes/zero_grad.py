@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
 
@@ -21,11 +22,11 @@ class ZeroGrad:
     effect_on_results = "an optimizer passes over parameters without a gradient, where a zero would let it decay them"
     is_what_if = False
 
-    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Where the program was seen to fill gradients."""
         from perfdoctor.trials.change import advised_settings
 
-        return ("set-to-none",) if advised_settings(self.name, findings) or facts.get("zero_grad_to_zero") else ()
+        return ("set-to-none",) if advised_settings(self.name, findings) or facts.zero_grad_to_zero else ()
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """No variable."""
