@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._pd507_saving import bound_saving
+from perfdoctor.analyzers._pd507_saving import bound_bookkeeping
 from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise
 from perfdoctor.rules import intervals as iv
@@ -17,14 +17,14 @@ class InferenceMode(RankAnalyzer):
         Inference and evaluation alone, whose forward passes make nodes of autograd's graph.
 
     Why it costs time:
-        Each op makes a node and saves what its gradient would need. All activations stay in memory until the outputs
-        are dropped: on a CPU each is new memory then, which the system hands out page by page and fills with zeros; on
-        a GPU it is the peak that limits the batch size.
+        Each op makes a node and saves what its gradient would need: a microsecond or two, which small ops feel and
+        large ones do not. All activations stay in memory until the outputs are dropped, which limits the batch size;
+        on a CPU that may cost time as well, which is not counted here.
 
     How it is measured:
         Autograd numbers the nodes of the graph, and ops show the number: where it rises, nodes are made. What a pass
-        would take without a graph is not in the trace: bounded by its time in the framework and in ops that wait for
-        memory; on a GPU by the time in which it waits for launches.
+        would take without a graph is not in the trace: bounded by 0.5 to 3 us a node, measured on a CPU at 0.4 to 1.5,
+        and by its time in the framework; on a GPU by the time in which it waits for launches.
 
     How to fix:
         with torch.inference_mode() around the loop. torch.no_grad() where outputs go into a training later.
@@ -59,7 +59,7 @@ class InferenceMode(RankAnalyzer):
         passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
         if not graphs.pass_count or not self.exceeds_min_share(rank, passes_ns):
             return
-        cost = bound_saving(rank, graphs)
+        cost = bound_bookkeeping(rank, graphs)
         advice = advise("inference with gradients", rank.context)
         yield self.finding(
             rank,

@@ -74,7 +74,7 @@ def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
             _AMP,
             does,
         ),
-        _Way(ANY, f"run under autocast in {dtype}", autocast if short == "bf16" else _AUTOCAST_FLOAT16, _AMP, does),
+        _Way(ANY, f"run under autocast in {dtype}", autocast, _AMP, does),
     )
 
 
