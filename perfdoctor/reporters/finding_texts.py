@@ -9,7 +9,7 @@ from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_block, clean_line
 from perfdoctor.reporters.format_values import format_finding_saving, format_place
 from perfdoctor.reporters.rank_table import format_finding_ranks
-from perfdoctor.reporters.report_facts import per_step_suffix
+from perfdoctor.reporters.report_facts import per_step_suffix, share_of_step
 from perfdoctor.units import UNKNOWN, format_duration, format_share
 
 SEVERITY_MARKS: Mapping[Severity, str] = {"high": "🔴", "medium": "🟠", "low": "🟡", "info": "⚪"}
@@ -20,7 +20,7 @@ def short_cost(report: Report, finding: Finding) -> str:
     """What a finding costs, for a cell of a table: "19.0 ms (44%) on rank 2"; "n/a" where it has no cost."""
     if not finding.cost_ns:
         return f"wrong results{format_finding_ranks(report, finding)}" if finding.makes_results_wrong else UNKNOWN
-    cost = f"{format_duration(finding.cost_ns)} ({format_share(finding.share_of_step)})"
+    cost = f"{format_duration(finding.cost_ns)} ({format_share(share_of_step(report, finding))})"
     return f"{cost}{format_finding_ranks(report, finding)}"
 
 
@@ -37,7 +37,7 @@ def describe_cost(report: Report, finding: Finding) -> str:
     if not finding.cost_ns:
         ranks = format_finding_ranks(report, finding) if finding.makes_results_wrong else ""
         return f"{format_finding_saving(finding)}{ranks}"
-    share = format_share(finding.share_of_step)
+    share = format_share(share_of_step(report, finding))
     cost = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)} ({share})"
     return f"costs {cost}{format_finding_ranks(report, finding)}; {format_finding_saving(finding)}"
 

@@ -116,7 +116,9 @@ def format_finding_ranks(report: Report, finding: Finding) -> str:
         return ""
     ranks = clean_line(str(listed))
     every = format_ranges(account.rank for account in report.account if account.rank is not None)
-    return f" on all {len(report.account)} ranks" if ranks == every else f" on ranks {ranks}"
+    if ranks != every:
+        return f" on ranks {ranks}"
+    return " on both ranks" if len(report.account) == 2 else f" on all {len(report.account)} ranks"
 
 
 def describe_missing_ranks(report: Report) -> str | None:

@@ -32,16 +32,30 @@ def per_step_suffix(report: Report) -> str:
     return " a step" if has_steps(report) else ""
 
 
+def step_length_ns(report: Report) -> float:
+    """How long a step takes: what every other figure of a report is a part of; the window where there are no steps.
+
+    It is the mean of the analysed steps on the rank where they take longest, since costs, savings, tables and the
+    account are of an average step. The median differs where a few steps are slow, and no figure beside it adds up.
+    """
+    steps_ns = [account.time_scale * account.window_ns / step_count_of(account, report) for account in report.account]
+    if steps_ns:
+        return max(steps_ns)
+    return report.steps.median_ns or max((trace.span_ns for trace in report.traces), default=0)
+
+
+def share_of_step(report: Report, finding: Finding) -> float | None:
+    """The cost of a finding as a share (0 to 1) of the step that the report names; None where no step is known.
+
+    A finding itself knows only the step of its rank, which may be shorter.
+    """
+    step_ns = step_length_ns(report)
+    return min(finding.cost_ns / step_ns, 1.0) if step_ns else None
+
+
 def step_count_of(account: Account, report: Report) -> int:
     """The number of steps that an account covers; 1 for a window without steps."""
-    return len(account.steps) or (report.steps.count if has_steps(report) else 1) or 1
-
-
-def time_scale_of(report: Report) -> float:
-    """Time without the profiler over recorded time, on the mean of the ranks: accounts are of recorded time."""
-    recorded_ns = sum(account.window_ns for account in report.account)
-    unprofiled_ns = sum(account.time_scale * account.window_ns for account in report.account)
-    return unprofiled_ns / recorded_ns if recorded_ns else 1.0
+    return (len(account.steps) or report.steps.count or 1) if has_steps(report) else 1
 
 
 def main_findings(report: Report) -> list[Finding]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
+from perfdoctor.gpu import find_device
 from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.rank_table import describe_missing_ranks
@@ -16,6 +19,20 @@ from perfdoctor.units import format_count, format_share
 _GPU_REASONS = frozenset(REQUIREMENTS[need] for need in ("gpu_items", "kernels", "work", "launches", "work_launches"))
 WORK_DETAILS = ("compute", "bandwidth", "latency")
 _NUMBER = re.compile(r"[\d.,]+")
+
+
+# A smaller share of the time would not make another finding the first one.
+_MIN_DECISIVE_SHARE = 0.10
+# What is worth recording again where it is missing: the words, and the details of the account that it would explain.
+_WAITS = ("idle_launch", "idle_sync", "idle_unexplained")
+_DECISIVE: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "shapes": ("how near {} is to its limit (record with record_shapes=True)", ("compute", "bandwidth")),
+        "cpu": ("what the GPU waits for in {} (record with ProfilerActivity.CPU)", _WAITS),
+        "launches": ("what the GPU waits for in {} (record with ProfilerActivity.CPU)", _WAITS),
+        "ranks": ("who is late in {} (give the traces of all ranks)", ("communication", "idle_communication")),
+    }
+)
 
 
 class SkippedRules(NamedTuple):
@@ -48,6 +65,37 @@ def _join_gpu_groups(groups: list[SkippedRules]) -> list[SkippedRules]:
         return groups
     rules = tuple(sorted(rule for group in of_gpu for rule in group.rules))
     return [*(group for group in groups if not group.needs_gpu), SkippedRules(rules, of_gpu[0].why, needs_gpu=True)]
+
+
+def describe_not_judged(report: Report) -> str | None:
+    """One line about the rules that could not judge; None where all could.
+
+    It names a rule that failed. Else it names what to record where that would change the diagnosis: where the rules
+    could tell of a slice of time that no finding explains. Other rules are only counted, without those that need a GPU
+    in a program that has none.
+    """
+    skipped = [group for group in skipped_rules(report) if not group.needs_gpu]
+    if not skipped:
+        return None
+    failed = [outcome for outcome in report.outcomes if outcome.status == "failed"]
+    if failed:
+        more = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
+        return f"{failed[0].rule}, which failed ({clean_line(failed[0].why or 'no reason was given')}){more}"
+    reasons = {group.why for group in skipped}
+    # The shapes tell nothing of a device whose peaks are not known.
+    known = all(find_device(trace.device, None, None) for trace in report.traces if trace.device)
+    worth = [
+        (share, words)
+        for need, (words, details) in _DECISIVE.items()
+        if REQUIREMENTS[need] in reasons and not is_cpu_program(report) and (known or need != "shapes")
+        for share in [sum(each.share for each in report.unexplained if each.detail in details)]
+        if share >= _MIN_DECISIVE_SHARE
+    ]
+    if worth:
+        share, words = max(worth)
+        return words.format(f"{format_share(share)} of the time")
+    rules = sum(len(group.rules) for group in skipped)
+    return f"{format_count(rules, 'rule')} for which data {'is' if rules == 1 else 'are'} missing (-v names them)"
 
 
 def describe_gpu_rules(group: SkippedRules) -> str:
@@ -108,5 +156,5 @@ def _merge_warnings(group: list[tuple[str, str]], traces: int) -> str:
     rank, warning = group[0]
     if traces == 1:
         return warning
-    others = f" (alike on {format_count(len(group) - 1, 'more rank')})" if len(group) > 1 else ""
-    return f"{rank}: {warning}{others}"
+    others = f", alike on {format_count(len(group) - 1, 'more rank')}" if len(group) > 1 else ""
+    return f"{warning} ({rank}{others})"

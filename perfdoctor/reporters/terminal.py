@@ -34,6 +34,7 @@ from perfdoctor.reporters.report_facts import (
     main_findings,
     one_off_findings,
     per_step_suffix,
+    share_of_step,
 )
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
@@ -68,11 +69,32 @@ _NO_BREAK = "\ue000"
 _NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]B|bytes|[mun]?s)(?!\w))")
 # Lines of a finding unless more are asked for; what does not fit is in the long form.
 _MAX_FINDING_LINES = 6
-_MAX_LINES = 3
+# A report with few findings fits a page of so many lines: what stands below the findings takes what they leave.
+_PAGE_LINES = 40
+_NOTE_LINES = 3  # a blank one, and two below everything else
+_FEW_FINDINGS = 3
+# Of more findings than this the others take the fewest lines that say what to do.
+_MAX_WHOLE_FINDINGS = 4
+_MIN_FINDING_LINES = 4
+# Lines that a report with more findings has for what stands below them.
+_MIN_LINES_BELOW = 9
+_MAX_DETAILS = 3
+_MAX_FIX_LINES = 2
+_MAX_NAMED_COVERED = 2
+# Lines of what is said of one slice or one-off unless more are asked for.
+_MAX_NOTE_LINES = 2
 _MAX_WORD = 48
 _INDENT = 4
 _SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+_CLAUSE_END = re.compile(r"[;:,] ")
 _MEASURE = Console(file=io.StringIO(), width=1000, _environ={})
+
+
+class _Section(NamedTuple):
+    """What stands below the findings under a heading: rows that may be left out from the end, the first ones last."""
+
+    heading: str
+    rows: list[RenderableType]
 
 
 @frozen_dataclass
@@ -103,7 +125,7 @@ class Terminal(Reporter):
         for finding in report.findings:
             title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
             at = f"{place} " if place and place not in title else ""
-            cost = f"{format_duration(finding.cost_ns):>7} {format_share(finding.share_of_step):>5}"
+            cost = f"{format_duration(finding.cost_ns):>7} {format_share(share_of_step(report, finding)):>5}"
             if finding.makes_results_wrong and not finding.cost_ns:
                 cost = "wrong results"
             severity = (f"{finding.severity.upper():<6} ", _SEVERITY_STYLES[finding.severity])
@@ -112,6 +134,58 @@ class Terminal(Reporter):
             yield line
 
     def _blocks(self, report: Report) -> Iterator[RenderableType]:
+        above, below = list(self._blocks_above(report, _MAX_FINDING_LINES)), self._sections(report)
+        if self.verbosity <= 0:
+            few = len(main_findings(report)) <= _FEW_FINDINGS and not has_trials(report)
+            room = _PAGE_LINES - _NOTE_LINES
+            for max_lines in range(_MAX_FINDING_LINES - 1, _MIN_FINDING_LINES - 1, -1):
+                if self._count_lines(above) > room and not has_trials(report):
+                    above = list(self._blocks_above(report, max_lines))
+            below = self._fit(below, max(room - self._count_lines(above), 0 if few else _MIN_LINES_BELOW))
+        yield from above
+        for section in below:
+            yield Text()
+            yield Text(section.heading, style="bold")
+            yield from section.rows
+        yield from self._notes(report)
+        if self.verbosity > 0:
+            yield from self._context(report)
+            yield Text()
+            yield self._outcomes(report)
+
+    def _sections(self, report: Report) -> list[_Section]:
+        """What stands below the findings, in its order."""
+        sections = [
+            _Section("Not in every step", list(self._one_offs(report))),
+            _Section("Also seen", list(self._info_findings(report))),
+            *self._top_tables(report),
+            _Section("Not explained by a finding", list(self._unexplained(report))),
+        ]
+        return [section for section in sections if section.rows]
+
+    def _fit(self, sections: list[_Section], max_lines: int) -> list[_Section]:
+        """The sections with as many rows as fit: the first rows of all come before the second ones of any."""
+        left = max_lines
+        shown = [0] * len(sections)
+        # What no finding explains is part of the diagnosis; the tables are there to look things up.
+        order = sorted(range(len(sections)), key=lambda i: -i if i == len(sections) - 1 else i)
+        for row in range(max((len(section.rows) for section in sections), default=0)):
+            for i in order:
+                rows = sections[i].rows
+                lines = self._count_lines(rows[row : row + 1]) + (2 if row == 0 else 0) if row < len(rows) else 0
+                if lines and shown[i] == row and lines <= left:
+                    shown[i], left = row + 1, left - lines
+        return [
+            _Section(_note_left_out(section.heading, count, len(section.rows)), section.rows[:count])
+            for section, count in zip(sections, shown, strict=True)
+            if count
+        ]
+
+    def _count_lines(self, blocks: Sequence[RenderableType]) -> int:
+        return render_blocks(blocks, self.width, color=False).count("\n")
+
+    def _blocks_above(self, report: Report, max_finding_lines: int) -> Iterator[RenderableType]:
+        """The verdict, where the time went, and the findings in so many lines each."""
         yield _text(verdict_of(report), style="bold")
         ladder = describe_ladder(report)
         if ladder:
@@ -126,25 +200,16 @@ class Terminal(Reporter):
             yield Text()
             yield Text("Trials", style="bold")
             yield from (_unbroken(line, "") for line in trial_lines(report, self.width))
-        yield from self._time_split(report)
+        yield from self._time_split(report, with_rates=max_finding_lines > _MIN_FINDING_LINES)
         if len(report.account) > 1:
             yield Text()
             yield self._rank_table(report)
         for number, finding in enumerate(main_findings(report), 1):
             yield Text()
-            yield from self._finding(number, finding, report)
-        yield from self._one_offs(report)
-        yield from self._info_findings(report)
-        yield from self._top_tables(report)
-        yield from self._unexplained(report)
-        yield from self._skipped_rules(report)
-        yield from self._trace_warnings(report)
-        if self.verbosity > 0:
-            yield from self._context(report)
-            yield Text()
-            yield self._outcomes(report)
+            brief = self.verbosity <= 0 and number > _MAX_WHOLE_FINDINGS
+            yield from self._finding(number, finding, report, _MIN_FINDING_LINES if brief else max_finding_lines)
 
-    def _time_split(self, report: Report) -> Iterator[RenderableType]:
+    def _time_split(self, report: Report, *, with_rates: bool) -> Iterator[RenderableType]:
         split = time_split_of(report)
         if split is None:
             return
@@ -164,10 +229,10 @@ class Terminal(Reporter):
         for left, right in zip(entries[:2], entries[2:], strict=True):
             legend.add_row(*left, *right)
         yield Padding(legend, (0, 0, 0, 2))
-        for part in split.details:
+        for part in split.details if self.verbosity > 0 else split.details[:_MAX_DETAILS]:
             figures = f"{format_duration(part.ns):>8}  {format_share(part.share):>7}"
             yield Text(f"      {figures}  {part.label}", style="dim")
-        for line in (split.tensor_cores, split.rates):
+        for line in (split.tensor_cores, split.rates if with_rates else None):
             if line:
                 yield Padding(_text(line), (0, 0, 0, 2))
 
@@ -196,9 +261,11 @@ class Terminal(Reporter):
         note = Padding(_text(left_out, style="dim"), (0, 0, 0, 2))
         return Group(Padding(table, (0, 0, 0, 2)), note) if left_out else Padding(table, (0, 0, 0, 2))
 
-    def _finding(self, number: int, finding: Finding, report: Report) -> Iterator[RenderableType]:
+    def _finding(
+        self, number: int, finding: Finding, report: Report, max_lines: int = _MAX_FINDING_LINES
+    ) -> Iterator[RenderableType]:
         head = Table.grid(expand=True, padding=(0, 1, 0, 0))
-        head.add_column(width=2, justify="right")
+        head.add_column(width=2 if number < 10 else 3, justify="right")
         head.add_column(width=len("MEDIUM"))
         head.add_column(ratio=1)
         head.add_column(justify="right", no_wrap=True)
@@ -206,15 +273,20 @@ class Terminal(Reporter):
         severity = Text(finding.severity.upper(), style=_SEVERITY_STYLES[finding.severity])
         head.add_row(Text(f"{number}.", style="bold"), severity, title, Text(finding.rule, style="dim"))
         yield head
-        room = _MAX_FINDING_LINES - _count_lines(title, self.width - _INDENT - len("MEDIUM") - len(finding.rule) - 2)
+        room = max_lines - _count_lines(title, self.width - _INDENT - len("MEDIUM") - len(finding.rule) - 2)
         for line in self._finding_lines(finding, report, room):
             # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
             yield line if isinstance(line, Group) else Padding(line, (0, 0, 0, _INDENT))
-        for covered in covered_findings(report, finding):
+        also_true = covered_findings(report, finding)
+        named = 1 if max_lines == _MIN_FINDING_LINES else _MAX_NAMED_COVERED
+        for covered in also_true if self.verbosity > 0 else also_true[:named]:
             worth_ns = covered.saving.alone.expected_ns
             worth = f" (alone: {format_duration(worth_ns)})" if worth_ns else ""
-            also = f"{shorten_words(clean_line(covered.title), _MAX_WORD)}{worth}, {covered.rule}"
-            yield Padding(_hanging("also true:", _text(also, "dim")), (0, 0, 0, _INDENT))
+            end = f"{worth}, {covered.rule}"
+            also = shorten_words(clean_line(covered.title), _MAX_WORD)
+            if self.verbosity <= 0:
+                also = shorten_end(also, self.width - _INDENT - len("also true: ") - len(end))
+            yield Padding(_hanging("also true:", _text(f"{also}{end}", "dim")), (0, 0, 0, _INDENT))
 
     def _finding_lines(self, finding: Finding, report: Report, room: int) -> Iterator[RenderableType]:
         """What stands below the title of a finding, in at most `room` lines; in the long form all of it."""
@@ -227,24 +299,28 @@ class Terminal(Reporter):
             yield place
             room -= _count_lines(place, width)
         fix = clean_block(finding.fix).split("\n") if finding.fix else []
-        label, advice = "fix: ", clean_line(finding.advice)
+        advice = clean_line(finding.advice)
         if self.verbosity > 0:
             yield from self._evidence(finding)
-        else:
-            label, fix = (f"fix (1 of {len(fix)} lines): " if len(fix) > 1 else label), fix[:1]
-            max_lines, advice_width = max(room - len(fix), 1), width - len("do: ")
-            advice = _first_sentences(advice, max_lines, advice_width)
-            if finding.saving.promised is not None and _count_lines(_text(advice), advice_width) > max_lines:
-                advice = shorten_end(advice, max_lines * advice_width)  # what was measured takes a line more
-            room -= _count_lines(_text(advice), width - len("do: ")) + len(fix)
-            if room > 0 and finding.evidence:
-                yield _text(shorten_end(f"seen: {_join_evidence(finding)}", width), "dim")
-        yield _hanging("do:", _text(shorten_words(advice, _MAX_WORD)))
+            yield _hanging("do:", _text(shorten_words(advice, _MAX_WORD)))
+            yield from self._fix_lines(fix, "fix: ")
+            yield from (_unbroken(f"{' ' * _INDENT}see {clean_line(each)}", "dim") for each in finding.references)
+            return
+        label, fix = _shorten_fix(fix, width)
+        max_lines, advice_width = max(room - len(fix), 1), width - len("do: ")
+        advice = _first_parts(advice, _SENTENCE_END, max_lines, advice_width)
+        if finding.saving.promised is not None and _count_lines(_text(advice), advice_width) > max_lines:
+            advice = shorten_end(advice, max_lines * advice_width)  # what was measured takes a line more
+        room -= _count_lines(_text(advice), advice_width) + len(fix)
+        if room > 0 and finding.evidence:
+            yield _text(shorten_end(f"seen: {_join_evidence(finding)}", width), "dim")
+        if room >= 0 or not fix:  # the line to change says most of it
+            yield _hanging("do:", _text(shorten_words(advice, _MAX_WORD)))
+        yield from self._fix_lines(fix, label)
+
+    def _fix_lines(self, fix: Sequence[str], label: str) -> Iterator[RenderableType]:
         for number, line in enumerate(fix):
             yield _unbroken(f"{' ' * _INDENT}{' ' * len(label) if number else label}{line}", "green")
-        if self.verbosity > 0:
-            for reference in finding.references:
-                yield _unbroken(f"{' ' * _INDENT}see {clean_line(reference)}", "dim")
 
     @property
     def _underline(self) -> str:
@@ -260,49 +336,47 @@ class Terminal(Reporter):
             yield _hanging("-", _text(f"{label}: {format_evidence(evidence)}", style="dim"))
 
     def _one_offs(self, report: Report) -> Iterator[RenderableType]:
-        findings = one_off_findings(report)
-        if findings:
-            yield Text()
-            yield Text("Not in every step", style="bold")
-        for finding in findings:
+        for finding in one_off_findings(report):
             yield _hanging(f"  {finding.rule}", _text(self._describe_one_off(finding)))
 
     def _describe_one_off(self, finding: Finding) -> str:
         place = f", at {clean_line(str(finding.location))}" if finding.location else ""
         what = f"{clean_line(finding.title)} ({describe_recurrence(finding)})"
-        line = f"{what}{place}. {clean_line(finding.advice)}"
-        return shorten_words(line, _MAX_WORD)
+        line = shorten_words(f"{what}{place}. {clean_line(finding.advice)}", _MAX_WORD)
+        return line if self.verbosity > 0 else self._shorten_note(line, len("  PD103 "))
 
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:
-        findings = info_findings(report)
-        if findings:
-            yield Text()
-            yield Text("Also seen", style="bold")
-        for finding in findings:
+        for finding in info_findings(report):
             place = f", at {clean_line(str(finding.location))}" if finding.location else ""
             cost = f" ({format_duration(finding.cost_ns)}{per_step_suffix(report)})" if finding.cost_ns else ""
-            line = f"{shorten_words(clean_line(finding.title), _MAX_WORD)}{cost}{shorten_words(place, _MAX_WORD)}"
+            end = f"{cost}{shorten_words(place, _MAX_WORD)}"
+            title = shorten_words(clean_line(finding.title), _MAX_WORD)
+            if self.verbosity <= 0:
+                title = shorten_end(title, max(2 * self.width - 30 - len(end), _MAX_WORD))
+            line = f"{title}{end}"
             yield _hanging(f"  {finding.rule}", _text(line))
 
-    def _top_tables(self, report: Report) -> Iterator[RenderableType]:
+    def _top_tables(self, report: Report) -> Iterator[_Section]:
         for table in top_tables(report, in_full=self.verbosity > 0):
-            yield Text()
-            yield Text(table.title, style="bold")
+            rows: list[RenderableType] = []
             for row in table.rows:
                 head = f"  {row.share:>5}  {row.time:>8}  {shorten_path(row.name, _MAX_WORD)}"
                 # The text of a line is there to be recognised: it takes what is left.
-                yield _text(shorten_end(f"{head}  {row.what}".rstrip(), self.width))
+                rows.append(_text(shorten_end(f"{head}  {row.what}".rstrip(), self.width)))
+            yield _Section(table.title, rows)
 
     def _unexplained(self, report: Report) -> Iterator[RenderableType]:
-        shares = report_notes.unexplained_lines(report, of_work=self.verbosity > 0)
-        if shares:
-            yield Text()
-            yield Text("Not explained by a finding", style="bold")
-        shown = shares if self.verbosity > 0 else shares[:_MAX_LINES]
-        for share, sentence in shown:
-            yield _hanging(f"  {share:>4}", _text(shorten_words(sentence, _MAX_WORD)))
-        if len(shown) < len(shares):
-            yield Text(f"  and {len(shares) - len(shown)} more (-v shows them)", style="dim")
+        for share, sentence in report_notes.unexplained_lines(report, of_work=self.verbosity > 0):
+            text = shorten_words(sentence, _MAX_WORD)
+            text = text if self.verbosity > 0 else self._shorten_note(text, len("  100% "))
+            yield _hanging(f"  {share:>4}", _text(text))
+
+    def _shorten_note(self, text: str, indent: int) -> str:
+        """A text in a few lines: whole sentences, else whole clauses, as far as they fit."""
+        width = self.width - indent
+        for ends in (_SENTENCE_END, _CLAUSE_END):
+            text = _first_parts(text, ends, _MAX_NOTE_LINES, width)
+        return shorten_end(text, _MAX_NOTE_LINES * (width - _MAX_WORD // 4))  # room for words that break lines early
 
     def _context(self, report: Report) -> Iterator[RenderableType]:
         if report.context.evidence:
@@ -311,36 +385,31 @@ class Terminal(Reporter):
         for sentence in map(clean_line, report.context.evidence):
             yield _hanging(" ", _text(shorten_words(sentence, _MAX_WORD), style="dim"))
 
-    def _skipped_rules(self, report: Report) -> Iterator[RenderableType]:
-        skipped = report_notes.skipped_rules(report)
-        if not skipped:
+    def _notes(self, report: Report) -> Iterator[RenderableType]:
+        """Which rules could not judge, and what is odd about the trace: a line each unless all is asked for."""
+        skipped, warnings = report_notes.skipped_rules(report), report_notes.group_trace_warnings(report)
+        if self.verbosity > 0:
+            rules = [f"{', '.join(each.rules)}: {shorten_words(each.why, _MAX_WORD)}" for each in skipped]
+            for heading, lines in (("Not judged", rules), ("About the trace", warnings)):
+                if lines:
+                    yield Text()
+                    yield Text(heading, style="bold")
+                yield from (_hanging(" ", _text(shorten_words(line, _MAX_WORD), style="dim")) for line in lines)
             return
-        yield Text()
-        if self.verbosity <= 0 and len(skipped) == 1 and skipped[0].needs_gpu:
-            yield Text.assemble(("Not judged", "bold"), f": {report_notes.describe_gpu_rules(skipped[0])}")
-            return
-        yield Text("Not judged", style="bold")
-        shown = skipped if self.verbosity > 0 else skipped[:_MAX_LINES]
-        for group in shown:
-            line = f"{', '.join(group.rules)}: {shorten_words(group.why, _MAX_WORD)}"
-            if self.verbosity <= 0 and group.needs_gpu:
-                line = report_notes.describe_gpu_rules(group)
-            yield _hanging(" ", _text(line, style="dim"))
-        if len(shown) < len(skipped):
-            rest = sum(len(group.rules) for group in skipped[len(shown) :])
-            yield Text(f"  and {rest} more (-v shows them)", style="dim")
+        not_judged = report_notes.describe_not_judged(report)
+        if not_judged or warnings:
+            yield Text()
+        if not_judged:
+            yield self._note("Not judged: ", not_judged, "")
+        if warnings:
+            more = f" (and {len(warnings) - 1} more: -v)" if len(warnings) > 1 else ""
+            yield self._note("About the trace: ", warnings[0], more)
 
-    def _trace_warnings(self, report: Report) -> Iterator[RenderableType]:
-        warnings = report_notes.group_trace_warnings(report)
-        if not warnings:
-            return
-        yield Text()
-        yield Text("About the trace", style="bold")
-        shown = warnings if self.verbosity > 0 else warnings[:_MAX_LINES]
-        for warning in shown:
-            yield _hanging(" ", _text(shorten_words(warning, _MAX_WORD), style="dim"))
-        if len(shown) < len(warnings):
-            yield Text(f"  and {len(warnings) - len(shown)} more (-v shows them)", style="dim")
+    def _note(self, heading: str, text: str, end: str) -> Text:
+        """A note in one line."""
+        room = self.width - len(heading) - len(end)
+        text = shorten_end(_first_parts(text, _CLAUSE_END, 1, room), room)
+        return Text.assemble((heading, "bold"), _text(f"{text}{end}", "dim"))
 
     def _outcomes(self, report: Report) -> RenderableType:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -360,14 +429,32 @@ def _count_lines(text: Text, width: int) -> int:
     return len(text.wrap(_MEASURE, max(width, 1)))
 
 
-def _first_sentences(text: str, max_lines: int, width: int) -> str:
-    """As many whole sentences from the start of a text as fit into some lines, at least one."""
-    sentences = _SENTENCE_END.split(text)
-    for count in range(len(sentences), 1, -1):
-        first = " ".join(sentences[:count])
+def _shorten_fix(fix: Sequence[str], width: int) -> tuple[str, list[str]]:
+    """The lines of a fix that are shown unless all are asked for, and what stands before them."""
+    lines = [part for line in fix for part in _split_comment(line, width - len("fix: "))]
+    if len(lines) <= _MAX_FIX_LINES:
+        return "fix: ", lines
+    return f"fix (1 of {len(lines)} lines): ", lines[:1]
+
+
+def _split_comment(line: str, width: int) -> list[str]:
+    """A line of a fix, with its comment on a line of its own where it is too long otherwise."""
+    code, mark, comment = line.partition("   # ")
+    return [code.rstrip(), f"# {comment.strip()}"] if mark and len(line) > width else [line]
+
+
+def _first_parts(text: str, ends: re.Pattern[str], max_lines: int, width: int) -> str:
+    """As many whole sentences (or clauses) from the start of a text as fit into some lines, at least one."""
+    for end in [len(text), *reversed([match.start() for match in ends.finditer(text)])]:
+        first = text[:end]
         if _count_lines(_text(first), width) <= max_lines:
-            return first
-    return sentences[0]
+            break
+    return first
+
+
+def _note_left_out(heading: str, shown: int, count: int) -> str:
+    """The heading of a list, with how many of its rows are shown where not all are."""
+    return heading if shown == count else f"{heading} ({shown} of {count}, -v shows all)"
 
 
 def _join_evidence(finding: Finding) -> str:

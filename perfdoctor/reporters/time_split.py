@@ -9,8 +9,8 @@ from typing import NamedTuple
 from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
 from perfdoctor.gpu import has_tensor_cores
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, step_count_of, time_scale_of
-from perfdoctor.units import UNKNOWN, format_count, format_duration, format_share
+from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, step_length_ns
+from perfdoctor.units import format_count, format_duration, format_share
 
 # A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
 _MIN_SHARE = 0.01
@@ -70,7 +70,7 @@ class TimeSplit(NamedTuple):
         buckets: The four buckets in the order of the bar; they add up to `window_ns`.
         details: Parts of the buckets that take a share worth showing, the largest first.
         tensor_cores: A line about the use of Tensor Cores; None where nothing is known.
-        rates: A line about MFU and memory bandwidth; None without a GPU.
+        rates: A line about MFU and memory bandwidth; None where nothing is known of them.
         by_detail: Every detail by its name in the account, in the account's order; they add up to `window_ns`.
     """
 
@@ -89,63 +89,66 @@ def detail_labels(report: Report) -> Mapping[str, str]:
 
 
 def time_split_of(report: Report) -> TimeSplit | None:
-    """The account of an average step over all ranks; None without an account, or where GPU time was not recorded."""
+    """The account of an average step; None without an account, or where GPU time was not recorded.
+
+    Of several ranks the shares are those of all their time, and the times are these shares of the longest step.
+    """
     window_ns = sum(account.window_ns for account in report.account)
     if not window_ns or gpu_not_recorded(report):
         return None
-    steps = sum(step_count_of(account, report) for account in report.account)
-    scale = time_scale_of(report)
+    step_ns = step_length_ns(report)
     detail = {name: sum(account.detail.get(name, 0) for account in report.account) for name in DETAILS}
 
     def slice_of(label: str, ns: int) -> TimeSlice:
-        return TimeSlice(label, scale * ns / steps, ns / window_ns)
+        return TimeSlice(label, step_ns * ns / window_ns, ns / window_ns)
 
     labels = detail_labels(report)
     by_detail = {name: slice_of(labels[name], ns) for name, ns in detail.items()}
     details = [part for name, part in by_detail.items() if name not in _SHOWN_IN_BAR]
     return TimeSplit(
-        scale * window_ns / steps,
-        _title(report, scale * window_ns / steps),
+        step_ns,
+        _title(report, step_ns),
         tuple(slice_of(bucket, sum(detail[name] for name in names)) for bucket, names in BUCKETS.items()),
         tuple(sorted((part for part in details if part.share >= _MIN_SHARE), key=lambda part: -part.ns)),
-        None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, steps / scale),
+        None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, window_ns / step_ns),
         _describe_rates(report),
         by_detail,
     )
 
 
-def _title(report: Report, mean_ns: float) -> str:
+def _title(report: Report, step_ns: float) -> str:
     ranks = f" over {format_count(len(report.account), 'rank')}" if len(report.account) > 1 else ""
     if not has_steps(report):
-        return f"Where the {format_duration(mean_ns)} went{ranks and ' (mean' + ranks + ')'}"
+        return f"Where the {format_duration(step_ns)} went{ranks and ' (mean' + ranks + ')'}"
     steps = format_count(report.steps.count, "step")
     inferred = ", inferred" if report.steps.source == "inferred" else ""
     variation = report.steps.variation
     varying = f", varying by {format_share(variation)}" if variation is not None and variation >= _MIN_VARIATION else ""
     mean = "mean of " if report.steps.count > 1 or ranks else ""
-    return f"Where a step's {format_duration(mean_ns)} go ({mean}{steps}{ranks}{inferred}{varying})"
+    return f"Where a step's {format_duration(step_ns)} go ({mean}{steps}{ranks}{inferred}{varying})"
 
 
 def _describe_rates(report: Report) -> str | None:
-    """How much of the device the steps use, on the mean of all ranks; None without a GPU."""
+    """How much of the device the steps use, on the mean of all ranks; None where nothing is known of it."""
     if not has_gpu(report):
         return None
+    mfu = _describe_mfu(report.account)
     rates = [a.achieved_bytes_per_s for a in report.account if a.achieved_bytes_per_s is not None]
-    moved = f"; memory-bound kernels move {sum(rates) / len(rates) / 1e9:,.0f} GB/s" if rates else ""
-    return f"MFU {_describe_mfu(report.account)}{moved}"
+    moved = f"memory-bound kernels move {sum(rates) / len(rates) / 1e9:,.0f} GB/s" if rates else None
+    return "; ".join(filter(None, (mfu, moved))) or None
 
 
-def _describe_mfu(accounts: Iterable[Account]) -> str:
+def _describe_mfu(accounts: Iterable[Account]) -> str | None:
     """The FLOPs achieved over one peak, on the mean of the ranks where they are known, and over which peak."""
     known = [account for account in accounts if account.mfu is not None and account.mfu_peak_flops_per_s is not None]
     if not known:
-        return f"{UNKNOWN}: it takes input shapes and a device whose peaks are known"
+        return None
     mfu = sum(account.mfu or 0 for account in known) / len(known)
     known_share = min(account.mfu_known_share or 0 for account in known)
     peak = f"of {known[0].mfu_peak_name} at {(known[0].mfu_peak_flops_per_s or 0) / 1e12:,.0f} TFLOP/s"
     if known_share >= _FULLY_KNOWN:
-        return f"{format_share(mfu)} {peak}"
-    return f"at least {format_share(mfu)} {peak} (FLOPs of {format_share(known_share)} of the matrix time are known)"
+        return f"MFU {format_share(mfu)} {peak}"
+    return f"MFU at least {format_share(mfu)} {peak}, by {format_share(known_share)} of the matrix time"
 
 
 def _lacks_tensor_cores(report: Report) -> bool:

@@ -14,7 +14,7 @@ from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
 from perfdoctor.units import format_duration, format_share
 
-FEW_ROWS, MAX_ROWS = 5, 10
+FEW_ROWS, MAX_ROWS = 3, 10
 _KERNEL_WIDTH = 36
 # A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
 _MIN_SHARE = 0.01
@@ -74,7 +74,9 @@ def _describe_op(row: Mapping[str, Any]) -> tuple[str, str]:
 def _describe_count(count: float | None) -> str:
     if count is None:
         return ""
-    return f"{count:,.0f} times" if count >= 1.5 else "once" if count > 0.9 else "now and then"
+    if count < 0.95:
+        return f"once in {1 / count:.0f} steps" if count else ""
+    return f"{count:,.0f} times" if count >= 1.5 else "once"
 
 
 def _short_names(report: Report) -> Mapping[str, str]:

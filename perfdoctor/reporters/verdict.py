@@ -6,19 +6,20 @@ from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.report.finding import ONCE, Finding
-from perfdoctor.report.report import Report
+from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import (
     gpu_not_recorded,
     has_gpu,
     has_steps,
-    info_findings,
     is_cpu_program,
     main_findings,
-    step_count_of,
+    share_of_step,
+    step_length_ns,
 )
 from perfdoctor.reporters.report_notes import skipped_rules
+from perfdoctor.reporters.time_split import detail_labels
 from perfdoctor.reporters.top_rows import largest_op
 from perfdoctor.units import format_count, format_duration, format_share
 
@@ -37,21 +38,90 @@ _ALL_KNOWN_SHARE = 0.995
 _MIN_UNEXPLAINED_SHARE = 0.10
 # Details of the account whose time is work: unexplained they cannot be judged, while other time waits for something.
 _WORK = ("compute", "bandwidth")
+_MOST_OF_STEP = 0.5
 _DETERMINERS = frozenset(
     ["A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Some", "The", "This", "Your"]
 )
 
 
+class LargestPart(NamedTuple):
+    """The part of the time that the head of a report names.
+
+    Attributes:
+        share: Its share (0 to 1) of the step.
+        finding: The finding that it is the cost of; None for a slice that no finding explains.
+        unexplained: That slice; None for a finding.
+    """
+
+    share: float
+    finding: Finding | None = None
+    unexplained: UnexplainedSlice | None = None
+
+
+def largest_part(report: Report) -> LargestPart | None:
+    """The largest part of the time that a report knows of, whatever it is; None where it knows of none.
+
+    That is a finding, with or without a fix, a one-off, or a slice that no rule explains. Of parts alike in size the
+    finding that stands first comes first. A fault that makes results wrong is named whatever it costs. Work whose limit
+    is not known may be well done, so that it counts only where it is most of the step.
+    """
+    findings = [finding for finding in report.findings if finding.covered_by is None]
+    first = next(iter(findings), None)
+    if first is not None and first.makes_results_wrong:
+        return LargestPart(share_of_step(report, first) or 0.0, finding=first)
+    # What stands in full comes before what takes a line, which matters only where both cost the same.
+    in_full = main_findings(report)
+    others = [finding for finding in findings if all(finding is not each for each in in_full)]
+    parts = [LargestPart(share_of_step(report, each) or 0.0, finding=each) for each in (*in_full, *others)]
+    parts += [
+        LargestPart(each.share, unexplained=each)
+        for each in report.unexplained
+        if each.detail not in _WORK or each.share >= _MOST_OF_STEP
+    ]
+    return max(parts, key=lambda part: part.share, default=None)
+
+
 def verdict_of(report: Report) -> str:
-    """The report in one or two sentences: how long a step takes, on which device, and what costs most."""
+    """The report in one or two sentences: how long a step takes, on which device, and what takes most of it."""
     subject = _describe_step(report)
-    worst = next(iter(main_findings(report)), None)
-    if worst is not None:
-        return f"{subject}{_describe_cost(report, worst)}"
-    largest = max(info_findings(report), key=lambda finding: finding.cost_ns, default=None)
-    if largest is not None and (largest.share_of_step or 0) >= _MIN_UNEXPLAINED_SHARE:
-        return f"{subject}, and no rule found a fix worth 1% of it{_describe_cost(report, largest)}"
+    first, largest = next(iter(main_findings(report)), None), largest_part(report)
+    if largest is None or gpu_not_recorded(report):
+        return f"{subject}{_describe_no_finding(report)}."
+    if first is not None and (largest.finding is first or not largest.share):
+        return f"{subject}{_describe_busy(report, largest)}{_describe_cost(report, first)}"
+    if first is not None:
+        return f"{subject}{_describe_part(report, largest)} First to fix: {_describe_cost(report, first)[2:]}"
+    is_work = largest.unexplained is not None and largest.unexplained.detail in _WORK
+    if largest.share >= _MIN_UNEXPLAINED_SHARE and not is_work:
+        return f"{subject}, and no rule found a fix worth 1% of it{_describe_part(report, largest)}"
     return f"{subject}{_describe_no_finding(report)}."
+
+
+def _describe_part(report: Report, part: LargestPart) -> str:
+    """The largest part of the time as the rest of a sentence."""
+    if part.finding is not None:
+        return _describe_cost(report, part.finding)
+    assert part.unexplained is not None  # a part is one of the two
+    detail = part.unexplained.detail
+    if detail == "idle_unexplained":
+        what = f"{detail_labels(report)[detail].split(',')[0]}, for no reason that the trace shows"
+    elif detail not in _WORK:
+        what = f"{detail_labels(report)[detail]}, which no finding explains"
+    else:
+        op = largest_op(report) if is_cpu_program(report) else None
+        most = f", most of it in {op[0]} ({format_share(op[1])})" if op and 2 * op[1] > part.share else ""
+        what = f"{detail_labels(report)[detail]}{most or ', whose limit is not known'}"
+    rank = f" on rank {part.unexplained.rank}" if len(report.traces) > 1 else ""
+    cost = f"{format_duration(part.share * step_length_ns(report))} ({format_share(part.share)})"
+    return f"; {cost} of it{rank}: {what}."
+
+
+def _describe_busy(report: Report, largest: LargestPart) -> str:
+    """How busy the GPU is, where what was found is a small part beside it."""
+    busy = _busy_share(report)
+    if busy is None or largest.share >= _MIN_UNEXPLAINED_SHARE:
+        return ""
+    return f"; the GPU is busy for {format_share(busy)} of it"
 
 
 def _describe_cost(report: Report, finding: Finding) -> str:
@@ -64,7 +134,8 @@ def _describe_cost(report: Report, finding: Finding) -> str:
         return f". Above all{once}: {sentence}"
     ranks = format_finding_ranks(report, finding)
     return (
-        f"; {format_duration(finding.cost_ns)} ({format_share(finding.share_of_step)}) of it{ranks}{once}: {sentence}"
+        f"; {format_duration(finding.cost_ns)} ({format_share(share_of_step(report, finding))}) of it{ranks}{once}: "
+        f"{sentence}"
     )
 
 
@@ -72,24 +143,18 @@ def _describe_step(report: Report) -> str:
     """How long a step takes, or the window, and on which device."""
     machine = _describe_machine(report)
     context = describe_context(report.context)
-    median_ns = report.steps.median_ns
-    if has_steps(report) and median_ns is not None:
+    length = format_duration(step_length_ns(report))
+    if has_steps(report):
         step = f"{context}: a step" if context else "Your step"
-        # Costs are amounts of an average step; a few slow steps pull the average away from the median.
-        mean_ns = _mean_step_ns(report) or median_ns
-        if abs(mean_ns - median_ns) > _MIN_STEP_DIFFERENCE * median_ns:
-            mean, middle = format_duration(mean_ns), format_duration(median_ns)
-            return f"{step} takes {mean} on average (median {middle}) {machine}"
-        return f"{step} takes {format_duration(median_ns)} {machine}"
+        return f"{step} takes {length}{' on average' if _median_differs(report) else ''} {machine}"
     trace = f"{context}: the trace" if context else "The trace"
-    return f"{trace} covers {format_duration(_longest_window_ns(report))} {machine}, without steps"
+    return f"{trace} covers {length} {machine}, without steps"
 
 
-def _longest_window_ns(report: Report) -> int:
-    windows = [round(account.time_scale * account.window_ns) for account in report.account] or [
-        trace.span_ns for trace in report.traces
-    ]
-    return max(windows, default=0)
+def _median_differs(report: Report) -> bool:
+    """Whether a few slow steps pull the average step, of which all figures are, away from the median."""
+    median_ns, mean_ns = report.steps.median_ns or 0, step_length_ns(report)
+    return has_steps(report) and abs(mean_ns - median_ns) > _MIN_STEP_DIFFERENCE * median_ns
 
 
 def describe_context(context: Context) -> str:
@@ -114,14 +179,15 @@ def describe_recorded_step(report: Report, *, always: bool = False) -> str | Non
     Everything else that is shown is of the step without the profiler.
     """
     recorded_ns, median_ns = report.steps.recorded_median_ns, report.steps.median_ns
+    middle = f"the median step takes {format_duration(median_ns)}" if always and _median_differs(report) else None
     if not recorded_ns or not median_ns or abs(recorded_ns - median_ns) <= _MIN_STEP_DIFFERENCE * recorded_ns:
-        return None
+        return middle
     recorded = f"recorded with the profiler a step took {format_duration(recorded_ns)}"
     if recorded_ns > _UNCERTAIN_FACTOR * median_ns:
         return (
             f"{recorded}: more than half of that is the profiler or other programs, so shares of the step are estimates"
         )
-    return recorded if always else None
+    return "; ".join(filter(None, (recorded, middle))) if always else None
 
 
 def _describe_machine(report: Report) -> str:
@@ -163,7 +229,7 @@ def _describe_no_finding(report: Report) -> str:
     if any(each.detail not in _WORK for each in report.unexplained):
         return f", and no rule found what to change{use}, but not all of its time is explained (below)"
     if not report.explains_everything:
-        use += "; how near all of its kernels are to their limit cannot be judged (below)"
+        use += "; how near its kernels are to their limit is not known"
     return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}"
 
 
@@ -202,27 +268,21 @@ def _lower_article(title: str) -> str:
     return title[0].lower() + title[1:] if first in _DETERMINERS else title
 
 
-def _mean_step_ns(report: Report) -> float | None:
-    """The average step of all ranks; None without an account."""
-    count = sum(step_count_of(account, report) for account in report.account)
-    return sum(account.time_scale * account.window_ns for account in report.account) / count if count else None
-
-
 class Ladder(NamedTuple):
     """How short a step gets.
 
     Attributes:
-        now_ns: The step, or the window where there are no steps.
+        now_ns: The average step, or the window where there are no steps.
         fixes: How many fixes have a figure; 0 where none has.
         after_fixes_ns: The step after them; None without such fixes.
         limit_ns: The step at the limit; None where too little is known.
         known_share: The share (0 to 1) of the kernel time whose roof is known.
     """
 
-    now_ns: int
+    now_ns: float
     fixes: int
-    after_fixes_ns: int | None
-    limit_ns: int | None
+    after_fixes_ns: float | None
+    limit_ns: float | None
     known_share: float
 
     @property
@@ -239,12 +299,16 @@ class Ladder(NamedTuple):
 def ladder_of(report: Report) -> Ladder | None:
     """How short a step gets: now, after the fixes, at the limit; None where nothing but the present is known."""
     limit = report.limit
-    now_ns = report.steps.median_ns if has_steps(report) else _longest_window_ns(report)
+    now_ns = step_length_ns(report)
     fixes = sum(bool(finding.saving.expected_ns) for finding in main_findings(report))
-    after_ns = limit.after_fixes_ns if fixes else None
-    if now_ns is None or (after_ns is None and limit.step_ns is None):
+    after_ns: float | None = limit.after_fixes_ns if fixes else None
+    if not now_ns or (after_ns is None and limit.step_ns is None):
         return None
-    return Ladder(now_ns, 0 if after_ns is None else fixes, after_ns, limit.step_ns, limit.known_share or 0.0)
+    if after_ns is not None and has_steps(report) and report.steps.median_ns:
+        # The limit tells of the median step what the fixes leave. All other figures are of the average step.
+        after_ns *= now_ns / report.steps.median_ns
+    limit_ns = None if limit.step_ns is None else min(limit.step_ns, now_ns if after_ns is None else after_ns)
+    return Ladder(now_ns, 0 if after_ns is None else fixes, after_ns, limit_ns, limit.known_share or 0.0)
 
 
 def describe_ladder(report: Report) -> str | None:
@@ -260,6 +324,6 @@ def describe_ladder(report: Report) -> str | None:
         return line
     limit = format_duration(ladder.limit_ns)
     if not ladder.is_limit_of_work:
-        return f"{line}; {limit} if nothing waited (how fast its kernels can be is not known)"
-    known = f", by {format_share(ladder.known_share)} of its kernel time" if ladder.names_known_share else ""
-    return f"{line}; limit of this work on this GPU {limit}{known}"
+        return f"{line}; {limit} if nothing waited"
+    known = f" (known for {format_share(ladder.known_share)} of its time)" if ladder.names_known_share else ""
+    return f"{line}; limit of its kernels on this GPU {limit}{known}"

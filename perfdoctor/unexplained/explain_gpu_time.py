@@ -77,7 +77,7 @@ def explain_kernels(rank: Rank, time: Intervals) -> str:
         (median,) = quantiles(efficiency[known], (0.5,))
         sentences.append(
             f"{count_events(rank, int(known.sum()), 'kernel')} at {median:.0%} of their roof in the "
-            f"median, most of the time in {name_launchers(rank, rows[known])}."
+            f"median, mostly {name_launchers(rank, rows[known])}."
         )
     return " ".join(sentences)
 
@@ -89,14 +89,14 @@ def _describe_unjudged(rank: Rank, rows: Rows) -> str:
         is_named = rank.hardware.source != "kernels" and rank.hardware.label
         why = f"the peaks of {rank.hardware.label if is_named else 'this GPU'} are not known (--device names another)"
     elif "shapes" not in rank.available_data:
-        why = "no shapes of inputs were recorded: record with record_shapes=True"
+        why = "no input shapes were recorded (record_shapes=True)"
     elif unlinked.mean() > 0.5:
-        why = "most of them are joined to no op, so the shapes of their inputs are not known"
+        why = "most of them are joined to no op"
     else:
-        why = "their work does not follow from the recorded inputs of their ops"
+        why = "their work does not follow from the inputs of their ops"
     return (
-        f"{count_events(rank, len(rows), 'kernel')}, most of the time in {name_launchers(rank, rows)}: how near this "
-        f"is to the limit cannot be judged, because {why}."
+        f"{count_events(rank, len(rows), 'kernel')}, mostly {name_launchers(rank, rows)}: their limit is not known, "
+        f"because {why}."
     )
 
 
@@ -106,8 +106,8 @@ def _explain_cpu_ops(rank: Rank, time: Intervals, noun: str) -> str:
     rows = np.flatnonzero(own_ns > 0)
     names = name_ops(rank, rows, own_ns[rows], 3)
     return (
-        f"{count_events(rank, len(rows), noun)} on the CPU, most of the time in {names}; the peaks of a CPU are not "
-        "known, so how near this is to the limit cannot be judged."
+        f"{count_events(rank, len(rows), noun)} on the CPU, most of the time in {names}; how fast this CPU can be is "
+        "not known."
     )
 
 
@@ -120,11 +120,13 @@ def explain_latency(rank: Rank, time: Intervals) -> str:
     if not len(rows):
         return "Each of its kernels ran beside others for most of its time."
     median = format_time(float(np.median(gpu.dur_ns[rows])))
-    said = [f"{count_events(rank, len(rows), 'kernel')}, {median} each in the median"]
-    if _match_graph_launches(rank)[rows].mean() > 0.5:
-        said.append("launched by graphs")
+    graphs = " in graphs" if _match_graph_launches(rank)[rows].mean() > 0.5 else ""
+    said = [
+        f"{count_events(rank, len(rows), 'kernel')}{graphs}, {median} each in the median, mostly "
+        f"{name_launchers(rank, rows)}"
+    ]
     said += [text for text in (_describe_grids(rank, rows), _describe_roof_share(rank, rows)) if text]
-    return f"{', '.join(said)}; most of the time in {name_launchers(rank, rows, 3)}."
+    return f"{'; '.join(said)}."
 
 
 def _match_graph_launches(rank: Rank) -> BoolArray:
@@ -142,9 +144,10 @@ def _describe_grids(rank: Rank, rows: Rows) -> str:
     if processors is None or not len(blocks):
         return ""
     if blocks.max() < processors:
-        return f"with {int(blocks.max()):,} blocks at most for the GPU's {processors} multiprocessors"
+        return f"{int(blocks.max()):,} thread blocks at most for the GPU's {processors} multiprocessors"
     small = float((blocks < processors).mean())
-    return f"{small:.0%} of them with fewer blocks than the GPU's {processors} multiprocessors" if small >= 0.05 else ""
+    fewer = f"{small:.0%} of them have fewer thread blocks than the GPU's {processors} multiprocessors"
+    return fewer if small >= 0.05 else ""
 
 
 def _describe_roof_share(rank: Rank, rows: Rows) -> str:
@@ -153,7 +156,7 @@ def _describe_roof_share(rank: Rank, rows: Rows) -> str:
     known = ~np.isnan(share)
     if 2 * dur_ns[known].sum() <= dur_ns.sum():
         return ""
-    return f"at {(share[known] * dur_ns[known]).sum() / max(dur_ns[known].sum(), 1):.0%} of their roof on the whole"
+    return f"together at {(share[known] * dur_ns[known]).sum() / max(dur_ns[known].sum(), 1):.0%} of their roof"
 
 
 def explain_communication(rank: Rank, time: Intervals) -> str:
@@ -164,19 +167,20 @@ def explain_communication(rank: Rank, time: Intervals) -> str:
     named = "; ".join(_describe_collectives(rank, each) for each in totals[:_MAX_NAMED])
     others = len(totals) - _MAX_NAMED
     more = f"; and {format_count(others, 'other kind')}" if others > 0 else ""
-    return f"{named}{more}. Nothing computes meanwhile."
+    return f"{named}{more}."
 
 
 def _describe_collectives(rank: Rank, total: CollectiveTotal) -> str:
-    size = "of unrecorded size" if total.bytes is None else f"of {format_bytes(total.bytes / max(total.count, 1))}"
+    mean = " on average" if total.count > 1 else ""
+    size = "" if total.bytes is None else f" of {format_bytes(total.bytes / max(total.count, 1))}{mean}"
     group = "" if total.group is None else f" in group {total.group}"
     ranks = "" if total.group_size is None else f" of {total.group_size} ranks"
     exposed = total.exposed_ns / max(rank.steps.count, 1)
     each = " a step" if rank.steps.count else ""
     rate = "" if total.bus_bytes_per_s is None else f" at {format_rate(total.bus_bytes_per_s)} of bus bandwidth"
     return (
-        f"{count_events(rank, total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}{rate}, "
-        f"{format_time(exposed)}{each} of their time exposed"
+        f"{count_events(rank, total.count, f'{total.kind} collective')}{size}{group}{ranks}{rate}: nothing computes "
+        f"during {format_time(exposed)}{each} of them"
     )
 
 

@@ -87,8 +87,8 @@ def explain_idle_communication(rank: Rank, time: Intervals) -> str:
     if waits.any():
         item = rank.gaps.next_item[rows[waits]]
         said.append(
-            f"{_describe_gaps(rank, rows[waits], inside[waits])}, before work that was queued and waited for an event "
-            f"of another stream: {name_gpu_items(rank, item)}"
+            f"{_describe_gaps(rank, rows[waits], inside[waits])}, waiting for an event of another stream before "
+            f"{name_gpu_items(rank, item)}"
         )
     ranges = rank.trace.ranges
     waiting = np.flatnonzero(rank.trace.match_rows(ranges, vocabulary.COLLECTIVE_WAIT))
@@ -159,12 +159,12 @@ def _describe_late(rank: Rank, rows: Rows, inside: Int64Array, time: Intervals) 
     costs = ""
     if launch_ns is not None and kernels.any():
         costs = (
-            f": the CPU launches every {format_unprofiled(rank, launch_ns)} in the median, and a kernel takes "
-            f"{format_unprofiled(rank, float(np.median(gpu.dur_ns[kernels])))}"
+            f": the CPU launches every {format_unprofiled(rank, launch_ns)}, and a kernel takes "
+            f"{format_unprofiled(rank, float(np.median(gpu.dur_ns[kernels])))} in the median"
         )
     op = name_ops(rank, gpu.op[item], inside, 2)
     path = _find_path(rank, rows, time)
-    before = f"; most of it before the work of {op}" if op else ""
+    before = f"; mostly before {op}" if op else ""
     doing = ""
     if path.deepest is not None:
         doing = f"; for {path.deepest.time_ns / max(path.time_ns, 1):.0%} of it the CPU is in {_name(path.deepest)}"

@@ -43,16 +43,18 @@ def find_gaps_in(rank: Rank, time: Intervals) -> tuple[Rows, Int64Array]:
 
 
 def count_events(rank: Rank, number: int, noun: str, plural: str | None = None) -> str:
-    """A number of events of the window, in words: "12 gaps a step", "12 gaps" without steps."""
+    """A number of events of the window, in words: "12 gaps a step", "1 gap in 4 steps", "12 gaps" without steps."""
     if not rank.steps.count:
         return format_count(number, noun, plural)
     each = number / rank.steps.count
-    figure = f"{each:,.0f}" if each >= 10 or each == round(each) else f"{each:.2g}"
-    return f"{figure} {noun if figure == '1' else plural or noun + 's'} a step"
+    if each < 1:
+        return f"{format_count(number, noun, plural)} in {rank.steps.count} steps"
+    about = "" if each >= 10 or each == round(each) else "about "
+    return f"{about}{format_count(round(each), noun, plural)} a step"
 
 
 def name_launchers(rank: Rank, rows: Rows, max_names: int = 2) -> str:
-    """The ops that launched some GPU items, those with most time first: "mm in linear (62 %), copy_ (30 %)".
+    """The ops that launched some GPU items, those with most time first: "mm in linear() (62 %), copy_ (30 %)".
 
     Items without an op are named by their kernel. An empty text where there are no items.
     """
@@ -114,7 +116,9 @@ def _name_group(rank: Rank, inner: int, outer: int, kernel: int) -> str:
         return short if inner < 0 else f"{short} in {cut_name(strings[inner])}"
     name = strings[inner].removeprefix("aten::")
     around = strings[outer].removeprefix(vocabulary.AUTOGRAD_OP_PREFIX).removeprefix("aten::") if outer >= 0 else name
-    return cut_name(name if around == name else f"{name} in {around}")
+    # An op such as `to` has the name of a method, which reads as one with its brackets.
+    brackets = "()" if strings[outer].startswith("aten::") else ""
+    return cut_name(name if around == name else f"{name} in {around}{brackets}")
 
 
 def _at(column: Any, rows: Any) -> Int64Array:

@@ -84,7 +84,7 @@ def test_idle_time_of_decode_steps_has_a_sentence(corpus: Path) -> None:
         said = {each.detail: each for each in summarize_rank(rank).unexplained}
         assert said["idle_launch"].share == pytest.approx(share, abs=0.01)
         assert said["idle_launch"].sentence.startswith(f"{gaps}, in which the launch came too late")
-        assert "launched by graphs" in said["latency"].sentence
+        assert " kernels in graphs, " in said["latency"].sentence
 
 
 def test_copies_beside_others(corpus: Path) -> None:

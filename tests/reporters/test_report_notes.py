@@ -19,7 +19,7 @@ def test_missing_ranks_come_first_and_are_not_counted_as_devices():
     assert describe_incomplete_input(more) == (
         "ranks 9-11 are missing from the analysis; the first, rank 9: it is missing: its worker died"
     )
-    assert group_trace_warnings(more) == ["rank 9: it is missing: its worker died (alike on 2 more ranks)"]
+    assert group_trace_warnings(more) == ["it is missing: its worker died (rank 9, alike on 2 more ranks)"]
 
 
 def test_rules_skipped_for_one_reason_share_a_line():
@@ -34,7 +34,7 @@ def test_one_warning_of_many_ranks_becomes_one_line():
         replace(t, warnings=(odd[i],) if i else ()) for i, t in zip((0, 1, 2, 0), report.traces, strict=True)
     )
     assert group_trace_warnings(replace(report, traces=traces)) == [
-        "rank 1: 5 of 262 GPU items have no launching call (alike on 1 more rank)"
+        "5 of 262 GPU items have no launching call (rank 1, alike on 1 more rank)"
     ]
 
 

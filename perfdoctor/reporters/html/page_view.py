@@ -23,6 +23,7 @@ from perfdoctor.reporters.report_facts import (
     main_findings,
     one_off_findings,
     per_step_suffix,
+    step_length_ns,
 )
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, ladder_of, verdict_of
@@ -176,8 +177,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _shown_findings(report: Report) -> Iterator[ShownFinding]:
-    ladder = ladder_of(report)
-    step_ns = report.steps.median_ns if has_steps(report) else ladder.now_ns if ladder else None
+    step_ns = step_length_ns(report)
     positions = {id(finding): position for position, finding in enumerate(report.findings)}
     for number, finding in enumerate(main_findings(report), 1):
         likely = finding.confidence >= _LIKELY
