@@ -42,6 +42,8 @@ _FRAMEWORK_NS = 5_000
 _ROWS_THAT_WAIT = range(3, 9)
 # What a product that waits for its weights takes at most beyond the growth of its bytes.
 _LOADING_SPREAD = 1.3
+# A kernel under this share of its roof waits for something else than the roof, at least in part.
+_MIN_ROOF_SHARE = 0.4
 # What takes this many times as long with twice the samples grows with them.
 _GROWS = 1.5
 # Of steps with another number of samples: how many of each make a line, and how far apart the numbers are at least.
@@ -162,12 +164,15 @@ def grow_kernels(rank: Rank, ratio: float) -> tuple[FloatArray, FloatArray, Floa
     floor = np.minimum(bounds.shortest_kernel_ns / np.maximum(gpu.dur_ns, 1), 1.0)
     high = floor + ratio * (1 - floor)
     few_rows = _growth_of_products(rank, ratio)
-    is_loading = (rank.roof_classes == BANDWIDTH) & ~bounds.assumed
+    is_far_below = rank.roof_shares.share < _MIN_ROOF_SHARE
+    is_loading = (rank.roof_classes == BANDWIDTH) & ~bounds.assumed & ~is_far_below
     high = np.where(is_loading, np.minimum(high, _LOADING_SPREAD * few_rows), high)
     low, likely = np.minimum(high, few_rows), np.minimum(high, (few_rows + ratio) / 2)
     waves = _waves_of(rank)
     # Sums over the batch, such as gradients of weights, get longer without more blocks.
-    is_latency = (rank.roof_classes == LATENCY) | (bounds.assumed & (np.nan_to_num(waves, nan=1.0) < 1.0))
+    is_latency = (
+        (rank.roof_classes == LATENCY) | is_far_below | (bounds.assumed & (np.nan_to_num(waves, nan=1.0) < 1.0))
+    )
     room = np.where(np.isnan(waves), 1.0, np.clip(ratio * waves, 1.0, ratio))
     low = np.where(is_latency, np.minimum(low, room), low)
     likely = np.where(

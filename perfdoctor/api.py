@@ -290,7 +290,8 @@ def analyze(
         rank: Analyse this rank only.
         steps: Which steps to analyse, as slice(2, 5); None for all.
         settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}. "ACCOUNT" has `min_roof_share`: from which
-            share of a roof on (0.4) a kernel counts as compute or bandwidth rather than latency.
+            share of a roof on (0.4) a kernel that is short, or leaves most of the GPU empty, counts as compute or
+            bandwidth rather than latency.
         jobs: The number of processes that share the files, each with one thread. 1 means this process alone; None
             chooses.
         dask: The address of the scheduler of a Dask cluster that does the work instead, such as "tcp://host:8786".

@@ -27,7 +27,13 @@ from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, half_precision_share, kernel_classes_of
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts, kernel_costs_of
 from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, launch_bounds_of
-from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE, roof_classes_of
+from perfdoctor.analysis.kernels.roof_classes import (
+    MIN_ROOF_SHARE,
+    RoofShares,
+    bucket_roofs_of,
+    roof_classes_of,
+    roof_shares_of,
+)
 from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_limit_of
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
@@ -94,7 +100,8 @@ class Rank:
         facts: What was captured beside the trace; false without a capture.
         evidence_trace: The evidence window of a capture, with stacks and shapes; None without one.
         run_steps: The steps of the whole run that a capture timed without a profiler; None without any.
-        min_roof_share: The share (0 to 1) of a roof from which on a kernel counts as bound by it in the account.
+        min_roof_share: The share (0 to 1) of a roof from which on a kernel counts as bound by it in the account that
+            is short, or leaves most multiprocessors empty.
     """
 
     raw_trace: Trace
@@ -308,11 +315,16 @@ class Rank:
 
     @cached_property
     def roof_classes(self) -> Int8Array:
-        """Near which roof each GPU item runs, as the account splits kernels: COMPUTE, BANDWIDTH, LATENCY; -1 for none.
+        """What binds each GPU item, as the account splits kernels: COMPUTE, BANDWIDTH, LATENCY; -1 for none.
 
         `bounds` says the same of single launches, without `min_roof_share`, and whether they are inefficient.
         """
-        return roof_classes_of(self.kernel_classes, self.kernel_costs, self.bounds, self.min_roof_share)
+        return roof_classes_of(self.bounds, self.roof_shares, self.min_roof_share)
+
+    @cached_property
+    def roof_shares(self) -> RoofShares:
+        """The roof of each GPU item, and the share of it that the item reaches."""
+        return roof_shares_of(self.kernel_classes, self.kernel_costs, self.bounds)
 
     @cached_property
     def traffic(self) -> TrafficKinds:
@@ -454,7 +466,7 @@ class Rank:
     def account(self) -> Account:
         """The window by where its time went."""
         loading = iv.union_of((self.loader_waits.intervals, find_worker_starts(self.trace)))
-        utilization, bytes_per_s = NO_UTILIZATION, None
+        utilization, bytes_per_s, roofs = NO_UTILIZATION, None, None
         if self.device_kind == "gpu":
             causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)
             layers = gpu_layers(self.kernel_classes, self.roof_classes, causes)
@@ -469,6 +481,7 @@ class Rank:
             bytes_per_s = achieved_bytes_per_s(
                 self.trace.gpu.dur_ns, self.kernel_costs, self.roof_classes, self.in_window
             )
+            roofs = bucket_roofs_of(self.trace.gpu.dur_ns, self.roof_shares, self.roof_classes, self.in_window)
         elif self.device_kind == "cpu":
             layers = cpu_layers(self.trace, loading)
         else:
@@ -482,6 +495,7 @@ class Rank:
             utilization=utilization,
             time_scale=self.time_scale,
             achieved_bytes_per_s=bytes_per_s,
+            roofs=roofs,
         )
 
     @cached_property

@@ -12,7 +12,7 @@ import functools
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.kernel_rules import Category, Rule, Verdict, read_rule_families
 from perfdoctor.gpu.operand_types import elements_per_access
-from perfdoctor.gpu.parse_kernel_name import parse_kernel_name
+from perfdoctor.gpu.parse_kernel_name import decodes_tokens, parse_kernel_name
 
 MAX_NAME_CHARS = 2048
 """Longer names are cut here: what counts stands in front (of the longest real name seen, of 5160 characters, the first
@@ -37,9 +37,11 @@ class KernelClass:
         arch: Architecture the code was written for, such as `sm80` or `gfx942`; it may be older than the GPU's.
             None if unknown.
         alignment: Elements that one memory access must be aligned to, from `align4` or `ldg8`; None if not named.
+        tile: Rows and columns of the output that a block of a product computes; None if not named.
         rule: Id of the rule that decided.
         gemv_like: Bandwidth-bound small shape: never a Tensor Core fault.
         depthwise: Depthwise convolution: never a Tensor Core fault.
+        decodes: Attention of one new token a sequence: it reads the key-value cache, and waits for the memory.
     """
 
     category: Category
@@ -49,9 +51,22 @@ class KernelClass:
     accumulate: str | None = None
     arch: str | None = None
     alignment: int | None = None
+    tile: tuple[int, int] | None = None
     rule: str = "-"
     gemv_like: bool = False
     depthwise: bool = False
+    decodes: bool = False
+
+    @property
+    def streams_weights(self) -> bool:
+        """Whether the memory bounds it by its name alone: products of few rows, and attention that decodes.
+
+        Libraries choose a tile with a side of 16 or less, which the smallest instructions have, for products with a
+        side about as small: each byte of the other operand is used for that many operations at most, and GPUs do from
+        110 to 400 in the time of a byte (half precision).
+        """
+        skinny = self.category == "gemm" and self.tile is not None and min(self.tile) <= _SKINNY_TILE
+        return self.gemv_like or self.decodes or skinny
 
     @property
     def slow_path(self) -> bool:
@@ -65,6 +80,8 @@ class KernelClass:
         elements = elements_per_access(self.operand)
         return elements is not None and self.alignment < elements
 
+
+_SKINNY_TILE = 16
 
 _UNRECOGNIZED = KernelClass(category="other", tensor_core="na")
 
@@ -96,9 +113,11 @@ def _classify(name: str) -> KernelClass:
         accumulate=fields.accumulate,
         arch=fields.arch,
         alignment=fields.alignment,
+        tile=fields.tile if category == "gemm" else None,
         rule=rule.id,
         gemv_like=rule.gemv_like,
         depthwise=rule.depthwise,
+        decodes=category == "attention" and decodes_tokens(text),
     )
 
 

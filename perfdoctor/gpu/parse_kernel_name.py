@@ -28,6 +28,15 @@ _ARCH_OF_GTC = {"gtcx3": "gfx942", "gtcx2": "gfx90a", "gtcx_": "gfx908"}
 
 _ALIGN = r"(?<![a-z])align[ab]?(\d{1,3})(?!\d)"
 _LDG = r"_ldg(\d{1,2})(?!\d)"
+# The part of the output that a block computes: Tensile "MT64x16x256", xmma "tilesize128x128x32", TensorRT-LLM
+# "t128x8x128", else the first "_128x256": instruction shapes ("_s64x128x16gemm") have a letter before them, and stages
+# ("_64x4") and clusters ("_2x1x1") stand behind the tile.
+_TILE = r"_(?:mt|tilesize|t)?(\d{1,3})x(\d{1,3})(?=[x_u]|$)"
+# Attention that can only decode, token by token.
+_DECODES = (
+    r"decode|paged_attention|masked_multihead_attention|mmha_|xqa|forgen|pa_fwd|unified_attention_3d|"
+    r"_fwd_(?:grouped_)?kernel_stage1"
+)
 
 # Narrowest type first. A type, needles of which one must occur, and the pattern that must be found then.
 _TYPE_WORDS: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
@@ -129,6 +138,12 @@ class NameFields(NamedTuple):
     accumulate: str | None
     arch: str | None
     alignment: int | None
+    tile: tuple[int, int] | None
+
+
+def decodes_tokens(text: str) -> bool:
+    """Whether the name of an attention kernel, in lower case, is one of those that decode token by token."""
+    return _search(_DECODES, text) is not None
 
 
 def parse_kernel_name(name: str, text: str, rule: Rule) -> NameFields:
@@ -144,7 +159,7 @@ def parse_kernel_name(name: str, text: str, rule: Rule) -> NameFields:
         instruction = rule.instruction or _vector_instruction(operand, accumulate)
     else:
         instruction = rule.instruction or _matrix_instruction(text, arch, operand)
-    return NameFields(instruction, operand, accumulate, arch, _parse_alignment(text, rule))
+    return NameFields(instruction, operand, accumulate, arch, _parse_alignment(text, rule), _parse_tile(text))
 
 
 def _search(pattern: str, text: str, *needles: str) -> re.Match[str] | None:
@@ -180,6 +195,11 @@ def _parse_alignment(text: str, rule: Rule) -> int | None:
     if rule.tensor_core == "yes" and (match := _search(_LDG, text, "_ldg")):
         return int(match[1])
     return None
+
+
+def _parse_tile(text: str) -> tuple[int, int] | None:
+    match = _search(_TILE, text, *(f"{digit}x" for digit in "02468"))
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def _parse_types(name: str, text: str) -> tuple[str | None, str | None]:

@@ -28,7 +28,7 @@ class KernelRow(TypedDict):
     category: str
     op: str | None
     peak_share: Amount | None
-    bound: Literal["compute", "bandwidth", "latency", "neither"] | None
+    bound: Literal["compute", "bandwidth", "latency"] | None
     tensor_core: Literal["yes", "no", "unknown", "na"]
     flops_per_s: Amount | None
     bytes_per_s: Amount | None

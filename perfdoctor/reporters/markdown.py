@@ -182,7 +182,8 @@ def time_split_blocks(report: Report) -> Iterator[str]:
     yield f"### {escape(split.title)}"
     rows = ["| | time | share |", "|---|---:|---:|"]
     rows += [
-        f"| {part.label} | {format_duration(part.ns)} | {escape(format_share(part.share))} |" for part in split.buckets
+        f"| {escape(part.label_with_roof)} | {format_duration(part.ns)} | {escape(format_share(part.share))} |"
+        for part in split.buckets
     ]
     yield "\n".join(rows)
     if split.details:

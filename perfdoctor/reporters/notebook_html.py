@@ -88,7 +88,7 @@ def _bar(split: TimeSplit) -> str:
     parts = [(part, _COLORS[part.label]) for part in split.buckets if part.share > 0]
     bar = "".join(_tag("span", "", f"width: {100 * part.share:.2f}%; background: {color}") for part, color in parts)
     legend = "".join(
-        _tag("span", f"{_swatch(color)}{_text(part.label)} {format_share(part.share)}", "margin-right: 1.2em")
+        _tag("span", f"{_swatch(color)}{_text(part.label_with_roof)} {format_share(part.share)}", "margin-right: 1.2em")
         for part, color in parts
     )
     words = html.escape(", ".join(f"{part.label} {format_share(part.share)}" for part, _ in parts))

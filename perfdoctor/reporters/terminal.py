@@ -221,13 +221,17 @@ class Terminal(Reporter):
             bar.append(self._glyph(part.label) * count, style=_BUCKET_STYLES[part.label].colour)
         yield bar
         legend = Table.grid(padding=(0, 2, 0, 0))
-        for _ in range(2):
+        roofs = [f"({part.roof})" if part.roof else "" for part in split.buckets]
+        has_roofs = any(roofs)
+        for side in range(2):
             legend.add_column()
             legend.add_column(justify="right")
             legend.add_column(justify="right")
+            if has_roofs and not side:
+                legend.add_column()
         entries = [self._legend_entry(part) for part in split.buckets]
-        for left, right in zip(entries[:2], entries[2:], strict=True):
-            legend.add_row(*left, *right)
+        for left, roof, right in zip(entries[:2], roofs[:2], entries[2:], strict=True):
+            legend.add_row(*left, *([roof] if has_roofs else []), *right)
         yield Padding(legend, (0, 0, 0, 2))
         for part in split.details if self.verbosity > 0 else split.details[:_MAX_DETAILS]:
             figures = f"{format_duration(part.ns):>8}  {format_share(part.share):>7}"

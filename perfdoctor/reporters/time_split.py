@@ -25,7 +25,7 @@ DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
         "bandwidth": "memory-bound kernels",
         "memcpy": "copies",
         "communication": "exposed communication",
-        "latency": "kernels far below both roofs (latency)",
+        "latency": "short kernels, or too few blocks (latency)",
         "idle_dataloader": "idle, waiting for the DataLoader",
         "idle_sync": "idle after a host-device synchronisation",
         "idle_launch": "idle, waiting for launches",
@@ -54,11 +54,20 @@ _TENSOR_CORE_LABELS = (("used", "used"), ("slow_path", "slow path"), ("not_used"
 
 
 class TimeSlice(NamedTuple):
-    """One part of a step: its label, its ns (per step where there are steps), and its share of the step."""
+    """One part of a step: its label, its ns (per step where there are steps), and its share of the step.
+
+    `roof` says of a bucket how near its kernels are to their limit: "54% of roof"; "" where that is not known.
+    """
 
     label: str
     ns: float
     share: float
+    roof: str = ""
+
+    @property
+    def label_with_roof(self) -> str:
+        """The label, and how near its kernels are to their limit where that is known: "compute (54% of roof)"."""
+        return f"{self.label} ({self.roof})" if self.roof else self.label
 
 
 class TimeSplit(NamedTuple):
@@ -108,7 +117,10 @@ def time_split_of(report: Report) -> TimeSplit | None:
     return TimeSplit(
         step_ns,
         _title(report, step_ns),
-        tuple(slice_of(bucket, sum(detail[name] for name in names)) for bucket, names in BUCKETS.items()),
+        tuple(
+            slice_of(bucket, sum(detail[name] for name in names))._replace(roof=_describe_roof(report, bucket))
+            for bucket, names in BUCKETS.items()
+        ),
         tuple(sorted((part for part in details if part.share >= _MIN_SHARE), key=lambda part: -part.ns)),
         None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, window_ns / step_ns),
         _describe_rates(report),
@@ -126,6 +138,18 @@ def _title(report: Report, step_ns: float) -> str:
     varying = f", varying by {format_share(variation)}" if variation is not None and variation >= _MIN_VARIATION else ""
     mean = "mean of " if report.steps.count > 1 or ranks else ""
     return f"Where a step's {format_duration(step_ns)} go ({mean}{steps}{ranks}{inferred}{varying})"
+
+
+def _describe_roof(report: Report, bucket: str) -> str:
+    """The share of its roof that a bucket reaches, over all ranks; "" where less than half of its work is known."""
+    known_ns = reached_ns = whole_ns = 0.0
+    for account in report.account:
+        roof, bucket_ns = account.roofs.get(bucket), account.detail.get(bucket, 0)
+        whole_ns += bucket_ns
+        if roof is not None:
+            known_ns += roof.known_share * bucket_ns
+            reached_ns += roof.share * roof.known_share * bucket_ns
+    return f"{format_share(reached_ns / known_ns)} of roof" if known_ns and 2 * known_ns >= whole_ns else ""
 
 
 def _describe_rates(report: Report) -> str | None:

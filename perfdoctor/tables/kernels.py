@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.kernels.tensor_core_verdicts import VERDICTS
-from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, PEAK_TOLERANCE
+from perfdoctor.gpu.roofline.kernel_bounds import BOUNDS, PEAK_TOLERANCE
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
@@ -25,9 +25,6 @@ from perfdoctor.tables.shared_columns import (
 from perfdoctor.trace.arrays import FloatArray
 from perfdoctor.trace.tables.model import KERNEL
 
-# The first three by the codes of `roof_classes`, which calls it latency, too, where a long kernel is slow.
-_BOUNDS = ("compute", "bandwidth", "latency", "neither")
-_NEITHER = 3
 _CACHED = (
     "rates of memory beyond its peak: the data came from the cache of the GPU, so that no share of the peak is given"
 )
@@ -144,8 +141,8 @@ def work_of_groups(rank: Rank, groups: Groups) -> GroupWork:
 
 _PEAK_SHARE = "Share of the peak of the unit that is used, or of the memory: whichever bounds it."
 _BOUND = (
-    "What sets the pace of most of its time: compute, bandwidth, latency where it is too short for either, or neither, "
-    "where it is slower than both roofs allow."
+    "What sets the pace of most of its time: compute, bandwidth, or latency where it is short or leaves most "
+    "multiprocessors empty. How near that it runs is the share of the peak."
 )
 _TENSOR_CORE = "Whether it used Tensor Cores: yes, no, unknown, or na for what multiplies no matrices."
 
@@ -153,8 +150,7 @@ _TENSOR_CORE = "Whether it used Tensor Cores: yes, no, unknown, or na for what m
 def bound_column(rank: Rank, groups: Groups) -> Column:
     """`bound`, what sets the pace of most of the time of each group."""
     roof = rank.roof_classes[groups.items].astype(np.int64)
-    roof[(roof == LATENCY) & (rank.bounds.kind[groups.items] != LATENCY)] = _NEITHER
-    texts = [_BOUNDS[each] if each >= 0 else None for each in groups.dominant_code(roof).tolist()]
+    texts = [BOUNDS[each] if each >= 0 else None for each in groups.dominant_code(roof).tolist()]
     return text_column("bound", "bound by", texts, _BOUND)
 
 

@@ -156,6 +156,8 @@ RECOMPUTE_OP = r"^CheckpointFunctionBackward$"
 """Pattern of the op in which the older kind of activation checkpointing does so, before its own backward pass."""
 DECODE_RANGE = r"(?i)^step\[\s*decode|_generation_[1-9]\d*\(|^(decode|generate)([ _](step|loop|token)s?)?$"
 """Pattern of the ranges that serving engines and people put around the decoding of tokens."""
+ENGINE_PASS = r"(?i)^execute_(\d+_)?context_\d+\(|^step\[\s*\w+ "
+"""Pattern of the ranges that serving engines put around a pass of the model, see `tokens_of_engine_pass`."""
 DECODE_FRAME = r"transformers/generation/utils\.py\(\d+\): (generate|_sample|_greedy_search|_beam_search)$"
 """Pattern of the Python frames of a loop that generates tokens."""
 EVALUATION_RANGE = (
@@ -378,3 +380,17 @@ ANNOTATION = "|".join(
     )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""
+
+
+def tokens_of_engine_pass(name: str) -> int | None:
+    """How many tokens a pass of a serving engine computes, by the name of its range; None where that does not say.
+
+    vLLM writes "execute_context_0(0)_generation_4(4)": requests of each kind, and their tokens in parentheses; others
+    "execute_16_context_0(sq0sk0)_generation_16(sq16sk8193)" with the tokens first; SGLang "step[DECODE bs=16]", of a
+    token each, and "step[EXTEND bs=15 toks=15360]".
+    """
+    found = re.match(r"execute_context_\d+\((\d+)\)_generation_\d+\((\d+)\)", name)
+    if found:
+        return int(found[1]) + int(found[2])
+    found = re.match(r"execute_(\d+)_context_|(?i:step\[[^\]]*\btoks=(\d+)|step\[\s*decode bs=(\d+))", name)
+    return int(next(filter(None, found.groups()))) if found else None

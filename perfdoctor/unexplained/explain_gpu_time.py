@@ -57,7 +57,7 @@ def _match_doubtful(rank: Rank) -> BoolArray:
     near_op[op[near]] = True
     near_op[-1] = False
     near |= np.isnan(efficiency) & near_op[op]
-    doubtful: BoolArray = _match_computing(rank) & (rank.bounds.kind != LATENCY) & ~near
+    doubtful: BoolArray = _match_computing(rank) & (rank.roof_classes != LATENCY) & ~near
     return doubtful
 
 
@@ -76,7 +76,7 @@ def explain_kernels(rank: Rank, time: Intervals) -> str:
     if known.any():
         (median,) = quantiles(efficiency[known], (0.5,))
         sentences.append(
-            f"{count_events(rank, int(known.sum()), 'kernel')} at {median:.0%} of their roof in the "
+            f"{count_events(rank, int(known.sum()), 'kernel')} at {median:.0%} of the roof in the "
             f"median, mostly {name_launchers(rank, rows[known])}."
         )
     return " ".join(sentences)
@@ -112,7 +112,7 @@ def _explain_cpu_ops(rank: Rank, time: Intervals, noun: str) -> str:
 
 
 def explain_latency(rank: Rank, time: Intervals) -> str:
-    """What is known of kernels that reach neither roof, or are too short to."""
+    """What is known of kernels that are short, or leave most of the GPU empty."""
     if rank.device_kind == "cpu":
         return _explain_cpu_ops(rank, time, "short op")
     gpu = rank.trace.gpu

@@ -73,7 +73,7 @@ def launch_bounds_of(
 
 def _is_dominated_by_maths(kernel: KernelClass) -> bool:
     """Whether compute is taken to bound a kernel whose FLOPs are unknown."""
-    return kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na" and not kernel.gemv_like
+    return kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na" and not kernel.streams_weights
 
 
 def _rates(

@@ -16,6 +16,7 @@ import numpy as np
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, FlopsUtilization
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.analysis.kernels.roof_classes import ROOFS, BucketRoof
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, TensorCoreVerdicts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import classify_op
@@ -68,9 +69,10 @@ class Account:
         mfu_peak_name: The type of that peak, such as "bf16", "tf32" or "fp32 without Tensor Cores"; None if unknown.
         mfu_peak_flops_per_s: That peak; None if unknown.
         achieved_bytes_per_s: Of the kernels that memory bounds; None where their bytes are unknown.
+        roofs: How near their roofs the kernels of "compute" and "bandwidth" run; None where that is not known.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("rank", "window_ns", "buckets", "detail", "tensor_core")
+    SCHEMA: ClassVar[tuple[str, ...]] = ("rank", "window_ns", "buckets", "detail", "tensor_core", "roofs")
 
     rank: int | None
     window_ns: int
@@ -84,6 +86,9 @@ class Account:
     mfu_peak_name: str | None = field(default=None, compare=False)
     mfu_peak_flops_per_s: float | None = field(default=None, compare=False)
     achieved_bytes_per_s: float | None = field(default=None, compare=False)
+    roofs: Annotated[Mapping[str, BucketRoof | None], ("required", ROOFS)] = field(
+        default_factory=lambda: dict.fromkeys(ROOFS), compare=False
+    )
 
     @property
     def buckets(self) -> Annotated[dict[str, int], ("required", tuple(BUCKETS))]:
@@ -114,6 +119,7 @@ def account_of(
     time_scale: float = 1.0,
     utilization: FlopsUtilization = NO_UTILIZATION,
     achieved_bytes_per_s: float | None = None,
+    roofs: Mapping[str, BucketRoof | None] | None = None,
 ) -> Account:
     """Where the window went; a partition, whatever the trace.
 
@@ -137,6 +143,7 @@ def account_of(
         mfu_peak_name=utilization.peak_name,
         mfu_peak_flops_per_s=utilization.peak_flops_per_s,
         achieved_bytes_per_s=achieved_bytes_per_s,
+        roofs=roofs or dict.fromkeys(ROOFS),
     )
 
 
@@ -146,7 +153,7 @@ _LAYERED_CAUSES = ("dataloader", "sync", "allocator", "communication", "launch")
 def gpu_layers(
     classes: KernelClasses, roof_classes: Int8Array, idle_causes: Mapping[str, Intervals]
 ) -> dict[str, Intervals]:
-    """The layers of a program on a GPU: kernels by the roof that they come near, copies, causes of idle time."""
+    """The layers of a program on a GPU: kernels by what binds them, copies, causes of idle time."""
     gpu = classes.trace.gpu
     rows = gpu_rows_by_detail(classes, roof_classes)
     busy = {name: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for name, which in rows.items()}

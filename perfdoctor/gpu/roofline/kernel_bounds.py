@@ -150,6 +150,21 @@ class KernelBounds:
         return self._launches.shortest_kernel_ns
 
     @property
+    def short(self) -> BoolArray:
+        """For each launch whether it is too short to be bound by a roof, unless its work says otherwise."""
+        result: BoolArray = self._launches.dur_ns <= self._launches.latency_bound_ns
+        return result
+
+    @cached_property
+    def leaves_gpu_empty(self) -> BoolArray:
+        """For each launch whether its grid leaves most multiprocessors without a block; False where unknown."""
+        blocks, sm_count = self._launches.blocks, self._launches.sm_count
+        if blocks is None or not sm_count:
+            return np.zeros(len(self), bool)
+        result: BoolArray = (blocks > 0) & (2 * blocks < sm_count)
+        return result
+
+    @property
     def roof_share(self) -> FloatArray:
         """The share of the nearest roof that each launch reaches (1 at the roof); NaN where it is unknown.
 

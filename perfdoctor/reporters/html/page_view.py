@@ -224,7 +224,9 @@ def _bucket_rows(split: TimeSplit) -> Iterator[BucketRow]:
     """The buckets, each followed by those of its details that are worth a row of their own."""
     worth_showing = {part.label for part in split.details}
     for bucket, part in zip(BUCKETS, split.buckets, strict=True):
-        yield BucketRow(bucket, part.label, format_duration(part.ns), format_share(part.share), is_bucket=True)
+        yield BucketRow(
+            bucket, part.label_with_roof, format_duration(part.ns), format_share(part.share), is_bucket=True
+        )
         for name in BUCKETS[bucket]:
             detail = split.by_detail[name]
             if detail.label in worth_showing:
