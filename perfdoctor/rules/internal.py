@@ -83,6 +83,8 @@ from perfdoctor.gpu.gemm_alignment import (
     misaligned_dimensions,
     pad_dimension,
 )
+from perfdoctor.gpu.gemm_tiles import Tiling, cut_into_tiles, tile_of_name
+from perfdoctor.gpu.roofline.comparable_kernels import find_reach
 from perfdoctor.gpu.roofline.efficiencies import ANY
 from perfdoctor.rules.kernel_ranges import (
     TRIPLE_TF32,
@@ -91,6 +93,7 @@ from perfdoctor.rules.kernel_ranges import (
     clamp_to_shortest_kernel,
     catch_up,
     efficiencies_on,
+    generation_of,
     peak_rate,
     roof_times_ns,
 )

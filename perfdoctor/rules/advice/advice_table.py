@@ -13,6 +13,7 @@ from perfdoctor.rules.advice.matrix_rows import MATRIX_ROWS
 from perfdoctor.rules.advice.memory_rows import MEMORY_ROWS
 from perfdoctor.rules.advice.pause_rows import PAUSE_ROWS
 from perfdoctor.rules.advice.precision_rows import PRECISION_ROWS
+from perfdoctor.rules.advice.slow_kernel_rows import SLOW_KERNEL_ROWS
 from perfdoctor.rules.advice.small_collective_rows import SMALL_ROWS
 from perfdoctor.rules.advice.sync_rows import COPY_ROWS, SYNC_ROWS
 from perfdoctor.rules.advice.transfer_rows import TRANSFER_ROWS
@@ -29,6 +30,7 @@ TABLE = (
     *PRECISION_ROWS,
     *TRANSFER_ROWS,
     *MATRIX_ROWS,
+    *SLOW_KERNEL_ROWS,
     *FUSION_ROWS,
     *UPDATE_ROWS,
     *EXPOSED_ROWS,
