@@ -233,7 +233,13 @@ class GpuIdle(RankAnalyzer):
 
 def _leave_out_other_rules(rank: Rank) -> Iterator[PauseGroup]:
     """The pauses without those that other rules report."""
-    groups = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
+    # What a first run does beside what is proven to happen once may come back or not: nobody can say.
+    is_unknown = rank.first_use.is_first_run
+    groups = [
+        group
+        for group in rank.pauses
+        if not _is_of_another_rule(rank, group) and not (is_unknown and group.path.deepest is None)
+    ]
     claimed = idle_of_unfused_optimizers(rank) if groups else iv.EMPTY
     calls = time_of_reported_calls(rank) if groups else iv.EMPTY
     for group in groups:

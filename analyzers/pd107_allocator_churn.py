@@ -11,7 +11,6 @@ from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
-    Intervals,
     Rank,
     RankAnalyzer,
     Saving,
@@ -19,7 +18,6 @@ from perfdoctor.rules import (
     count_recurrence,
     nesting,
     remove_calls,
-    split_one_offs,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -45,7 +43,8 @@ class AllocatorChurn(RankAnalyzer):
 
     How it is measured:
         The account's idle_allocator: gaps between GPU items during such calls. What stands out in one or two steps, or
-        only in the first half of the steps, happens once and costs the median step nothing.
+        only in the first half of the steps, happens once and is left out; without steps so is all that an allocator
+        asks for and keeps.
 
     How to fix:
         Warm up with the largest input, pad inputs to few sizes, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use
@@ -75,36 +74,26 @@ class AllocatorChurn(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """A finding about what comes back and one about what happens once, each from `min_share` on."""
-        recurring, once = split_one_offs(rank.account.parts["idle_allocator"], rank.steps)
-        if self.exceeds_min_share(rank, rank.per_step(iv.total(recurring))):
-            yield self._report(rank, recurring, once=False)
-        if self.exceeds_min_share(rank, rank.per_step(iv.total(once))):
-            yield self._report(rank, once, once=True)
-
-    def _report(self, rank: Rank, idle: Intervals, *, once: bool) -> Finding:
-        cost_ns, recurrence = rank.per_step(iv.total(idle)), count_recurrence(idle, rank.steps, rank.profiler_factor)
+        """One finding from `min_share` on: what happens once is no part of the account."""
+        idle = rank.account.parts["idle_allocator"]
+        cost_ns = rank.per_step(iv.total(idle))
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
         trace, calls = rank.trace, rank.trace.calls
         found = rank.calls.named(vocabulary.ALLOCATOR_CALL).where(iv.overlap(calls.start_ns, calls.end_ns, idle) > 0)
         longest = found.rows.index[np.argmax(calls.dur_ns[found.mask])]
         op = nesting.outermost(trace.ops.parent, calls.op[[longest]])[0] if len(trace.ops) else -1
-        uncached = not once and _allocates_without_cache(rank)
+        uncached = _allocates_without_cache(rank)
         count = "one call" if len(found) == 1 else f"{len(found)} calls"
         cache = " without a cache" if uncached else ""
-        title = f"The GPU idles while memory is allocated and freed{cache}: {count} to the driver"
-        if once and recurrence is not None:
-            when = "" if recurrence.steps == 1 else f"In {recurrence.steps} of {recurrence.of} steps: "
-            title = f"{when}the GPU idles {iv.total(idle) / 1e6:.3g} ms while memory is allocated and freed, in {count}"
-        advice = _advise(rank, once=once, uncached=uncached)
-        return self.finding(
+        yield self.finding(
             rank,
-            title=title,
-            occurs_once=once and recurrence is not None and recurrence.steps == 1,
-            cost_ns=0 if once else cost_ns,
-            saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            title=f"The GPU idles while memory is allocated and freed{cache}: {count} to the driver",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=_advise(rank, uncached=uncached),
             claim=Claim(idle),
-            edit=None if once else remove_calls(found.rows),
+            edit=remove_calls(found.rows),
             confidence=0.8 if rank.steps.count else 0.5,
             location=found.location,
             evidence=(
@@ -113,8 +102,7 @@ class AllocatorChurn(RankAnalyzer):
                 Evidence("longest call is", trace.text(int(calls.name[longest]))),
                 Evidence("made by", trace.text(int(trace.ops.name[op])) if op >= 0 else None),
             ),
-            subject="once" if once else "",
-            recurrence=recurrence,
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
 
@@ -129,13 +117,7 @@ def _allocates_without_cache(rank: Rank) -> bool:
     return asked >= max(_MIN_UNCACHED, _UNCACHED_SHARE * len(allocating)) and 2 * len(frees) >= len(mallocs)
 
 
-def _advise(rank: Rank, *, once: bool, uncached: bool) -> Advice:
-    if once:
-        return Advice(
-            "Keep input sizes few and leave memory free if it comes back, in every epoch or with every new size "
-            "of input. Memory that is allocated for the first time, or given back once, costs no later step.",
-            source=_NO_CACHE,
-        )
+def _advise(rank: Rank, *, uncached: bool) -> Advice:
     is_amd = rank.trace.vendor == "amd"
     if not uncached:
         return advise(f"allocator calls the driver{', on an AMD device' * is_amd}", rank.context)

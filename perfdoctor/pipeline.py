@@ -27,7 +27,17 @@ from perfdoctor.report.own_steps import steps_without_waits
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
-from perfdoctor.report.report import TABLES, UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary
+from perfdoctor.report.report import (
+    TABLES,
+    UNKNOWN_LIMIT,
+    Limit,
+    OnceOnly,
+    OncePart,
+    Outcome,
+    Report,
+    StepSummary,
+    TraceSummary,
+)
 from perfdoctor.report.unexplained import find_unexplained_in_fleet
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
@@ -114,6 +124,7 @@ def summarize_rank(
         outcomes=tuple(outcomes),
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
+        once=_summarize_once(rank),
         unexplained=find_unexplained(rank, (finding.claim.intervals for finding in findings)),
         tables=report_tables(rank, options.tables),
         breakdown=rank.breakdown if options.breakdown else None,
@@ -179,6 +190,7 @@ def report_on_summaries(
         late_ns=fleet.late_ns,
         context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
         limit=_limit_of_longest_step(fleet, findings, own_steps_ns),
+        once=tuple(s.once for s in fleet.summaries if s.once is not None),
         unexplained=find_unexplained_in_fleet(fleet, of_fleet),
         tables=_tables_of_longest_step(fleet),
         program_folders=_program_folders(fleet),
@@ -314,6 +326,35 @@ def _summarize_trace(rank: Rank) -> TraceSummary:
     )
 
 
+def _summarize_once(rank: Rank) -> OnceOnly | None:
+    once = rank.first_use
+    if not once.parts:
+        return None
+    parts = []
+    for cause, spans in once.parts.items():
+        longest = once.longest.get(cause)
+        parts.append(
+            OncePart(
+                cause,
+                iv.total(spans),
+                iv.total(spans) / once.recording_ns,
+                once.calls[cause],
+                None if longest is None else f"{longest.name} in {longest.op}" if longest.op else longest.name,
+                None if longest is None else longest.time_ns,
+            )
+        )
+    return OnceOnly(
+        rank.rank,
+        once.recording_ns,
+        iv.total(once.time),
+        once.share,
+        once.is_first_run,
+        iv.total(rank.recorded_window) - iv.total(once.window),
+        once.cold_steps,
+        tuple(sorted(parts, key=lambda part: -part.time_ns)),
+    )
+
+
 def _summarize_steps(rank: Rank) -> StepSummary:
     steps = rank.steps
     if not steps.count:
@@ -325,7 +366,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         rank.mean_step_ns,
         steps.median_ns,
         steps.variation,
-        one_off_ns=iv.total(rank.one_offs) + (0 if rank.start_up is None else rank.start_up.idle_ns),
+        one_off_ns=iv.total(iv.union_of((rank.one_offs, rank.first_use.time))),
     )
 
 

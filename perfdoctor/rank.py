@@ -15,7 +15,6 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
-from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
@@ -57,6 +56,7 @@ from perfdoctor.analysis.timeline.account import (
 )
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
+from perfdoctor.analysis.timeline.first_use import FirstUse, find_first_use, leave_out
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
 from perfdoctor.analysis.timeline.idle_pieces import IdleInstants, IdlePieces, idle_instants_of, idle_pieces_of
 from perfdoctor.analysis.timeline.own_time import (
@@ -151,21 +151,42 @@ class Rank:
 
     @cached_property
     def steps(self) -> Steps:
-        """The analysed steps."""
+        """The analysed steps: without the cold ones at the beginning, unless the user chose which."""
         return replace(self._all_steps, intervals=self._all_steps.intervals[self.step_slice])
 
     @cached_property
+    def step_numbers(self) -> list[int]:
+        """The profiler's numbers of the analysed steps; they fit only where there are as many as steps."""
+        return profiler_step_numbers(self.trace)[self.first_use.cold_steps :][self.step_slice]
+
+    @cached_property
     def _all_steps(self) -> Steps:
+        return leave_out(self._recorded_steps, self.first_use)
+
+    @cached_property
+    def _recorded_steps(self) -> Steps:
         return find_steps(self.trace)
 
     @cached_property
-    def window(self) -> Intervals:
-        """The analysed time: the steps; without steps the span of the GPU items; without those that of all events."""
-        if self.steps.count:
-            return self.steps.window
+    def first_use(self) -> FirstUse:
+        """What happens once in the recording, and what is left without it."""
+        found = find_first_use(self.trace, self._recorded_steps, self.recorded_window)
+        is_chosen = self.step_slice != slice(None)
+        return found.keep_cold_steps(self._recorded_steps) if is_chosen else found
+
+    @cached_property
+    def recorded_window(self) -> Intervals:
+        """The steps; without steps the span of the GPU items; without those that of all events."""
+        if self._recorded_steps.count:
+            return self._recorded_steps.window
         if len(self.trace.gpu):
             return iv.window(int(self.trace.gpu.start_ns.min()), int(self.trace.gpu.end_ns.max()))
         return iv.window(*self.trace.extent_ns)
+
+    @cached_property
+    def window(self) -> Intervals:
+        """The analysed time: the steps, without them `recorded_window`; in both what happens once is left out."""
+        return self.steps.window if self.steps.count else self.first_use.window
 
     @cached_property
     def window_ns(self) -> int:
@@ -235,12 +256,6 @@ class Rank:
         return frozenset(name for name, available in has.items() if available)
 
     @cached_property
-    def start_up(self) -> StartUp | None:
-        """What the process did before its first step; None where that is not recorded, or is no start."""
-        is_first = not self.step_slice.start
-        return find_start_up(self.trace, self.steps) if is_first else None
-
-    @cached_property
     def context(self) -> Context:
         """What program this is: its phase, frameworks, parallelism, and whether it runs steadily."""
         shift = self.clock_shift
@@ -250,9 +265,9 @@ class Rank:
             self.in_window,
             self.steps,
             self.window,
+            self.first_use,
             drift_ns=0 if shift.consistent else shift.needed_ns - shift.shift_ns,
             facts=self.facts,
-            start_up=self.start_up,
         )
 
     # --- queries (`perfdoctor.analysis.queries`) --------------------------------------------------------------------
@@ -566,7 +581,8 @@ class Rank:
     @cached_property
     def replay(self) -> Replay | None:
         """The replay of the trace, which computes what edits save; None where there is nothing to replay."""
-        return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns)
+        once = iv.subtract(self.recorded_window, self.window)
+        return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns, once=once)
 
     def counterfactual_cost_ns(self, edit: Edit) -> int | None:
         """What a cause costs: the step less its replay without it, alone; None where the replay cannot be trusted."""
@@ -655,7 +671,7 @@ class Rank:
     @cached_property
     def collectives(self) -> CollectiveTable:
         """The collectives in which this rank took part."""
-        numbers = profiler_step_numbers(self.trace)[self.step_slice]
+        numbers = self.step_numbers
         return collectives_of(
             self.kernel_classes,
             self.window,

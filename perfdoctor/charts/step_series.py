@@ -7,7 +7,6 @@ import numpy as np
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import StepSeries
 from perfdoctor.trace.arrays import Int64Array
-from perfdoctor.trace.tables.steps import profiler_step_numbers
 
 # A chart shows no more points than this; of a longer run the shortest and the longest of each of its parts.
 _MAX_POINTS = 4_000
@@ -17,7 +16,7 @@ def step_series_of(rank: Rank) -> StepSeries | None:
     """The step times of a rank; None where it has no steps."""
     if not rank.steps.count:
         return None
-    numbers = profiler_step_numbers(rank.trace)[rank.step_slice]
+    numbers = rank.step_numbers
     first = numbers[0] if len(numbers) == rank.steps.count else 0
     recorded_ns = rank.steps.durations_ns
     if rank.run_steps is None:

@@ -25,7 +25,15 @@ from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
-from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, StepSummary, TraceSummary, UnexplainedSlice
+from perfdoctor.report.report import (
+    UNKNOWN_LIMIT,
+    Limit,
+    OnceOnly,
+    Outcome,
+    StepSummary,
+    TraceSummary,
+    UnexplainedSlice,
+)
 from perfdoctor.trace.arrays import Int64Array
 
 
@@ -53,6 +61,7 @@ class RankSummary:
         outcomes: What became of each rule on this rank.
         context: What program the rank runs.
         limit: How short its step can get.
+        once: What happens once on it; None where nothing does.
         unexplained: The slices of its account that no finding on it claims.
         tables: Rows of `Report.tables`, by name.
         breakdown: What its steps hold; None unless asked for, see `AnalysisOptions.breakdown`.
@@ -75,6 +84,7 @@ class RankSummary:
     outcomes: tuple[Outcome, ...] = ()
     context: Context = UNKNOWN_CONTEXT
     limit: Limit = UNKNOWN_LIMIT
+    once: OnceOnly | None = None
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     breakdown: StepBreakdown | None = field(default=None, repr=False, compare=False)
@@ -117,6 +127,7 @@ class RankSummary:
             trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
             timeline=replace(self.timeline, rank=rank),
             account=replace(self.account, rank=rank),
+            once=None if self.once is None else replace(self.once, rank=rank),
             unexplained=tuple(replace(each, rank=rank) for each in self.unexplained),
             collectives=None if self.collectives is None else self.collectives.renumber(rank),
             findings=tuple(map(renumber_finding, self.findings)),

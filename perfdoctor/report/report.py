@@ -10,6 +10,7 @@ from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.kernels.hardware import DeviceSource
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
+from perfdoctor.analysis.timeline.first_use import OnceCause
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.devices import Vendor
@@ -113,6 +114,50 @@ UNKNOWN_LIMIT = Limit()
 
 
 @frozen_dataclass
+class OncePart:
+    """What happens once in a recording by one cause.
+
+    Attributes:
+        time_ns: Its time, of which no other cause has any.
+        share: Its share (0 to 1) of the recording.
+        calls: How many calls or ranges it is; of "other" how many gaps.
+        longest: The longest of them, and the op around it; None where there is none with a name.
+        longest_ns: How long that takes.
+    """
+
+    cause: OnceCause
+    time_ns: int
+    share: Share
+    calls: int
+    longest: str | None = None
+    longest_ns: int | None = None
+
+
+@frozen_dataclass
+class OnceOnly:
+    """What happens once in the recording of a rank: first uses, which no step to come repeats.
+
+    Attributes:
+        recording_ns: How long the recording is.
+        time_ns: All that happens once, in the analysed time or not.
+        share: Its share (0 to 1) of the recording.
+        is_first_run: Whether nothing comes back: there are no steps, and most of the time happens once.
+        left_out_ns: What of it the account, the findings and the limit would be of, and are not.
+        cold_steps: How many steps at the beginning are left out as a whole.
+        parts: By cause, the longest first.
+    """
+
+    rank: int | None
+    recording_ns: int
+    time_ns: int
+    share: Share
+    is_first_run: bool
+    left_out_ns: int
+    cold_steps: int
+    parts: tuple[OncePart, ...]
+
+
+@frozen_dataclass
 class UnexplainedSlice:
     """A slice of a rank's account that no finding claims, with what is known of it in a sentence.
 
@@ -146,10 +191,11 @@ class Report:
     Attributes:
         version: The version of perfdoctor that wrote it.
         findings: Ranked: what is expected to save most comes first.
+        once: What happens once on each rank, and is not in its account; empty where nothing does.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "unexplained"),
+        *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "once", "unexplained"),
         *("findings", "tables", "trials", "outcomes"),
     )
 
@@ -165,6 +211,7 @@ class Report:
     late_ns: Mapping[int | None, int] = field(default_factory=dict)
     context: Context = UNKNOWN_CONTEXT
     limit: Limit = UNKNOWN_LIMIT
+    once: tuple[OnceOnly, ...] = ()
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Annotated[Mapping[str, tuple[Mapping[str, Any], ...]], ReportTables] = field(
         default_factory=lambda: dict.fromkeys(TABLES, ())

@@ -21,6 +21,7 @@ from perfdoctor.reporters.finding_texts import (
     short_saving,
 )
 from perfdoctor.reporters.format_values import format_evidence, format_place
+from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -92,8 +93,19 @@ def _blocks_above(report: Report) -> Iterator[str]:
     if has_trials(report):
         yield from trial_markdown(report)
     yield from time_split_blocks(report)
+    yield from once_blocks(report)
     if len(report.account) > 1:
         yield rank_table(report)
+
+
+def once_blocks(report: Report) -> Iterator[str]:
+    """What happens once: its causes, and how to record after it."""
+    once = once_text_of(report)
+    if once is not None:
+        yield f"### {escape(once.title)}"
+        yield "\n".join(f"- {row.time} ({row.share}): {escape(row.what)}" for row in once.rows)
+        if once.advice:
+            yield escape(once.advice)
 
 
 def _finding_blocks(report: Report, max_lines: int) -> list[str]:

@@ -25,6 +25,7 @@ from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
+from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.render_blocks import render_blocks
 from perfdoctor.reporters.report_facts import (
@@ -201,6 +202,7 @@ class Terminal(Reporter):
             yield Text("Trials", style="bold")
             yield from (_unbroken(line, "") for line in trial_lines(report, self.width))
         yield from self._time_split(report, with_rates=max_finding_lines > _MIN_FINDING_LINES)
+        yield from self._once_only(report)
         if len(report.account) > 1:
             yield Text()
             yield self._rank_table(report)
@@ -239,6 +241,17 @@ class Terminal(Reporter):
         for line in (split.tensor_cores, split.rates if with_rates else None):
             if line:
                 yield Padding(_text(line), (0, 0, 0, 2))
+
+    def _once_only(self, report: Report) -> Iterator[RenderableType]:
+        once = once_text_of(report)
+        if once is None:
+            return
+        yield Text()
+        yield _text(once.title, style="bold")
+        for row in once.rows:
+            yield _text(shorten_end(f"  {row.time:>8}  {row.share:>5}  {row.what}", self.width))
+        if once.advice:
+            yield Padding(_hanging("do:", _text(once.advice)), (0, 0, 0, 2))
 
     def _glyph(self, bucket: str) -> str:
         style = _BUCKET_STYLES[bucket]

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.report.finding import ONCE, Finding
-from perfdoctor.report.report import Report, UnexplainedSlice
+from perfdoctor.report.report import OnceOnly, Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.once_only import is_first_run, name_causes, name_largest, once_of
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import (
     gpu_not_recorded,
@@ -142,13 +143,39 @@ def _describe_cost(report: Report, finding: Finding) -> str:
 def _describe_step(report: Report) -> str:
     """How long a step takes, or the window, and on which device."""
     machine = _describe_machine(report)
-    context = describe_context(report.context)
+    once = once_of(report)
+    context = describe_context(report.context, says_steady=once is None)
     length = format_duration(step_length_ns(report))
+    if once is not None and is_first_run(report):
+        return (
+            f"{f'{context}: a' if context else 'A'} first run {machine}: {_share_of_most(once.share)} of its "
+            f"{format_duration(once.recording_ns)} happens once, most of it {name_causes(report, once)}. What would "
+            f"come back each time is {length}"
+        )
+    left_out = _describe_left_out(once, report)
     if has_steps(report):
         step = f"{context}: a step" if context else "Your step"
-        return f"{step} takes {length}{' on average' if _median_differs(report) else ''} {machine}"
+        return f"{step} takes {length}{' on average' if _median_differs(report) else ''} {machine}{left_out}"
     trace = f"{context}: the trace" if context else "The trace"
-    return f"{trace} covers {length} {machine}, without steps"
+    return f"{trace} covers {length} {machine}, without steps{left_out}"
+
+
+def _share_of_most(share: float) -> str:
+    """A share of which something is left, so that it never reads as all."""
+    return "over 99%" if share > _ALL_KNOWN_SHARE else format_share(share)
+
+
+def _describe_left_out(once: OnceOnly | None, report: Report) -> str:
+    """What the length of a step or of the window leaves out because it happens once."""
+    if once is None or not once.left_out_ns:
+        return ""
+    if once.cold_steps:
+        cold = "first step" if once.cold_steps == 1 else f"first {once.cold_steps} steps"
+        return f" (without the cold {cold})"
+    time, cause = format_duration(once.left_out_ns), name_largest(report, once)
+    if has_steps(report):
+        return f", without the {time} that happen once ({cause})"
+    return f" and without the {time} that happen once ({cause})"
 
 
 def _median_differs(report: Report) -> bool:
@@ -157,8 +184,11 @@ def _median_differs(report: Report) -> bool:
     return has_steps(report) and abs(mean_ns - median_ns) > _MIN_STEP_DIFFERENCE * median_ns
 
 
-def describe_context(context: Context) -> str:
-    """What program was recorded, in a few words: "Training (DDP, compiled)"; "" where nothing is known of it."""
+def describe_context(context: Context, *, says_steady: bool = True) -> str:
+    """What program was recorded, in a few words: "Training (DDP, compiled)"; "" where nothing is known of it.
+
+    `says_steady` is whether to say that it is not steady.
+    """
     phase = "" if context.phase == "unknown" else context.phase.capitalize()
     # What runs on PyTorch goes by its own name.
     names = [name for name in context.frameworks if name != "PyTorch"] + list(context.parallelism)
@@ -166,7 +196,7 @@ def describe_context(context: Context) -> str:
         names.append(f"{format_share(context.compiled_share)} of kernels compiled")
     if (context.graph_share or 0) >= _MIN_NAMED_SHARE:
         names.append(f"{format_share(context.graph_share)} of kernels in graphs")
-    if context.steady is False:
+    if says_steady and context.steady is False:
         names.append("not steady")
     if not names:
         return phase

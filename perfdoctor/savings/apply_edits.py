@@ -96,7 +96,7 @@ def _remove_cpu_time(graph: Graph, removed: Iterable[tuple[RemovedCpuTime, float
     nodes, predecessor = graph.nodes, graph.predecessor[:, ACTIVITY]
     by_thread: dict[int, list[tuple[Intervals, float]]] = defaultdict(list)
     for each, share in removed:
-        by_thread[each.thread].append((each.intervals, share))
+        by_thread[each.thread].append((iv.subtract(each.intervals, graph.once), share))
     if not by_thread:
         return
     on_cpu = (nodes.kind == CALL_START) | (nodes.kind == CALL_END)

@@ -18,6 +18,8 @@ not modelled.
 
 from __future__ import annotations
 
+from dataclasses import field, replace
+
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -26,6 +28,7 @@ from perfdoctor.savings.graph_nodes import Nodes, nodes_of
 from perfdoctor.savings.graph_waits import add_blocking_edges, add_boundary_edges, add_queue_edges
 from perfdoctor.savings.longest_path import SLOTS, longest_path
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
+from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
@@ -41,26 +44,48 @@ class Graph:
         nodes: The nodes, with the calls and items that they belong to.
         predecessor: int32 (n, SLOTS), for each node and slot the predecessor, NONE for no edge; see `graph_edges`.
         lag_ns: int64 (n, SLOTS), how long after its predecessor a node happens at the earliest.
+        once: What happened once, which the graph has not in it any more: the lags lack it, the times of nodes do not.
     """
 
     nodes: Nodes
     predecessor: Int32Array
     lag_ns: Int64Array
+    once: Intervals = field(default_factory=lambda: iv.EMPTY)
+
+    def without(self, once: Intervals) -> Graph:
+        """The graph as if some time had not passed: its replay without edits takes as long as the rest of the window.
+
+        Where an edge lasts over such time, its lag is that much shorter. What was only a lower bound stays one.
+        """
+        if not len(once):
+            return self
+        at_ns = _shift_back(self.nodes.time_ns, once)
+        known = self.predecessor >= 0
+        between_ns = np.where(known, at_ns[:, None] - at_ns[self.predecessor], 0)
+        return replace(self, lag_ns=np.where(known, np.minimum(self.lag_ns, between_ns), self.lag_ns), once=once)
 
     def node_times(self, lag_ns: Int64Array | None = None) -> Int64Array:
         """When each node happens, in ns, with these lags or the graph's own; nodes without predecessors do not move."""
         has_predecessor = np.zeros(len(self.predecessor), bool)
         for slot in range(SLOTS):  # `any` along so short an axis takes twenty times as long
             has_predecessor |= self.predecessor[:, slot] >= 0
-        earliest_ns = np.where(has_predecessor, NEVER, self.nodes.time_ns)
+        earliest_ns = np.where(has_predecessor, NEVER, _shift_back(self.nodes.time_ns, self.once))
         return longest_path(self.predecessor, self.lag_ns if lag_ns is None else lag_ns, earliest_ns)
 
     def span_ns(self, node_times_ns: Int64Array) -> int:
         """Length of the analysed time when its nodes happen at these times; gaps between its intervals do not count."""
         boundary = self.nodes.boundary
-        recorded_ns, at_ns = self.nodes.time_ns[boundary], node_times_ns[boundary]
+        recorded_ns, at_ns = _shift_back(self.nodes.time_ns[boundary], self.once), node_times_ns[boundary]
         gaps_ns = int((recorded_ns[2::2] - recorded_ns[1:-1:2]).sum())
         return int(at_ns[-1] - at_ns[0]) - gaps_ns
+
+
+def _shift_back(time_ns: Int64Array, once: Intervals) -> Int64Array:
+    """Instants as they would have come without some time before them."""
+    if not len(once):
+        return time_ns
+    result: Int64Array = time_ns - iv.overlap(np.broadcast_to(once[0, 0], time_ns.shape), time_ns, once)
+    return result
 
 
 def graph_of(trace: Trace, window: Intervals) -> Graph:

@@ -80,7 +80,13 @@ class Replay:
 
 
 def replay_of(
-    trace: Trace, steps: Steps, window: Intervals, cpu_waits: Intervals, unprofiled_step_ns: int | None = None
+    trace: Trace,
+    steps: Steps,
+    window: Intervals,
+    cpu_waits: Intervals,
+    unprofiled_step_ns: int | None = None,
+    *,
+    once: Intervals = iv.EMPTY,
 ) -> Replay | None:
     """The replay of a rank; None where nothing can be replayed: no window, no calls, or no GPU items in the window.
 
@@ -90,10 +96,13 @@ def replay_of(
         window: The analysed time.
         cpu_waits: When the CPU waited for the GPU.
         unprofiled_step_ns: The mean step without the profiler, where a capture timed it.
+        once: What happens once and is left out of the window. The gates are of the window with it, as it was recorded;
+            all that is replayed with edits is without it.
     """
     if not len(trace.gpu) or not len(trace.calls) or not len(window):
         return None
-    replayed_window = _select_middle_steps(trace, steps, window)
+    between = iv.clip(once, int(window[0, 0]), int(window[-1, 1]))
+    replayed_window = _select_middle_steps(trace, steps, iv.union_of((window, between)))
     graph = graph_of(trace, replayed_window)
     if not len(graph.nodes.item):
         return None
@@ -103,6 +112,8 @@ def replay_of(
     without_gpu_ns = graph.span_ns(graph.node_times(apply_edits(graph, [(set_durations(begun, 0.0), 1.0)])))
     wait_ns = cpu_wait_ns(trace, cpu_waits, replayed_window)
     gates = _check_gates(graph, recorded_ns, replayed_ns, without_gpu_ns, wait_ns)
+    graph = graph.without(between)
+    recorded_ns = iv.total(iv.subtract(replayed_window, between))
     step_ns = round(iv.total(window) / steps.count) if steps.count else iv.total(window)
     if unprofiled_step_ns is None or not steps.count:
         return Replay(graph, recorded_ns, step_ns, gates)

@@ -192,6 +192,11 @@ COMPILED_OP = r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo"
 """Pattern of every op of torch.compile that can lie around what generated code launches."""
 COMPILE_PHASE = r" \(dynamo_timed\)$|^(entire_frame_compile|entire_backward_compile)$"
 """Pattern of the phases of dynamo and inductor: older versions record them as annotations, newer ones as ops."""
+COMPILE_FRAME = (
+    r"torch/_dynamo/convert_frame\.py\(\d+\): _compile\b|triton/compiler/compiler\.py\(\d+\): compile$"
+    r"|torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)"
+)
+"""Pattern of the Python functions that compile and do nothing else."""
 AROUND_COMPILED_GRAPH = r"^(Pregraph bytecode|AOTDispatcher |TorchDynamo Cache Lookup)"
 """Pattern of the ops of a compiled call before its graph runs: none of them computes."""
 
@@ -222,6 +227,8 @@ CPU_COLLECTIVE_RANGE = r"^(gloo|mpi|ucc):"
 """Pattern of the range around a collective that a thread of the CPU runs: it lasts as long as that."""
 COLLECTIVE_WAIT = rf"{CPU_COLLECTIVE_RANGE}|^(c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
 """Pattern of ranges and ops in which the CPU waits for other ranks."""
+COLLECTIVE_CALL = r"^(nccl|rccl|xccl):|^c10d::|^nccl(CommInit|GroupEnd)"
+"""Pattern of ranges and ops in which a collective of GPUs is called; the first one makes its communicator."""
 NCCL_KERNEL = r"[NnRr][Cc][Cc][Ll]"
 """Pattern of the kernels of NCCL and RCCL. Not `(?i)`: then the search would stop at every letter of long names."""
 
@@ -285,6 +292,14 @@ MODULE_FRAME = rf"^{re.escape(MODULE_FRAME_PREFIX)}"
 """Beginning and pattern of the Python frames of modules' calls."""
 MODULE_LOAD_CALL = r"^(cu|hip)(Module|Library)Load|^(cuda|cu|hip)LaunchKernel|^hip(Ext)?ModuleLaunchKernel"
 """Pattern of the calls that load code: those that ask for it, and launches, of which the first may load its module."""
+MAY_TAKE_LONG_CALL = (
+    r"Synchronize|Memcpy|Memset.*Sync|Query|Stream(Wait|IsCapturing|GetCapture)|(Malloc|MemAlloc|MemCreate|MemMap)"
+    r"|Free|MemUnmap|MemRelease|Host(Alloc|Register|Unregister)|Graph|Capture|ElapsedTime|Profiler|Unload|Destroy"
+    r"|Reset|LaunchHostFunc|AddCallback"
+)
+"""Pattern of calls that wait, copy, allocate, tear down: they may take long at any time. The others return at once."""
+FREE_CALL = r"^(cuda|hip)Free(Async)?$|^cu(MemFree|MemUnmap|MemRelease)"
+"""Pattern of calls that give device memory back."""
 EVENT_TIME_CALL = r"EventElapsedTime"
 """Pattern of the call that reads a time between two events, as a search for the fastest convolution does."""
 STREAM_SYNC_CALL, EVENT_SYNC_CALL = r"StreamSynchronize", r"EventSynchronize"
@@ -344,6 +359,8 @@ class SourceLine(NamedTuple):
     function: str | None
 
 
+WARM_UP_RANGE = r"^(?!.*(?:[Ss]chedul|LR))(?:.*[^A-Za-z])?(?:[Ww]arm|WARM)[-_ ]?(?:[Uu]p|UP)(?![a-z])"
+"""Pattern of the ranges that a program calls its warm-up; that of a learning rate is none."""
 SOURCE_MARK = r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$"
 """Pattern of the ranges "@file:line function" that `perfdoctor run` puts around torch calls and long other calls.
 

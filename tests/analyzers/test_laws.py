@@ -53,6 +53,8 @@ def test_time_has_no_origin_and_a_file_no_order_and_twice_the_time_costs_twice_a
 
 
 def check_doubled(once: Report, twice: Report, rounding_ns: int) -> None:
+    if once.once or twice.once:
+        return  # a launch of 0.6 ms loads a module and one of 0.3 ms need not: how long a first use takes is absolute
     for a, b in zip(once.account, twice.account, strict=True):
         assert b.window_ns == 2 * a.window_ns
         assert {k: 2 * v for k, v in a.detail.items()} == dict(b.detail)

@@ -19,6 +19,7 @@ from real_traces import analyze_once
 
 from perfdoctor.report.finding import STEP_AFTER, Finding
 from perfdoctor.report.report import Report
+from perfdoctor.reporters.once_only import is_first_run, once_text_of
 from perfdoctor.trace.tables import intervals as iv
 
 pytestmark = pytest.mark.corpus
@@ -105,6 +106,12 @@ def texts_of(finding: Finding) -> list[str | None]:
     return [finding.title, finding.advice, finding.fix, where, *evidence]
 
 
+def once_texts(report: Report) -> list[str]:
+    """What a report says of what happens once."""
+    once = once_text_of(report)
+    return [] if once is None else [once.title, once.advice, *(row.what for row in once.rows)]
+
+
 def texts_in(report: Report) -> list[str | None]:
     """All that a report says."""
     of_findings = [text for finding in report.findings for text in texts_of(finding)]
@@ -112,6 +119,7 @@ def texts_in(report: Report) -> list[str | None]:
     of_rules = [outcome.why for outcome in report.outcomes]
     return [
         *of_findings,
+        *once_texts(report),
         *(each.sentence for each in report.unexplained),
         *of_traces,
         *of_rules,
@@ -139,6 +147,8 @@ def is_first(expected: str, report: Report) -> bool:
         return is_calm
     if kind == "unexplained":
         return is_calm and any(each.detail.startswith(argument) for each in report.unexplained)
+    if kind == "once":
+        return is_first_run(report) and any(once.parts[0].cause == argument for once in report.once)
     if kind == "unrecorded":
         return is_calm and bool(find(rf"record.*({argument})|({argument}).*record", texts_in(report)))
     return head is not None and head.rule == expected
@@ -282,7 +292,8 @@ afterwards was mended by the raw recording, and its commit says why.
 """
 CAUSES = """## Causes
 
-The last column names the rules that may stand first. `unexplained` is a sentence about a part of the account and no
+The last column names the rules that may stand first. `once` is a head that calls the recording a first run, by its
+largest cause, `unexplained` is a sentence about a part of the account and no
 finding, `unrecorded` no finding but what to record, `clean` nothing above low.
 
 | recording | program | first cause | first in the report |

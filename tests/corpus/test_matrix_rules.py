@@ -90,7 +90,6 @@ def test_misaligned_products_of_compiled_code_have_no_dimension_to_blame(report_
 @pytest.mark.parametrize(
     "name",
     [
-        "a100-vit-graph-bf16.json.gz",
         "b200-eager.json.gz",
         "b300-decode-graph.json.gz",
         "gtx1650-clock-skew.json.gz",

@@ -15,6 +15,7 @@ from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten_wor
 from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.html.bars import RangeBar, Segment, range_bar, rank_segments, rungs_of, segments_of
+from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -139,6 +140,7 @@ def page_view(report: Report) -> dict[str, Any]:
         "segments": segments_of(split) if split else [],
         "drawn": {each.name for each in segments_of(split)} if split else set(),
         "bucket_rows": list(_bucket_rows(split)) if split else [],
+        "once": once_text_of(report),
         "rank_columns": COLUMNS,
         "ranks": _rank_lines(report) if len(report.account) > 1 else [],
         "ranks_left_out": rank_rows(report)[1],

@@ -13,6 +13,7 @@ Without this boundary the first step would contain the backlog of the one before
 
 from __future__ import annotations
 
+from dataclasses import field, replace
 from typing import Literal
 
 import numpy as np
@@ -41,10 +42,12 @@ class Steps:
     Attributes:
         intervals: int64 (n, 2), one row a step ``[start, end)`` in nanoseconds, sorted, disjoint, possibly touching.
         source: "annotated" when the profiler or the user marked them, "inferred" from loader and optimizer, "none".
+        once: Time within them that is left out of them, because it happens once.
     """
 
     intervals: Intervals
     source: Literal["annotated", "inferred", "none"]
+    once: Intervals = field(default_factory=lambda: iv.EMPTY)
 
     @property
     def count(self) -> int:
@@ -53,8 +56,9 @@ class Steps:
 
     @property
     def durations_ns(self) -> Int64Array:
-        """Duration of each step in nanoseconds."""
-        result: Int64Array = self.intervals[:, 1] - self.intervals[:, 0]
+        """Duration of each step in nanoseconds, without what happens once in it."""
+        start_ns, end_ns = self.intervals[:, 0], self.intervals[:, 1]
+        result: Int64Array = end_ns - start_ns - iv.overlap(start_ns, end_ns, self.once)
         return result
 
     def at(self, instants_ns: Int64Array) -> Int64Array:
@@ -72,10 +76,14 @@ class Steps:
         """Standard deviation of the durations over their mean; None for fewer than two steps."""
         return float(self.durations_ns.std() / self.durations_ns.mean()) if self.count > 1 else None
 
+    def without_first(self, count: int) -> Steps:
+        """The steps after the first `count`."""
+        return replace(self, intervals=self.intervals[count:])
+
     @property
     def window(self) -> Intervals:
-        """The time of all steps as a set of intervals: touching steps become one."""
-        return iv.union(self.intervals[:, 0], self.intervals[:, 1])
+        """The time of all steps as a set of intervals, without what happens once: touching steps become one."""
+        return iv.subtract(iv.union(self.intervals[:, 0], self.intervals[:, 1]), self.once)
 
 
 NO_STEPS = Steps(iv.EMPTY, "none")
