@@ -625,7 +625,7 @@ class Rank:
         breakdown = StepBreakdown(
             rank=self.rank,
             device_kind=self.device_kind,
-            step_ns=steps[:, 1] - steps[:, 0],
+            step_ns=self.steps.durations_ns if self.steps.count else steps[:, 1] - steps[:, 0],
             has_steps=self.steps.count > 0,
             unprofiled_step_ns=comparable_unprofiled_steps(self.facts, self.run_steps),
             time_scale=self.time_scale,

@@ -85,6 +85,8 @@ def largest_part(report: Report) -> LargestPart | None:
 def verdict_of(report: Report) -> str:
     """The report in one or two sentences: how long a step takes, on which device, and what takes most of it."""
     subject = _describe_step(report)
+    if is_first_run(report) and not step_length_ns(report):
+        return f"{subject}."
     first, largest = next(iter(main_findings(report)), None), largest_part(report)
     if largest is None or gpu_not_recorded(report):
         return f"{subject}{_describe_no_finding(report)}."
@@ -147,10 +149,14 @@ def _describe_step(report: Report) -> str:
     context = describe_context(report.context, says_steady=once is None)
     length = format_duration(step_length_ns(report))
     if once is not None and is_first_run(report):
+        share, whole_ns = once.share, float(once.recording_ns)
+        if share < _MIN_KNOWN_SHARE:  # most of the recording lies before the time that is analysed
+            whole_ns = once.left_out_ns + step_length_ns(report)
+            share = once.left_out_ns / whole_ns
+        rest = f"What would come back each time is {length}" if step_length_ns(report) else "Nothing of it comes back"
         return (
-            f"{f'{context}: a' if context else 'A'} first run {machine}: {_share_of_most(once.share)} of its "
-            f"{format_duration(once.recording_ns)} happens once, most of it {name_causes(report, once)}. What would "
-            f"come back each time is {length}"
+            f"{f'{context}: a' if context else 'A'} first run {machine}: {_share_of_most(share)} of its "
+            f"{format_duration(whole_ns)} happens once, most of it {name_causes(report, once)}. {rest}"
         )
     left_out = _describe_left_out(once, report)
     if has_steps(report):

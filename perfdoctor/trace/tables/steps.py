@@ -73,8 +73,9 @@ class Steps:
 
     @property
     def variation(self) -> float | None:
-        """Standard deviation of the durations over their mean; None for fewer than two steps."""
-        return float(self.durations_ns.std() / self.durations_ns.mean()) if self.count > 1 else None
+        """Standard deviation of the durations over their mean; None for fewer than two steps, or if nothing is left."""
+        durations_ns = self.durations_ns
+        return float(durations_ns.std() / durations_ns.mean()) if self.count > 1 and durations_ns.any() else None
 
     def without_first(self, count: int) -> Steps:
         """The steps after the first `count`."""
