@@ -27,6 +27,12 @@ _FEW_POSITIONS = 64
 _ACCESS_BYTES = 16
 _SHORT_ROW_BYTES = 4096
 _SECTOR_BYTES = 32
+# Channels fill the depth of a tile of Tensor Cores from 16 on, and are loaded 16 bytes at once in multiples of 8.
+_MANY_CHANNELS, _CHANNEL_MULTIPLE = 16, 8
+_FALLBACK_CONVOLUTION = "naive_conv"
+_ATOMIC_KERNEL = re.compile(
+    r"(?i)atomic|scatter\w*add|reduceadd|indexfunc\w*index|embedding_backward|indexing_backward"
+)
 _SPLITS = re.compile(r"_GSU(\d+)_")
 _STRIDED_KERNEL = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel(_manual_unroll)?<")
 _CASTING_KERNEL = re.compile(r"gpu_kernel_impl<|unrolled_elementwise_kernel<")
@@ -58,6 +64,8 @@ def find_cause(rank: Rank, kind: SlowKind) -> Cause:
     found: Cause | None
     if kind.family == "gemm":
         found = _cause_of_product(rank, cost, kernel)
+    elif kind.family == "convolution":
+        found = _cause_of_convolution(cost, kernel)
     elif kind.family == "attention":
         found = _cause_of_attention(rank, kind, cost, kernel)
     elif kind.family in ("elementwise", "copy", "other"):
@@ -111,6 +119,20 @@ def _cause_of_tiling(cut: Tiling, tile: tuple[int, int], processors: int, size: 
     return None
 
 
+def _cause_of_convolution(cost: OpCost, kernel: str) -> Cause | None:
+    channels = min(cost.channels_in or _MANY_CHANNELS, cost.channels_out or _MANY_CHANNELS)
+    if _FALLBACK_CONVOLUTION in kernel:
+        return Cause("fallback convolution", "MIOpen's fallback kernel runs, which no tuning has touched")
+    if (cost.groups or 1) > 1:
+        return Cause("few channels", f"{cost.channels_in} channels a group leave most of a tile empty")
+    if channels < _MANY_CHANNELS:
+        return Cause("few channels", f"{channels} channels leave most of a tile empty")
+    if (cost.channels_in or 0) % _CHANNEL_MULTIPLE or (cost.channels_out or 0) % _CHANNEL_MULTIPLE:
+        sizes = f"{cost.channels_in} channels in and {cost.channels_out} out"
+        return Cause("odd channels", f"{sizes} are not both multiples of {_CHANNEL_MULTIPLE}")
+    return None
+
+
 def _cause_of_attention(rank: Rank, kind: SlowKind, cost: OpCost, kernel: str) -> Cause | None:
     head, queries, keys = cost.head_size or 0, cost.queries or 0, cost.keys or 0
     if head % _HEAD_MULTIPLE:
@@ -149,6 +171,8 @@ def _cause_of_rows(rank: Rank, kind: SlowKind, kernel: str) -> Cause | None:
         return _cause_of_reduction(rank, kind)
     if length is None:
         return None
+    if kind.family == "indexing" and _ATOMIC_KERNEL.search(kernel):
+        return Cause("atomic adds", "what goes to one place is added one after the other")
     if kind.family == "indexing":
         return Cause("short rows", f"rows of {length} bytes are looked up") if length < _SECTOR_BYTES else None
     if length % _ACCESS_BYTES:

@@ -33,6 +33,11 @@ BATCH_NORM = (
 )
 SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16>(int)"
 REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>(ReduceOp)"
+SCATTER_ADD = "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::ReduceAdd>(int)"
+CONVOLUTION = (
+    "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage4_warpsize2x2x1_g1_"
+    "tensor16x8x16_execute_kernel_cudnn"
+)
 TENSILE = "Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x1_SN_GSU1_ISA942_WGM32"
 TRITON_ATTENTION = "attn_fwd"
 
@@ -119,6 +124,23 @@ def mean(dur_us: float, dimension: int) -> Kernel:
     shapes = [[256, 1024, 1024], [], [], []]
     types = [FP32, "ScalarList", SCALAR, ""]
     return Kernel(REDUCE, dur_us, "aten::mean", shapes, types, None, ["", f"[{dimension}]", "False", ""])
+
+
+def scatter_add(dur_us: float, kernel: str = SCATTER_ADD) -> Kernel:
+    """64 M float32 values, added to a vector at their indices."""
+    shapes = [[1 << 20], [], [1 << 26], [1 << 26]]
+    return Kernel(
+        kernel, dur_us, "aten::scatter_add_", shapes, [FP32, SCALAR, "long int", FP32], None, ["", "0", "", ""]
+    )
+
+
+def convolution(dur_us: float, channels: int) -> Kernel:
+    """A 3 x 3 convolution in float16 on Tensor Cores, channels in and out alike."""
+    lists = ["[1, 1]", "[1, 1]", "[1, 1]"]
+    shapes = [[64, channels, 256, 256], [channels, channels, 3, 3], *([[]] * 7)]
+    types = ["c10::Half", "c10::Half", *(["ScalarList"] * 3), *([SCALAR] * 4)]
+    concrete = ["", "", *lists, "1", "False", "False", "True"]
+    return Kernel(CONVOLUTION, dur_us, "aten::cudnn_convolution", shapes, types, None, concrete)
 
 
 def with_optimizer(trace: TraceBuilder) -> TraceBuilder:
@@ -235,7 +257,7 @@ PD209 = [
         "batch-norm-of-few-channels",
         batch_norm_backward(3000),
         device=MI300X,
-        saved_ns=2733990,
+        saved_ns=2608225,
         severity="high",
         title="one block a channel, 64 thread blocks for 304 multiprocessors",
         fix="channels_last",
@@ -256,6 +278,24 @@ PD209 = [
         severity="high",
         title="it is taken along dimension 1 of 3, not the last one",
     ),
+    # 512 MB of indices and 3 x 256 MB of values are 659 us at the peak, of which half is usual.
+    fires(
+        "scatter-by-atomics",
+        scatter_add(3000),
+        saved_ns=1679495,
+        severity="high",
+        title="what goes to one place is added one after the other",
+        fix="segment_reduce",
+    ),
+    # 134 MB are 66 us at the peak of the bandwidth, which binds it; half of such a roof is usual.
+    fires(
+        "convolution-of-few-channels",
+        convolution(3000, 8),
+        saved_ns=2866930,
+        severity="high",
+        title="8 channels leave most of a tile empty",
+        fix="channels_last",
+    ),
     # The fastest kernel that only moves data does twice as much a second, on whatever device this is.
     fires(
         "unknown-device",
@@ -271,6 +311,8 @@ PD209 = [
     quiet("attention-at-what-its-like-reach", attention(3700), device=H100),
     quiet("attention-over-a-short-sequence", attention(1300, length=512, batch=64), device=H100),
     quiet("product-at-what-its-like-reach", product(700, 8192, 8192, 2048)),
+    quiet("scatter-as-fast-as-others", scatter_add(1500)),
+    quiet("convolution-at-what-its-like-reach", convolution(3800, 256)),
     quiet("short-kernels", *(add(9, rows=16) for _ in range(60))),
     quiet("under-the-least-share", add(115, rows=512)),
     quiet("without-shapes", add(1200), shapes=False),

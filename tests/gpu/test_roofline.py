@@ -300,6 +300,11 @@ def test_mask_type_is_found_in_both_signatures_of_efficient_attention(
         ("aten::native_layer_norm", [[8, 4], [], [4], [4], []], [BF16, "", BF16, BF16, ""], None, None, 128),
         ("aten::embedding", [[100, 8], [3, 2], [], [], []], [FP32, "long int", "", "", ""], None, None, 48 + 2 * 192),
         ("aten::sum", [[8, 4], []], [FP32, ""], None, None, 128),
+        ("aten::index_select", [[100, 8], [], [5]], [FP32, SCALAR, "long int"], ["", "0", ""], None, 40 + 2 * 160),
+        ("aten::index_select", [[100, 8], [], [5]], [FP32, SCALAR, "long int"], ["", "-1", ""], None, 40 + 2 * 2000),
+        ("aten::gather", [[9, 8], [], [5, 8], []], [BF16, SCALAR, "long int", SCALAR], None, None, 320 + 2 * 80),
+        ("aten::index_add_", [[9, 8], [], [5], [5, 8]], [FP32, SCALAR, "long int", FP32], None, None, 40 + 3 * 160),
+        ("aten::scatter_add_", [[9, 8], [], [5, 8], [5, 8]], [FP32, SCALAR, "int", FP32], None, None, 160 + 3 * 160),
     ],
 )
 def test_ops_that_move_data_count_each_input_and_output_once(

@@ -166,6 +166,32 @@ def _embedding_backward(inputs: RecordedInputs) -> OpCost:
     return OpCost("memory", dy.numel, indices.bytes + 2 * dy.numel * dy.item_bytes, dy.dtype)
 
 
+_INDEX_TYPES = ("int64", "int32")
+
+
+def _index_select(inputs: RecordedInputs) -> OpCost:
+    """Return the cost of reading rows by their indices; what equal indices share is counted each time."""
+    x, indices = inputs.tensor(0), inputs.tensor(2)
+    require_consistent(indices.dtype in _INDEX_TYPES)
+    dimension = inputs.int_value(1)
+    require_consistent(-len(x.sizes) <= dimension < len(x.sizes) and x.sizes[dimension] > 0)
+    read_bytes = x.numel // x.sizes[dimension] * indices.numel * x.item_bytes
+    return OpCost("memory", 0, indices.bytes + 2 * read_bytes, x.dtype)
+
+
+def _gather(inputs: RecordedInputs) -> OpCost:
+    x, indices = inputs.tensor(0), inputs.tensor(2)
+    require_consistent(indices.dtype in _INDEX_TYPES)
+    return OpCost("memory", 0, indices.bytes + 2 * indices.numel * x.item_bytes, x.dtype)
+
+
+def _scatter_add(inputs: RecordedInputs) -> OpCost:
+    """Return the cost of adding values at indices: each value is read, and what it is added to read and written."""
+    target, indices, values = inputs.tensor(0), inputs.tensor(2), inputs.tensor(3)
+    require_consistent(indices.dtype in _INDEX_TYPES and values.dtype == target.dtype)
+    return OpCost("memory", values.numel, indices.bytes + 3 * values.bytes, target.dtype)
+
+
 def _dropout(inputs: RecordedInputs) -> OpCost:
     x = inputs.tensor(0)
     mask_bytes = x.numel
@@ -208,6 +234,10 @@ MEMORY_FORMULAS: Mapping[str, CostFormula] = MappingProxyType(
         "aten::miopen_batch_norm_backward": _batch_norm_backward,
         "aten::embedding": _embedding,
         "aten::embedding_dense_backward": _embedding_backward,
+        "aten::index_select": _index_select,
+        "aten::gather": _gather,
+        "aten::index_add_": _scatter_add,
+        "aten::scatter_add_": _scatter_add,
         "aten::native_dropout": _dropout,
     }
 )

@@ -103,6 +103,49 @@ SLOW_KERNEL_ROWS = (
         ),
     ),
     *rows_of(
+        "slow kernels: few channels",
+        ENGINE_KERNELS,
+        (
+            ANY,
+            "Use more channels and fewer pixels there (space-to-depth on the input), where the model is yours to "
+            "design. Else channels_last wastes least.",
+            "model = model.to(memory_format=torch.channels_last)",
+            _LAYOUT,
+        ),
+    ),
+    *rows_of(
+        "slow kernels: odd channels",
+        ENGINE_KERNELS,
+        (
+            ANY,
+            "Make the channels multiples of 8 where the layer is made: a pixel's channels are then read 16 bytes at a "
+            "time.",
+            None,
+            "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
+        ),
+    ),
+    *rows_of(
+        "slow kernels: fallback convolution",
+        ENGINE_KERNELS,
+        (
+            ANY,
+            "Let MIOpen search for a tuned kernel of these shapes once; its result is kept for later runs.",
+            "MIOPEN_FIND_MODE=1 MIOPEN_FIND_ENFORCE=3 python ...",
+            "https://rocm.docs.amd.com/projects/MIOpen/en/latest/how-to/find-and-immediate.html",
+        ),
+    ),
+    *rows_of(
+        "slow kernels: atomic adds",
+        ENGINE_KERNELS,
+        (
+            ANY,
+            "Sum what has one index before it is scattered (sort by index, then segment_reduce), or use the op that "
+            "does: EmbeddingBag in place of embedding and sum.",
+            "torch.segment_reduce(values, 'sum', lengths=counts)   # of values sorted by index",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html",
+        ),
+    ),
+    *rows_of(
         "slow kernels: head size",
         ENGINE_KERNELS,
         (
