@@ -233,12 +233,8 @@ class GpuIdle(RankAnalyzer):
 
 def _leave_out_other_rules(rank: Rank) -> Iterator[PauseGroup]:
     """The pauses without those that other rules report."""
-    # What a first run does beside what is proven to happen once may come back or not: nobody can say.
-    is_unknown = rank.first_use.is_first_run
     groups = [
-        group
-        for group in rank.pauses
-        if not _is_of_another_rule(rank, group) and not (is_unknown and group.path.deepest is None)
+        group for group in rank.pauses if not _is_of_another_rule(rank, group) and not _may_be_a_first_use(rank, group)
     ]
     claimed = idle_of_unfused_optimizers(rank) if groups else iv.EMPTY
     calls = time_of_reported_calls(rank) if groups else iv.EMPTY
@@ -260,6 +256,12 @@ def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     later = rank.steps.intervals[2:]
     in_later = bool(iv.overlap(later[:, 0], later[:, 1], group.time).any())
     return group.path.kind == activity_kinds.COMPILATION and in_later
+
+
+def _may_be_a_first_use(rank: Rank, group: PauseGroup) -> bool:
+    """Whether nobody can say that pauses come back: in a first run what is slow may be so only once."""
+    deepest = group.path.deepest
+    return rank.first_use.is_first_run and (deepest is None or deepest.table in ("op", "call"))
 
 
 def _one_stands_out(pauses: Intervals) -> bool:

@@ -23,8 +23,8 @@ from dataclasses import field, replace
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.savings.graph_edges import Edges, add_cpu_edges, add_gpu_edges
-from perfdoctor.savings.graph_nodes import Nodes, nodes_of
+from perfdoctor.savings.graph_edges import ACTIVITY, Edges, add_cpu_edges, add_gpu_edges
+from perfdoctor.savings.graph_nodes import CALL_START, Nodes, nodes_of
 from perfdoctor.savings.graph_waits import add_blocking_edges, add_boundary_edges, add_queue_edges
 from perfdoctor.savings.longest_path import SLOTS, longest_path
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
@@ -55,14 +55,18 @@ class Graph:
     def without(self, once: Intervals) -> Graph:
         """The graph as if some time had not passed: its replay without edits takes as long as the rest of the window.
 
-        Where an edge lasts over such time, its lag is that much shorter. What was only a lower bound stays one.
+        Where an edge lasts over such time, its lag is that much shorter. What was only a lower bound stays one. A
+        window that begins right after such time begins amid the CPU's work: its first calls follow its begin.
         """
-        if not len(once):
-            return self
-        at_ns = _shift_back(self.nodes.time_ns, once)
-        known = self.predecessor >= 0
-        between_ns = np.where(known, at_ns[:, None] - at_ns[self.predecessor], 0)
-        return replace(self, lag_ns=np.where(known, np.minimum(self.lag_ns, between_ns), self.lag_ns), once=once)
+        at_ns, predecessor, lag_ns = _shift_back(self.nodes.time_ns, once), self.predecessor.copy(), self.lag_ns.copy()
+        begin = self.nodes.boundary[0]
+        first = np.flatnonzero((self.nodes.kind == CALL_START) & (predecessor < 0).all(axis=1))
+        first = first[first > begin]
+        predecessor[first, ACTIVITY], lag_ns[first, ACTIVITY] = begin, at_ns[first] - at_ns[begin]
+        known = predecessor >= 0
+        between_ns = np.where(known, at_ns[:, None] - at_ns[predecessor], 0)
+        lag_ns = np.where(known, np.minimum(lag_ns, between_ns), lag_ns)
+        return replace(self, predecessor=predecessor, lag_ns=lag_ns, once=once)
 
     def node_times(self, lag_ns: Int64Array | None = None) -> Int64Array:
         """When each node happens, in ns, with these lags or the graph's own; nodes without predecessors do not move."""

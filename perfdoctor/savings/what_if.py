@@ -112,7 +112,8 @@ def replay_of(
     without_gpu_ns = graph.span_ns(graph.node_times(apply_edits(graph, [(set_durations(begun, 0.0), 1.0)])))
     wait_ns = cpu_wait_ns(trace, cpu_waits, replayed_window)
     gates = _check_gates(graph, recorded_ns, replayed_ns, without_gpu_ns, wait_ns)
-    graph = graph.without(between)
+    if len(once):
+        graph = graph.without(between)
     recorded_ns = iv.total(iv.subtract(replayed_window, between))
     step_ns = round(iv.total(window) / steps.count) if steps.count else iv.total(window)
     if unprofiled_step_ns is None or not steps.count:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from perfdoctor.analysis.timeline import first_use
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.write_report import render_report
+from perfdoctor.savings.edits import remove_cpu_time
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.split_ranks import split_ranks
@@ -340,6 +342,20 @@ def test_the_replay_is_of_what_comes_back() -> None:
     assert rank.replay is not None
     assert rank.replay.gates.reason is None
     assert abs(rank.replay.step_ns() - rank.window_ns) <= 0.01 * rank.window_ns
+
+
+def test_work_of_the_cpu_right_after_a_warm_up_can_be_removed() -> None:
+    """The analysed time begins amid the CPU's work: its first launch comes earlier without a part of it."""
+    trace = warm_up_before(measured=False)
+    trace.kernel(GEMM, 40 * MS, 500, launch_us=39.9 * MS)
+    rank = Rank(trace.trace())
+    replay = rank.replay
+    assert replay is not None
+    assert len(rank.window) == 1
+    begin = int(rank.window[0, 0])
+    thread, span = np.array([rank.launching_thread], np.int32), (np.array([begin]), np.array([begin + 20_000_000]))
+    edit = remove_cpu_time(thread, span, rank.window)
+    assert abs(replay.step_ns() - replay.step_ns([(edit, 1.0)]) - 20e6) < 1e4
 
 
 def test_several_ranks_that_start_alike_leave_out_the_same(tmp_path: Path) -> None:
