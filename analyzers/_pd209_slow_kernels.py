@@ -19,6 +19,7 @@ from perfdoctor.rules import (
     BANDWIDTH,
     KERNEL,
     BoolArray,
+    Device,
     FloatArray,
     Int64Array,
     OpCost,
@@ -29,11 +30,12 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules.internal import (
     ANY,
-    efficiencies_on,
+    efficiencies_of,
+    find_lowest_device,
     find_reach,
     frozen_dataclass,
-    generation_of,
     misaligned_dimensions,
+    name_generation,
     traffic_kinds,
 )
 
@@ -181,14 +183,15 @@ def _keep_large(kinds: Iterable[SlowKind], min_excess_ns: float) -> list[SlowKin
 def _judge_kinds(rank: Rank, max_of_reach: float, min_kernel_ns: float) -> Iterator[SlowKind]:
     """The kinds of launches that are slow; one that other rules judge may be among them."""
     gpu, costs = rank.trace.gpu, rank.kernel_costs
-    roof_ns, memory_binds = _roofs(rank)
+    device = device_of(rank)
+    roof_ns, memory_binds = _roofs(rank, device)
     rows = np.flatnonzero(rank.in_window & (gpu.kind == KERNEL) & (roof_ns > 0))
     # By kind, and within it by duration: the median is in the middle.
     rows = rows[np.lexsort((gpu.dur_ns[rows], costs.kind[rows]))]
     kind, size = costs.kind[rows], len(costs.kinds)
     count, time_ns = np.bincount(kind, minlength=size), np.bincount(kind, weights=gpu.dur_ns[rows], minlength=size)
     middle = np.cumsum(count) - count + np.maximum(count - 1, 0) // 2
-    families, generation = _families_of_kinds(rank), generation_of(rank)
+    families = _families_of_kinds(rank)
     floor_ns = _LAUNCH_AND_TAIL * rank.bounds.shortest_kernel_ns
     for index in np.flatnonzero((count > 0) & (time_ns >= _MIN_KIND_SHARE * rank.window_ns)).tolist():
         row = int(rows[middle[index]])
@@ -196,7 +199,7 @@ def _judge_kinds(rank: Rank, max_of_reach: float, min_kernel_ns: float) -> Itera
         if median_ns < min_kernel_ns:
             continue
         family = families[index]
-        reach = _reach_of(rank, row, family, is_memory, each_ns, generation)
+        reach = _reach_of(rank, device, row, family, is_memory, each_ns)
         if reach is None or not reach > 0:
             continue
         expected_ns = each_ns / reach + floor_ns
@@ -205,15 +208,26 @@ def _judge_kinds(rank: Rank, max_of_reach: float, min_kernel_ns: float) -> Itera
             yield SlowKind(index, row, int(count[index]), median_ns, family, share, reach, is_memory, expected_ns)
 
 
-def _roofs(rank: Rank) -> tuple[FloatArray, BoolArray]:
+def device_of(rank: Rank) -> Device | None:
+    """The device, or one with the lowest figures of all that it can be by its kernels; None where nothing tells."""
+    return rank.device or find_lowest_device(rank.kernel_classes)
+
+
+def _roofs(rank: Rank, device: Device | None) -> tuple[FloatArray, BoolArray]:
     """For each GPU item its time at the peaks (NaN where unknown), and whether memory is its roof.
 
     On a device without peaks the fastest kernel that only moves data, by its recorded inputs, stands for the bandwidth.
     """
-    device, costs = rank.device, rank.kernel_costs
-    if device is not None:
+    costs, verdicts = rank.kernel_costs, rank.verdicts
+    if rank.device is not None:
         return rank.bounds.time_at_peak, rank.bounds.nearest_roof == BANDWIDTH
     moving = costs.match_rows("memory")
+    if device is not None and device.memory_bandwidth_bytes_per_s:
+        rates = np.array([(device.matrix_peak_flops(name) if name else None) or np.nan for name in verdicts.operands])
+        rate = np.where(verdicts.match_rows("yes"), rates[verdicts.operand[costs.kind]], np.nan)
+        maths_ns = np.where(moving, 0.0, costs.flops / rate * 1e9)
+        memory_ns = costs.bytes / device.memory_bandwidth_bytes_per_s * 1e9
+        return np.maximum(maths_ns, memory_ns), memory_ns > maths_ns
     dur_ns = rank.trace.gpu.dur_ns
     with np.errstate(invalid="ignore"):
         certain = moving & (costs.bytes >= _LARGE_ENOUGH_FOR_MEMORY) & (dur_ns >= _MIN_REFERENCE_NS) & rank.in_window
@@ -236,27 +250,31 @@ def _families_of_kinds(rank: Rank) -> list[str]:
     return families
 
 
-def _reach_of(rank: Rank, row: int, family: str, memory_binds: bool, roof_ns: float, generation: str) -> float | None:
+def _reach_of(
+    rank: Rank, device: Device | None, row: int, family: str, memory_binds: bool, roof_ns: float
+) -> float | None:
     """What comparable kernels reach of their roof; None where nothing comparable is known."""
-    if rank.device is None:
+    if device is None:
         return 1.0  # the roof is a kernel of this trace
+    generation = name_generation(device.compute_capability, device.gfx_arch)
     cost = rank.kernel_costs.op_costs[int(rank.kernel_costs.op_cost[row])]
     if family == "attention":
-        return _reach_of_attention(rank, row, cost, roof_ns, generation)
+        return _reach_of_attention(rank, device, row, cost, roof_ns, generation)
     if family == "convolution" or (family == "gemm" and not memory_binds):
-        return _reach_of_products(rank, row, family, roof_ns)
+        return _reach_of_products(rank, device, row, family, roof_ns, generation)
     found = find_reach(family, _variant_of(rank, row, family), generation)
     return None if found is None else found.expected
 
 
-def _reach_of_attention(rank: Rank, row: int, cost: OpCost, roof_ns: float, generation: str) -> float | None:
+def _reach_of_attention(
+    rank: Rank, device: Device, row: int, cost: OpCost, roof_ns: float, generation: str
+) -> float | None:
     """What comparable attention reaches: by its products, or by its traffic where few queries or keys leave no maths.
 
     Both need their time, and the longer one decides. Short sequences fill tiles and multiprocessors less.
     """
-    device, verdicts = rank.device, rank.verdicts
-    operand = verdicts.operands[int(verdicts.operand[rank.kernel_costs.kind[row]])]
-    rate = device.matrix_peak_flops(operand) if device and operand else None
+    operand = rank.verdicts.operands[int(rank.verdicts.operand[rank.kernel_costs.kind[row]])]
+    rate = device.matrix_peak_flops(operand) if operand else None
     moving = find_reach("attention", "bandwidth", generation)
     direction = "backward" if "backward" in name_of_op(rank, row) else "causal" if cost.causal else "forward"
     multiplying = find_reach("attention", direction, generation)
@@ -272,17 +290,19 @@ def _reach_of_attention(rank: Rank, row: int, cost: OpCost, roof_ns: float, gene
     return roof_ns / max(maths_ns / of_maths, roof_ns / moving.high)
 
 
-def _reach_of_products(rank: Rank, row: int, family: str, roof_ns: float) -> float | None:
+def _reach_of_products(
+    rank: Rank, device: Device, row: int, family: str, roof_ns: float, generation: str
+) -> float | None:
     """What recorded products of the same unit and size reach, at most what the device's large products do."""
-    verdicts, device = rank.verdicts, rank.device
+    verdicts = rank.verdicts
     operand = verdicts.operands[int(verdicts.operand[rank.kernel_costs.kind[row]])]
-    if device is None or not operand:
+    if not operand:
         return None
     on_matrix_unit = bool(verdicts.match_rows("yes")[row])
     unit = device.matrix_peak_type(operand) if on_matrix_unit else "fp64" if operand == "fp64" else "fp32"
-    usual = float(efficiencies_on(rank, "gemm", unit, np.array([roof_ns]))[0, 1])
+    usual = float(efficiencies_of("gemm", unit, np.array([roof_ns]), generation)[0, 1])
     if family == "convolution":
-        usual = min(usual, float(efficiencies_on(rank, "convolution", unit, np.array([roof_ns]))[0, 1]))
+        usual = min(usual, float(efficiencies_of("convolution", unit, np.array([roof_ns]), generation)[0, 1]))
     return float(np.fmin(usual, device.achievable_gemm_fraction or 1.0))
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from perfdoctor.analyzers._pd209_causes import Cause, find_cause
-from perfdoctor.analyzers._pd209_slow_kernels import SlowFamily, SlowKind, find_slow_families, name_of_op, tensors_of
+from perfdoctor.analyzers._pd209_slow_kernels import (
+    SlowFamily,
+    SlowKind,
+    device_of,
+    find_slow_families,
+    name_of_op,
+    tensors_of,
+)
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -56,8 +63,9 @@ class SlowKernel(RankAnalyzer):
         two of the trace's shortest kernels for launch and tail. A kernel is slow that takes 1.5 times as long
         (`max_of_comparable`), if it takes at least `min_kernel_ns`. What comparable kernels reach is in
         gpu/data/comparable_kernels.csv with a source for each row; of products and convolutions it is the median of
-        recorded ones of their type and size. On a device without peaks the fastest kernel of the trace that only moves
-        data stands for the bandwidth. A family needs an excess of `min_share` of the step. Kernels that PD201 to
+        recorded ones of their type and size. Where kernels tell no more than AMD's architecture, the lowest peaks of
+        its devices count; on other devices without peaks the fastest kernel of the trace that only moves data stands
+        for the bandwidth. A family needs an excess of `min_share` of the step. Kernels that PD201 to
         PD203, PD205, PD207, PD208 and PD301 to PD306 judge do not count. The saving is an upper bound: down to what
         comparable kernels reach.
 
@@ -136,10 +144,12 @@ def _confidence(rank: Rank, cause: Cause) -> float:
 
 def _describe_shares(rank: Rank, slow: SlowFamily) -> str:
     """How much the kernels and comparable ones reach: "23% of the matrix peak, comparable ones 34%"."""
-    if rank.device is None:
+    device = device_of(rank)
+    if device is None:
         return f"{slow.roof_share:.0%} of the bandwidth of the fastest kernel here"
     roof = "the memory bandwidth" if slow.kinds[0].memory_binds else f"the {_type_of(rank, slow.kinds[0])} peak"
-    return f"{slow.roof_share:.0%} of {roof}, comparable ones {slow.reach:.0%}"
+    of_device = "" if rank.device is not None else f" of an {device.name} at most"
+    return f"{slow.roof_share:.0%} of {roof}{of_device}, comparable ones {slow.reach:.0%}"
 
 
 def _type_of(rank: Rank, kind: SlowKind) -> str:

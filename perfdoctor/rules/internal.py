@@ -62,6 +62,7 @@ from perfdoctor.analysis.host.host_copies import (
     time_lost_by_copies,
 )
 from perfdoctor.analysis.host.host_made_tensors import copy_bytes, select_host_made_tensors
+from perfdoctor.analysis.kernels.hardware import find_lowest_device
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
 from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of
 from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies, is_sent_back
@@ -85,7 +86,7 @@ from perfdoctor.gpu.gemm_alignment import (
 )
 from perfdoctor.gpu.gemm_tiles import Tiling, cut_into_tiles, tile_of_name
 from perfdoctor.gpu.roofline.comparable_kernels import find_reach
-from perfdoctor.gpu.roofline.efficiencies import ANY
+from perfdoctor.gpu.roofline.efficiencies import ANY, efficiencies_of
 from perfdoctor.rules.kernel_ranges import (
     TRIPLE_TF32,
     DurationRange,
@@ -93,7 +94,7 @@ from perfdoctor.rules.kernel_ranges import (
     clamp_to_shortest_kernel,
     catch_up,
     efficiencies_on,
-    generation_of,
+    name_generation,
     peak_rate,
     roof_times_ns,
 )

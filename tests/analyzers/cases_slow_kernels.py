@@ -306,6 +306,16 @@ PD209 = [
         title="42% of the bandwidth of the fastest kernel here",
         confidence=0.4,
     ),
+    # No name, but code for gfx942: an MI300A computes 981 TFLOP/s in bfloat16, of which products reach a half.
+    fires(
+        "device-by-its-kernels",
+        product(900, 4096, 4096, 4096, TENSILE),
+        device=None,
+        saved_ns=615684,
+        title="comparable ones 50%",
+        confidence=0.4,
+    ),
+    quiet("product-near-what-the-least-device-reaches", product(380, 4096, 4096, 4096, TENSILE), device=None),
     quiet("as-fast-as-comparable-kernels", add(520, POINTWISE, strides=[[8192, 1], [8192, 1]])),
     quiet("transposed-and-still-fast", add(640)),
     quiet("attention-at-what-its-like-reach", attention(3700), device=H100),

@@ -42,6 +42,8 @@ LARGE_SLICE = 0.05
 # only where most roofs are unknown.
 LARGE_SLICE_AT_A_ROOF = 0.1
 MIN_PROMISES_ABOVE_0 = 0.6
+# What PD209 advises is to be tried, so that its savings are "up to" by design.
+ONLY_UP_TO = frozenset({"PD209"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,7 @@ def test_what_a_better_fix_covers_is_at_most_low(case: Case, report_on: Callable
 
 def test_most_replayed_promises_begin_above_zero(report_on: Callable[[str], Report]) -> None:
     findings = [finding for case in load_cases() for finding in report_on(case.path).findings]
+    findings = [finding for finding in findings if finding.rule not in ONLY_UP_TO]
     replayed = [finding.saving for finding in findings if finding.saving.basis == "replayed" and finding.saving.high_ns]
     above = [saving for saving in replayed if saving.low_ns]
     assert len(above) >= MIN_PROMISES_ABOVE_0 * len(replayed), f"{len(above)} of {len(replayed)}"

@@ -161,11 +161,32 @@ def _lowest_of(candidates: tuple[Device, ...], name: str) -> Device | None:
     peaks = {dtype: [device.peaks_flops[dtype] for device in candidates] for dtype in sorted(shared)}
     if not peaks or any(max(of_type) > _SAME * min(of_type) for of_type in peaks.values()):
         return None
+    return _take_lowest(candidates, name)
+
+
+def find_lowest_device(classes: KernelClasses) -> Device | None:
+    """A device with the lowest figures of all those of AMD whose architecture the kernels are for; None where unknown.
+
+    AMD's compiler builds for one architecture, of which the table has all data-centre devices. What is far below the
+    lowest peak is far below that of whatever device it is.
+    """
+    arches = {kernel.arch for kernel in classes.by_name.values() if kernel.arch and kernel.arch.startswith("gfx")}
+    found = tuple(device for device in all_devices() if device.gfx_arch in arches) if len(arches) == 1 else ()
+    if not found:
+        return None
+    return _take_lowest(found, " or ".join(sorted({device.name.split(" (")[0] for device in found})))
+
+
+def _take_lowest(candidates: tuple[Device, ...], name: str) -> Device:
+    """A device with the lowest figures of the candidates; a peak that not all of them have is left out."""
+    shared = set.intersection(*(set(device.peaks_flops) for device in candidates))
     memories = {device.memory_bytes for device in candidates}
     return replace(
         candidates[0],
         name=name,
-        peaks_flops=MappingProxyType({dtype: min(of_type) for dtype, of_type in peaks.items()}),
+        peaks_flops=MappingProxyType(
+            {dtype: min(device.peaks_flops[dtype] for device in candidates) for dtype in sorted(shared)}
+        ),
         memory_bandwidth_bytes_per_s=_min_known(device.memory_bandwidth_bytes_per_s for device in candidates),
         memory_bytes=memories.pop() if len(memories) == 1 else None,
         link_bytes_per_s=_min_known(device.link_bytes_per_s for device in candidates),
