@@ -35,7 +35,7 @@ def bound_bookkeeping(rank: Rank, graphs: UnusedGraphs) -> GraphCost:
     host = ("latency", "idle_launch") if rank.device_kind == "cpu" else ("idle_launch", "idle_sync")
     time = iv.intersect(passes, iv.union_of(tuple(parts[name] for name in host)))
     nodes = rank.count_per_step(graphs.node_count)
-    time = _shorten(time, round(graphs.node_count * _MAX_NODE_NS / rank.time_scale))
+    time = iv.shorten(time, round(graphs.node_count * _MAX_NODE_NS / rank.time_scale))
     cost_ns = rank.per_step(iv.total(time))
     # Beside a GPU the bookkeeping may be hidden behind kernels that the CPU is ahead of.
     low_ns = min(round(nodes * _MIN_NODE_NS), cost_ns) if rank.device_kind == "cpu" else 0
@@ -61,12 +61,3 @@ def bound_saving(rank: Rank, graphs: UnusedGraphs) -> GraphCost:
         iv.union_of((bookkeeping.time, memory)),
         Saving(saving.low_ns, None, high_ns, "bounded"),
     )
-
-
-def _shorten(time: Intervals, total_ns: int) -> Intervals:
-    """Stretches cut to the same share of each, so that all have this length together; those that are no longer stay."""
-    if iv.total(time) <= total_ns:
-        return time
-    start_ns, end_ns = time[:, 0], time[:, 1]
-    kept_ns = (end_ns - start_ns) * total_ns // iv.total(time)
-    return iv.union(start_ns, start_ns + kept_ns)

@@ -128,6 +128,15 @@ def _time_of_runs(
     return iv.union(starts, ends)
 
 
+def may_be_differentiated(rank: Rank) -> bool:
+    """Whether something shows that a recording of forward passes lacks the backward passes.
+
+    That are wrappers for training, and backward passes in the timed steps of a capture.
+    """
+    is_wrapped = not {"DDP", "FSDP"}.isdisjoint(rank.context.parallelism)
+    return is_wrapped or any(rank.facts.base.backwards)
+
+
 def locate_calls(rank: Rank, *, trains: bool) -> SourceLocation | None:
     """The line that calls the model in these passes; without its mark, the line of the first op of the pass."""
     traces = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd507_saving import bound_bookkeeping
-from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
+from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls, may_be_differentiated
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise
 from perfdoctor.rules import intervals as iv
 
@@ -51,9 +51,7 @@ class InferenceMode(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when passes that make nodes take at least `min_share` of the step."""
-        # Wrappers for training show that the recording lacks its backward passes.
-        is_wrapped = not {"DDP", "FSDP"}.isdisjoint(rank.context.parallelism)
-        if not rank.context.is_forward_only or is_wrapped or differentiates(rank):
+        if not rank.context.is_forward_only or may_be_differentiated(rank):
             return
         graphs = find_unused_graphs(rank.trace, trains=False)
         passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
@@ -76,8 +74,3 @@ class InferenceMode(RankAnalyzer):
                 Evidence("time of these passes per {unit}", passes_ns, "ns"),
             ),
         )
-
-
-def differentiates(rank: Rank) -> bool:
-    """Whether the captured program made a backward pass in any timed step."""
-    return any(rank.facts.base.backwards)

@@ -171,6 +171,30 @@ EVALUATION_FRAME = (
 """Pattern of the Python frames of an evaluation, by what people and trainers call the function."""
 ACCUMULATE_GRAD = r"AccumulateGrad"
 """Pattern of the ops that add to a parameter's gradient."""
+DROPOUT_CALL = r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"
+"""Pattern of the ops by which modules drop elements: they pass their input on where nothing is trained."""
+DROPOUT_THAT_DRAWS = r"^aten::(native_dropout|_fused_dropout)$"
+"""Pattern of the ops that draw what is dropped; channels are drawn by `RANDOM_DRAW` instead."""
+RANDOM_DRAW = r"^aten::bernoulli_?$"
+"""Pattern of the op that draws zeros and ones."""
+DROPOUT_KERNEL = r"fused_dropout_kernel"
+"""Pattern of the kernels that do nothing but drop elements."""
+BATCH_NORM_OP = (
+    r"^aten::(batch_norm|_batch_norm_impl_index|(native|cudnn|miopen)_batch_norm|_native_batch_norm_legit(_functional)?|"
+    r"_batch_norm_with_update(_functional)?)$"
+)
+"""Pattern of the forward ops of batch norm: input, weight, bias, running mean, running variance and, but for the last,
+`training` are their first arguments."""
+UPDATING_BATCH_NORM_OP = r"^aten::(_native_batch_norm_legit_functional|_batch_norm_with_update(_functional)?)$"
+"""Pattern of those that only training calls."""
+INSTANCE_NORM_OP = r"^aten::instance_norm$"
+"""Pattern of the op that uses batch norm in training mode whatever the model's mode is."""
+BATCH_STATISTICS_KERNEL = r"batch_norm_collect_statistics"
+"""Pattern of the kernels that compute the statistics of a batch alone."""
+BATCH_NORM_TRAINING_KERNEL = (
+    rf"{BATCH_STATISTICS_KERNEL}|bn_fw_tr|BatchNormFwdTrain|triton_\w*_native_batch_norm_legit_functional"
+)
+"""Pattern of the kernels of batch norm that only training mode launches."""
 GRAD_SCALER_OP = r"^aten::_amp_foreach_non_finite_check_and_unscale_$"
 """The op by which a GradScaler unscales gradients, and notes whether one overflowed."""
 DDP_UNUSED_PARAMETERS = r"ddp\.reducer::search_unused_parameters"

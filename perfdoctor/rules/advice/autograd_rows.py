@@ -1,4 +1,4 @@
-"""Advice about what autograd does for nothing, switches for debugging, and graph breaks: PD308 and PD503 to PD518."""
+"""Advice about what autograd does for nothing, switches for debugging, and graph breaks: PD308 and PD503 to PD519."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.framework_settings import spell
 from perfdoctor.rules.advice.programs import ANY, rows_of
 
+_EVAL_PAGE = "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval"
+_EVAL = (
+    "Call eval() {}, once before it infers: dropout then does nothing, and batch norm uses its running statistics, so "
+    "that no result depends on chance or on the rest of its batch. If the dropout is meant (Monte Carlo dropout), keep "
+    "it."
+)
 _DEBUG_OFF = (Action("debug-off"),)
 _NO_GRAPH = (Action("no-grad-evaluation"),)
 _NOT_DETERMINISTIC = (Action("deterministic-off"),)
@@ -52,6 +58,16 @@ AUTOGRAD_ROWS = (
             _NO_GRAD,
             actions=_NO_GRAPH,
         ),
+    ),
+    *rows_of(
+        "training mode without a training",
+        Row(
+            When(uses=("Hugging Face pipeline",)),
+            _EVAL.replace("{}", "on the pipeline's model"),
+            "pipe.model.eval()   # once, before the loop",
+            _EVAL_PAGE,
+        ),
+        Row(ANY, _EVAL.replace("{}", "on the model"), "model.eval()   # once, before the loop", _EVAL_PAGE),
     ),
     *rows_of(
         "deterministic algorithms",

@@ -27,9 +27,6 @@ _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"{_CHANNELS_LAST}\ntorch.backends.cudnn.benchmark = True"
 _AUTOCAST, _TF32_ON, _LAYOUT_ON = Action("autocast-bf16"), Action("tf32"), Action("channels-last")
 _WITHOUT_TF32 = ("Volta", "Turing")
-_AUTOCAST_FLOAT16 = (
-    'with torch.autocast("cuda", dtype=torch.float16): ...   # where it trains, with torch.amp.GradScaler'
-)
 _AUTOCAST_FLOAT16_TRAINING = 'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler'
 
 

@@ -127,6 +127,16 @@ def total(a: Intervals) -> int:
     return int((a[:, 1] - a[:, 0]).sum())
 
 
+def shorten(a: Intervals, total_ns: int) -> Intervals:
+    """The intervals, each cut at its end to the same share, so that all have at most this length together."""
+    whole_ns = total(a)
+    if whole_ns <= total_ns:
+        return a
+    start_ns, end_ns = a[:, 0], a[:, 1]
+    kept_ns = ((end_ns - start_ns) * (total_ns / whole_ns)).astype(np.int64)
+    return union(start_ns, start_ns + kept_ns)
+
+
 def overlap(starts: Int64Array, ends: Int64Array, a: Intervals) -> Int64Array:
     """For each interval of a list (any order, overlaps allowed) the nanoseconds of it that lie in the set `a`."""
     if not len(a):
