@@ -323,6 +323,7 @@ def _summarize_trace(rank: Rank) -> TraceSummary:
         warnings=(*trace.warnings, *rank.notes),
         base_ns=trace.base_ns,
         device_from=rank.hardware.source,
+        ran_on=rank.device_kind,
     )
 
 

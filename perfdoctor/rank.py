@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
 
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
+from perfdoctor.analysis.context.where_it_ran import DeviceKind, WhereItRan, find_where_it_ran
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
@@ -79,14 +79,11 @@ from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
 from perfdoctor.savings.what_if import Replay, replay_of
-from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps, profiler_step_numbers
-
-DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
 
 
 @dataclass(frozen=True)
@@ -141,13 +138,14 @@ class Rank:
         return shift_gpu_clock(self.raw_trace, self.clock_shift)
 
     @cached_property
+    def where_it_ran(self) -> WhereItRan:
+        """Where the work of the recording ran, and by what that is known."""
+        return find_where_it_ran(self.raw_trace, self._recorded_steps.intervals, self._loading)
+
+    @property
     def device_kind(self) -> DeviceKind:
-        """What the program ran on: a GPU, the CPU alone, or a GPU whose items were not recorded."""
-        trace = self.raw_trace
-        if len(trace.gpu):
-            return "gpu"
-        launched = trace.match_rows(trace.calls, vocabulary.LAUNCH_CALL).any()
-        return "gpu_not_recorded" if launched or trace.device.name is not None else "cpu"
+        """What the program ran on: a GPU, the CPU, or a GPU whose items were not recorded."""
+        return self.where_it_ran.device_kind
 
     @cached_property
     def steps(self) -> Steps:
@@ -179,7 +177,7 @@ class Rank:
         """The steps; without steps the span of the GPU items; without those that of all events."""
         if self._recorded_steps.count:
             return self._recorded_steps.window
-        if len(self.trace.gpu):
+        if self.device_kind == "gpu":
             return iv.window(int(self.trace.gpu.start_ns.min()), int(self.trace.gpu.end_ns.max()))
         return iv.window(*self.trace.extent_ns)
 
@@ -236,14 +234,15 @@ class Rank:
     def available_data(self) -> frozenset[str]:
         """Which of `perfdoctor.rules.REQUIREMENTS` this rank meets; whether there are several "ranks" the job knows."""
         trace, evidence = self.raw_trace, self.evidence_trace
-        kernels = bool((trace.gpu.kind == KERNEL).any())
-        launches = bool((trace.gpu.call >= 0).any())
-        on_cpu = self.device_kind == "cpu"
+        # A few copies or kernels beside the work of the CPU are not what rules about a GPU judge.
+        on_cpu, on_gpu = self.device_kind == "cpu", self.device_kind == "gpu"
+        kernels = on_gpu and bool((trace.gpu.kind == KERNEL).any())
+        launches = on_gpu and bool((trace.gpu.call >= 0).any())
         has = {
-            "gpu_items": bool(len(trace.gpu)),
+            "gpu_items": on_gpu,
             "kernels": kernels,
             "work": kernels or on_cpu,
-            "work_items": bool(len(trace.gpu)) or on_cpu,
+            "work_items": on_gpu or on_cpu,
             "cpu": bool(len(trace.ops) or len(trace.ranges) or len(trace.calls)),
             "launches": launches,
             "work_launches": launches or (on_cpu and bool(len(trace.ops))),
@@ -400,6 +399,11 @@ class Rank:
         return Locations(self.trace, self.evidence_trace)
 
     @cached_property
+    def _loading(self) -> Intervals:
+        """When a loop waits for its DataLoader, or the loader starts workers."""
+        return iv.union_of((self.loader_waits.intervals, find_worker_starts(self.trace)))
+
+    @cached_property
     def host_time(self) -> tuple[TimeAtLine, ...]:
         """Where the CPU spends time that no op and no collective takes; empty without recorded lines or stacks."""
         traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
@@ -480,7 +484,7 @@ class Rank:
     @cached_property
     def account(self) -> Account:
         """The window by where its time went."""
-        loading = iv.union_of((self.loader_waits.intervals, find_worker_starts(self.trace)))
+        loading = self._loading
         utilization, bytes_per_s, roofs = NO_UTILIZATION, None, None
         if self.device_kind == "gpu":
             causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)

@@ -8,10 +8,11 @@ from dataclasses import field
 
 import numpy as np
 
+from perfdoctor.analysis.context.where_it_ran import DeviceKind
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.classify_ops import classify_op
-from perfdoctor.rank import DeviceKind, Rank
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.trace import vocabulary

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
+from perfdoctor.analysis.context.where_it_ran import DeviceKind
 from perfdoctor.analysis.kernels.hardware import DeviceSource
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
@@ -37,6 +38,8 @@ class TraceSummary:
 
     Attributes:
         device_from: Where the name of the device is from.
+        ran_on: What computed, which need not be the device that the file names; None for a file that was not read. Not
+            part of the schema.
         complete: False when the file was cut short.
     """
 
@@ -55,6 +58,7 @@ class TraceSummary:
     warnings: tuple[str, ...] = ()
     base_ns: int = 0
     device_from: DeviceSource | None = None
+    ran_on: DeviceKind | None = None
 
 
 @frozen_dataclass

@@ -8,17 +8,17 @@ from perfdoctor.report.report import Report
 
 
 def has_gpu(report: Report) -> bool:
-    """Whether any trace has a GPU item."""
-    return any(timeline.window_ns is not None for timeline in report.timeline)
+    """Whether any trace is of a program whose GPU was recorded."""
+    return any(trace.ran_on == "gpu" for trace in report.traces)
 
 
 def gpu_not_recorded(report: Report) -> bool:
-    """Whether a trace names a GPU and none of its work was recorded: CPU events alone do not show where time went."""
-    return not has_gpu(report) and any(trace.device for trace in report.traces)
+    """Whether a GPU worked, or may have, and none of its work was recorded: CPU events do not show where time went."""
+    return not has_gpu(report) and any(trace.ran_on == "gpu_not_recorded" for trace in report.traces)
 
 
 def is_cpu_program(report: Report) -> bool:
-    """Whether the program computes on the CPU: no trace has a GPU item, or names a device."""
+    """Whether the program computes on the CPU, whatever GPU its machine has."""
     return bool(report.timeline) and not has_gpu(report) and not gpu_not_recorded(report)
 
 

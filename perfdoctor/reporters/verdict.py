@@ -230,6 +230,8 @@ def _describe_machine(report: Report) -> str:
     if has_gpu(report):
         return f"on {_describe_devices(report)}"
     device = next((clean_line(trace.device) for trace in report.traces if trace.device), None)
+    if device and is_cpu_program(report):
+        return f"on the CPU (the machine has {_add_article(device)})"
     if device:
         return f"(the trace names {_add_article(device)} and holds no GPU events)"
     # Of a program that perfdoctor ran it is known that there is none.

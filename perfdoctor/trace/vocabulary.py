@@ -243,10 +243,23 @@ def compile_id(name: str) -> str | None:
     return f"{found['frame']}/{found['again']}" if found else None
 
 
+# Operators that run on one kind of device alone, by ATen's native_functions.yaml.
+
+GPU_OP = (
+    r"^aten::_?(cudnn|miopen|cuda|mps)_|^aten::_thnn_fused_"
+    r"|^aten::_(flash|efficient)_attention_(forward|backward)$"
+    r"|^aten::_scaled_dot_product_(flash|efficient|cudnn)_attention(_backward)?$"
+)
+"""Pattern of the ops that only a GPU runs."""
+CPU_OP = r"^aten::_?(mkldnn|mkl)_|^(mkldnn|mkldnn_prepacked|onednn|mkl)::|_for_cpu(_backward)?$"
+"""Pattern of the ops that only a CPU runs: those of oneDNN and MKL, and attention on the CPU."""
+
 # Collectives.
 
 COLLECTIVE_RANGE = r"^(nccl|rccl|xccl|gloo|mpi|ucc):"
 """Pattern of the range around any collective; of one that a GPU runs it is the call, on the calling thread."""
+GPU_COLLECTIVE_RANGE = r"^(nccl|rccl|xccl):"
+"""Pattern of the range around a collective that a GPU runs."""
 CPU_COLLECTIVE_RANGE = r"^(gloo|mpi|ucc):"
 """Pattern of the range around a collective that a thread of the CPU runs: it lasts as long as that."""
 COLLECTIVE_WAIT = rf"{CPU_COLLECTIVE_RANGE}|^(c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
@@ -297,6 +310,8 @@ CUDA_CALL, HIP_CALL = r"^cu(?:da)?[A-Z]", r"^(?:hip[A-Z]|roc[a-z])"
 """Patterns of calls by the vendor of the device."""
 LAUNCH_CALL = r"Launch|Memcpy"
 """Pattern of calls that give the device work."""
+KERNEL_LAUNCH_CALL = r"Launch"
+"""Pattern of calls that launch kernels, or graphs of them."""
 GRAPH_LAUNCH_CALL = r"GraphLaunch"
 """Pattern of the call that launches a graph: one call for many kernels."""
 CAPTURE_BEGIN_CALL, CAPTURE_END_CALL = r"^(cuda|cu|hip)StreamBeginCapture", r"^(cuda|cu|hip)StreamEndCapture"
@@ -307,6 +322,8 @@ COPY_CALL = r"^(cuda|hip|cu)Memcpy"
 """Pattern of calls that copy."""
 SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
 """Pattern of calls that wait for the device."""
+WAITING_CALL = rf"{SYNC_CALL}|{COPY_CALL}"
+"""Pattern of calls in which the CPU may wait for the device: a copy of pageable memory waits, too."""
 DEVICE_SYNC_CALL = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
 """Pattern of calls that wait for all streams."""
 GRAPH_CAPTURE_CALL = r"StreamBeginCapture|StreamEndCapture|GraphInstantiate"

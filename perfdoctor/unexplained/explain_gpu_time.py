@@ -15,7 +15,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMSET
 from perfdoctor.trace.tables.nesting import own_durations
 from perfdoctor.trace.tables.quantiles import quantiles
-from perfdoctor.unexplained.name_work import Rows, count_events, find_items_in, name_launchers, name_ops
+from perfdoctor.unexplained.name_work import Rows, count_events, explain_calls, find_items_in, name_launchers, name_ops
 from perfdoctor.units import format_bytes, format_count, format_rate, format_time
 
 NEAR_ROOF_SHARE = 0.4
@@ -186,6 +186,8 @@ def _describe_collectives(rank: Rank, total: CollectiveTotal) -> str:
 
 def explain_copies(rank: Rank, time: Intervals) -> str:
     """Which copies take the time: direction, memory, rate, stream, how many, and which ops make them."""
+    if rank.device_kind == "cpu":
+        return explain_calls(rank, time)
     gpu = rank.trace.gpu
     part = rank.account.parts["memcpy"]
     # Copies whose exposed time a finding claims are none of these; copies that kernels hide are.

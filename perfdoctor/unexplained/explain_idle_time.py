@@ -18,6 +18,7 @@ from perfdoctor.trace.tables.model import KERNEL
 from perfdoctor.unexplained.name_work import (
     Rows,
     count_events,
+    explain_calls,
     find_gaps_in,
     format_unprofiled,
     name_calls,
@@ -47,6 +48,8 @@ def explain_dataloader(rank: Rank, time: Intervals) -> str:
 
 def explain_sync(rank: Rank, time: Intervals) -> str:
     """In which calls the queue ran empty, from which op and line."""
+    if rank.device_kind == "cpu":
+        return explain_calls(rank, time)
     calls = rank.trace.calls
     rows, inside = find_gaps_in(rank, time)
     sync = rank.gaps.sync[rows]
@@ -133,6 +136,11 @@ def _explain_cpu_breaks(rank: Rank, time: Intervals) -> str:
     said = []
     if iv.total(compiling) >= _MIN_PART * iv.total(time):
         said.append(f"torch.compile compiles for {format_unprofiled(rank, iv.total(compiling))}")
+    calls = rank.trace.calls
+    in_calls = iv.intersect(iv.union(calls.start_ns, calls.end_ns), breaks)
+    if iv.total(in_calls) >= _MIN_PART * iv.total(time):
+        said.append(explain_calls(rank, in_calls).rstrip("."))
+        breaks = iv.subtract(breaks, in_calls)
     if len(breaks):
         median = format_unprofiled(rank, float(np.median(breaks[:, 1] - breaks[:, 0])))
         said.append(

@@ -125,3 +125,15 @@ def _at(column: Any, rows: Any) -> Int64Array:
     """The values of a column at some rows; anything where a row is -1."""
     values: Int64Array = np.append(column, -1)[rows].astype(np.int64)
     return values
+
+
+def explain_calls(rank: Rank, time: Intervals) -> str:
+    """Which calls of a device's runtime a program on the CPU makes in this time, and from which op."""
+    calls = rank.trace.calls
+    inside = iv.overlap(calls.start_ns, calls.end_ns, time)
+    rows = np.flatnonzero(inside)
+    op = name_ops(rank, calls.op[rows], inside[rows])
+    return (
+        f"{count_events(rank, len(rows), 'call')} of the GPU's runtime ({name_calls(rank, rows, inside[rows], 2)})"
+        f"{f', from {op}' if op else ''}; what the GPU did meanwhile is not in the file."
+    )

@@ -117,7 +117,7 @@ def test_a_gap_before_an_item_launched_long_before_is_unexplained_unless_it_is_a
     assert details_us(trace) == {"compute": 295, "idle_launch": 5, "idle_unexplained": 100}
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi", "ucc", "nccl"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "ucc"])
 def test_a_collective_of_any_backend_is_communication_of_a_program_on_the_cpu(backend: str) -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 600)
     times_us = details_us(trace.range(f"{backend}:all_reduce", 500, 500, thread=2))

@@ -68,7 +68,7 @@ def timeline(of: Account) -> Timeline:
 def summary(path: str = "trace.json.gz", **changes: Any) -> TraceSummary:
     facts: dict[str, Any] = {
         "rank": None, "world_size": None, "device": "NVIDIA A100-SXM4-40GB", "vendor": "nvidia",
-        "complete": True, "events": 48_211, "span_ns": 371 * MS, "warnings": (),
+        "complete": True, "events": 48_211, "span_ns": 371 * MS, "warnings": (), "ran_on": "gpu",
     }  # fmt: skip
     return TraceSummary(path, **(facts | changes))
 
@@ -205,7 +205,7 @@ def cpu_only() -> Report:
     no_gpu = Outcome("PD201", "skipped", "needs kernels: record on a machine with a GPU, with ProfilerActivity.CUDA")
     return report(
         (idle,), (finding,), timeline=(Timeline(),),
-        traces=(summary("perfdoctor-train/rank0", device=None, vendor=None),),
+        traces=(summary("perfdoctor-train/rank0", device=None, vendor=None, ran_on="cpu"),),
         outcomes=(RAN[0], no_gpu, Outcome("PD203", "skipped", no_gpu.why), NO_RANKS),
     )  # fmt: skip
 
@@ -340,7 +340,7 @@ def empty() -> Report:
     """What a file with nothing to analyse gives."""
     return report(
         (),
-        traces=(summary("empty.json", events=0, span_ns=0),),
+        traces=(summary("empty.json", events=0, span_ns=0, ran_on="gpu_not_recorded"),),
         steps=StepSummary(),
         timeline=(Timeline(),),
         outcomes=(),

@@ -175,11 +175,12 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     """The layers of a program without a GPU: each instant belongs to its innermost op.
 
     The time inside a DataLoader's `__next__` (`loading`) is loading, and the time in which torch.compile compiles is
-    overhead, whatever ops run in it.
+    overhead, whatever ops run in it. So are the calls of a device's runtime, where the program has some; copies and
+    waits are what they are.
     """
-    ranges = trace.ranges
+    ranges, calls = trace.ranges, trace.calls
     compiling = compile_time(trace)
-    not_work = iv.union_of((loading, compiling))
+    not_work = iv.union_of((loading, compiling, iv.union(calls.start_ns, calls.end_ns)))
     waits = trace.match_rows(ranges, vocabulary.COLLECTIVE_RANGE)
     start, end, owner = innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
@@ -195,7 +196,28 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     layers = {name: iv.subtract(iv.union(start[rows], end[rows]), not_work) for name, rows in groups.items()}
     waiting = iv.subtract(iv.union(ranges.start_ns[waits], ranges.end_ns[waits]), loading)
     layers["communication"] = iv.union_of((layers["communication"], waiting))
-    return layers | {"idle_dataloader": loading, "idle_launch": iv.union_of((compiling, _between_ops(trace.ops)))}
+    layers |= {"idle_dataloader": loading, "idle_launch": iv.union_of((compiling, _between_ops(trace.ops)))}
+    return _add_calls(trace, layers) if len(calls) else layers
+
+
+_CALL_LAYERS = (
+    ("memcpy", vocabulary.COPY_CALL),
+    ("idle_sync", vocabulary.SYNC_CALL),
+    ("idle_allocator", vocabulary.ALLOCATOR_CALL),
+    ("idle_launch", ""),
+)
+"""The details of a CPU program's account that calls of a device's runtime go to, by the first pattern that fits."""
+
+
+def _add_calls(trace: Trace, layers: dict[str, Intervals]) -> dict[str, Intervals]:
+    """The layers with the calls of a device's runtime: copies, waits, allocations, and all others as overhead."""
+    calls = trace.calls
+    left = np.ones(len(calls), bool)
+    for name, pattern in _CALL_LAYERS:
+        rows = left & trace.match_rows(calls, pattern)
+        left &= ~rows
+        layers[name] = iv.union_of((layers.get(name, EMPTY), iv.union(calls.start_ns[rows], calls.end_ns[rows])))
+    return layers
 
 
 def layers_without_gpu_events(loading: Intervals) -> dict[str, Intervals]:
