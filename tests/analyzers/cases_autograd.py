@@ -310,6 +310,7 @@ PD518 = [
         "PD518", "a-busy-gpu", lambda: waiting_gpu(launches=40, wait_us=0)
     ),
     RuleCase("PD518", "no-graph", lambda: passes("frozen", "frozen")),
+    RuleCase("PD518", "one-pass-without-a-graph", lambda: passes("frozen")),
     RuleCase("PD518", "a-training", lambda: passes("train", "vain", "train")),
     RuleCase(  # the profiler recorded the forward part alone
         "PD518", "differentiated-outside-of-the-trace", lambda: passes("vain"), facts={"base_backwards": [1, 1]}
