@@ -195,7 +195,7 @@ def check_nothing_is_missing(rank: Rank, timeline: StepTimeline) -> None:
     start, end = timeline.start_ns, timeline.start_ns + timeline.span_ns
     # What happens once in the step is not analysed, and has no phase.
     analysed_ns = iv.total(iv.intersect(rank.window, iv.window(start, end)))
-    assert sum(int(each.dur_ns.sum()) for each in timeline.tracks if each.kind == "phases") == analysed_ns
+    assert sum(int(each.dur_ns.sum()) for each in timeline.tracks if each.name == "phases") == analysed_ns
     for tables, kind in (((gpu,), "stream"), ((trace.frames, trace.ranges, trace.ops, trace.calls), "thread")):
         inside = [(t.start_ns < end) & ((t.end_ns > start) | (t.start_ns >= start)) for t in tables]
         kinds = (kind, "steps of the CPU") if kind == "thread" else (kind,)
