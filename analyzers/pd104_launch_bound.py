@@ -157,7 +157,7 @@ class LaunchBound(RankAnalyzer):
         after_syncs = iv.intersect(rank.starvation.time_after(StarvationRoot.SYNC), rank.window)
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.count_per_step(len(kernels)):,} kernels a {rank.unit_name}, "
+            title=f"The GPU waits for launches: {rank.count_per_step(len(kernels)):,} kernels {rank.per_unit}, "
             f"of {median_ns / 1e3:.1f} us in the median, and {_describe_launch(launches)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
@@ -237,7 +237,7 @@ class LaunchBound(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"The CPU spends much of the {rank.unit_name} on calling ops, not on computing: "
-            f"{ops_per_step:,} a {rank.unit_name}, {median_us:.1f} us each in the median{_describe_loop(loop, cells)}",
+            f"{ops_per_step:,} {rank.per_unit}, {median_us:.1f} us each in the median{_describe_loop(loop, cells)}",
             cost_ns=rank.per_step(iv.total(time)),
             saving=saving.cap(max_ns),
             advice=advice,
@@ -258,7 +258,7 @@ class LaunchBound(RankAnalyzer):
         passes = passes_of(rank)
         return self.finding(
             rank,
-            title=f"nn.{cells.module}Cell is called {cells.calls_per_step:,} times a {rank.unit_name} in a loop",
+            title=f"nn.{cells.module}Cell is called {cells.calls_per_step:,} times {rank.per_unit} in a loop",
             cost_ns=rank.per_step(iv.total(passes)),
             saving=saving_by_lstm(rank, cells),
             advice=_advise_lstm(cells),

@@ -118,7 +118,7 @@ class PageableCopy(RankAnalyzer):
         advice = _advise(rank, to_device=to_device)
         yield self.finding(
             rank,
-            title=f"{format_bytes(size_bytes / steps, in_kb=False)} a {rank.unit_name} are copied "
+            title=f"{format_bytes(size_bytes / steps, in_kb=False)}{' a step' if rank.steps.count else ''} are copied "
             f"{'from' if to_device else 'to'} pageable memory{f' at {location.short}' if location else ''}",
             cost_ns=cost_ns,
             saving=Saving(0, expected_ns, cost_ns, "bounded"),

@@ -111,12 +111,11 @@ class TransferBound(RankAnalyzer):
         max_ns, edit = _best_edit(rank, group, purpose, hidden_ns)
         advice = advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1))
         limit = copy_limit_bytes_per_s(group.direction, rank.facts, rank.device)
-        count = len(group) / max(rank.steps.count, 1)
         size = "" if group.bytes is None else f", {format_bytes(group.bytes / max(rank.steps.count, 1), in_kb=False)}"
         return self.finding(
             rank,
             title=f"Copies {_WAYS.get(group.direction, 'of an unknown direction')} take {rank.share(cost_ns):.0%} of "
-            f"the {rank.unit_name}, and nothing computes meanwhile: {count:,.3g} a {rank.unit_name}{size} of "
+            f"the {rank.unit_name}, and nothing computes meanwhile: {_describe_count(rank, len(group))}{size} of "
             f"{purpose.value}",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_ns, "bounded"),
@@ -134,7 +133,7 @@ class TransferBound(RankAnalyzer):
                 Evidence("exposed per {unit}", cost_ns, "ns"),
                 Evidence("kernels that could run meanwhile, at most per {unit}", rank.per_step(hidden_ns), "ns")
                 if purpose not in _WITHIN_GPU
-                else Evidence("copies per {unit}", round(count, 1), "count"),
+                else Evidence("copies per {unit}", round(len(group) / max(rank.steps.count, 1), 1), "count"),
             ),
             subject=_WAYS.get(group.direction, "unknown"),
         )
@@ -179,3 +178,12 @@ def _best_edit(rank: Rank, group: CopyGroup, purpose: Purpose, hidden_ns: int) -
 
 def _in_gb(bytes_per_s: float | None) -> float | None:
     return None if bytes_per_s is None else round(bytes_per_s / 1e9, 2)
+
+
+def _describe_count(rank: Rank, copies: int) -> str:
+    """How often there is a copy: "3 a step", "one every 2 steps"."""
+    steps = rank.steps.count
+    if steps <= copies:
+        return f"{round(copies / max(steps, 1)):,} {rank.per_unit}"
+    every = round(steps / copies)
+    return f"one every {every:,} steps" if every > 1 else "less than one a step"

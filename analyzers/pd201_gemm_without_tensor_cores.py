@@ -115,7 +115,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
         after = halve_traffic(rank, kernels)
         yield self.finding(
             rank,
-            title=f"{rank.count_per_step(len(kernels)):,} memory-bound kernels a {rank.unit_name} work on float32",
+            title=f"{rank.count_per_step(len(kernels)):,} memory-bound kernels {rank.per_unit} work on float32",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
             advice="Load the model and its inputs in half precision, not only its products: they then move half of the "

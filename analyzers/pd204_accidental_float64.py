@@ -118,7 +118,7 @@ class AccidentalFloat64(RankAnalyzer):
         advice = _ADVICE_BY_SOURCE[work.source]
         yield self.finding(
             rank,
-            title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} a {rank.unit_name}",
+            title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} {rank.per_unit}",
             cost_ns=cost_ns,
             saving=work.saving.cap(cost_ns),
             advice=advice,
@@ -143,7 +143,7 @@ class AccidentalFloat64(RankAnalyzer):
         after = _find_durations(rank, kernels, matrix)
         yield self.finding(
             rank,
-            title=f"Kernels compute in float64: {rank.count_per_step(len(kernels)):,} a {rank.unit_name}",
+            title=f"Kernels compute in float64: {rank.count_per_step(len(kernels)):,} {rank.per_unit}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
             advice="Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 "

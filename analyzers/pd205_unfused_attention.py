@@ -184,7 +184,7 @@ class UnfusedAttention(RankAnalyzer):
         advice = advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context)
         yield self.finding(
             rank,
-            title=f"Fused attention runs in float32: {rank.count_per_step(len(kernels)):,} kernels a {rank.unit_name}",
+            title=f"Fused attention runs in float32: {rank.count_per_step(len(kernels)):,} kernels {rank.per_unit}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
             advice=advice,

@@ -104,7 +104,7 @@ class SmallMatmuls(RankAnalyzer):
         median_ns = int(np.median(rank.trace.gpu.dur_ns[small.mask]))
         yield self.finding(
             rank,
-            title=f"{rank.count_per_step(count):,} matrix products a {rank.unit_name} are too small for the GPU, half "
+            title=f"{rank.count_per_step(count):,} matrix products {rank.per_unit} are too small for the GPU, half "
             f"of them shorter than {median_ns / 1e3:.1f} us",
             cost_ns=cost_ns,
             saving=Saving() if saved is None else Saving(0, None, round(cost_ns * saved), "bounded"),

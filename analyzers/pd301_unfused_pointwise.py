@@ -120,7 +120,7 @@ class UnfusedPointwise(RankAnalyzer):
         advice = advise("unfused pointwise kernels", rank.context)
         yield self.finding(
             rank,
-            title=f"{rank.count_per_step(len(chains.rows)):,} pointwise kernels a {rank.unit_name} run in chains that "
+            title=f"{rank.count_per_step(len(chains.rows)):,} pointwise kernels {rank.per_unit} run in chains that "
             "could be fused",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_saving_ns, "bounded"),
@@ -144,7 +144,7 @@ class UnfusedPointwise(RankAnalyzer):
 
 def _format_count(rank: Rank, chains: int) -> str:
     count = rank.count_per_step(chains)
-    return f"{'once' if count == 1 else f'{count:,} times'} a {rank.unit_name}"
+    return f"{'once' if count == 1 else f'{count:,} times'} {rank.per_unit}"
 
 
 def _fuse_chains(rank: Rank, chains: Chains, max_share: float, *, bytes_known: bool) -> Edit:

@@ -84,7 +84,7 @@ class LayoutConversion(RankAnalyzer):
         yield self.finding(
             rank,
             title="Convolutions copy tensors into another layout: "
-            f"{rank.count_per_step(len(copies)):,} copies a {rank.unit_name}",
+            f"{rank.count_per_step(len(copies)):,} copies {rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice,

@@ -122,7 +122,7 @@ class UnfusedOptimizer(RankAnalyzer):
             rank,
             title=f"{steps.optimizer} goes over the parameters"
             + (f" {steps.pass_count} times" if steps.pass_count > 1 else "")
-            + f" {'tensor by tensor' if steps.is_loop else 'with foreach'}: {kernels:,} kernels a {rank.unit_name}",
+            + f" {'tensor by tensor' if steps.is_loop else 'with foreach'}: {kernels:,} kernels {rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, min(rank.per_step(steps.max_saving_ns), cost_ns), "bounded"),
             advice=advice,
@@ -162,7 +162,7 @@ class UnfusedOptimizer(RankAnalyzer):
             rank,
             title=f"{steps.optimizer} takes {unprofiled.share:.0%} of the {rank.unit_name}: {ops:,} ops"
             if remaining is None
-            else f"{steps.optimizer} goes over the parameters {passes} {how}: {ops:,} ops a {rank.unit_name}",
+            else f"{steps.optimizer} goes over the parameters {passes} {how}: {ops:,} ops {rank.per_unit}",
             cost_ns=rank.per_step(intervals.total(steps.time)),
             saving=_saving_on_cpu(unprofiled, remaining),
             advice=advice,

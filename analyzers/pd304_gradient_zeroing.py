@@ -148,7 +148,7 @@ class GradientZeroing(RankAnalyzer):
         advice = advise("gradients filled with zeros", rank.context)
         return self.finding(
             rank,
-            title=f"Gradients are filled with zeros: {fill_count:,} fills a {rank.unit_name}",
+            title=f"Gradients are filled with zeros: {fill_count:,} fills {rank.per_unit}",
             advice=advice,
             location=rank.locations.of_range(vocabulary.ZERO_GRAD),
             evidence=(

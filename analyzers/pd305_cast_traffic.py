@@ -79,7 +79,7 @@ class CastTraffic(RankAnalyzer):
         traffic_bytes = float(np.nansum(rank.kernel_costs.bytes[casts.mask]))
         yield self.finding(
             rank,
-            title=f"The weights are cast at every step: {cast_count:,} casts a {rank.unit_name}",
+            title=f"The weights are cast at every step: {cast_count:,} casts {rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice,

@@ -85,7 +85,7 @@ class RedundantCopies(RankAnalyzer):
         costliest = next(iter(copies.times_ns))
         yield self.finding(
             rank,
-            title=f"{rank.count_per_step(copies.number):,} copies of tensors a {rank.unit_name}, most of their time "
+            title=f"{rank.count_per_step(copies.number):,} copies of tensors {rank.per_unit}, most of their time "
             f"in {costliest}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
@@ -108,7 +108,7 @@ class RedundantCopies(RankAnalyzer):
         costliest = copying_ops[0]
         yield self.finding(
             rank,
-            title=f"{rank.count_per_step(len(copies)):,} copies of tensors a {rank.unit_name}, most of their time "
+            title=f"{rank.count_per_step(len(copies)):,} copies of tensors {rank.per_unit}, most of their time "
             f"in {costliest.name}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),

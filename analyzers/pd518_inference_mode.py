@@ -62,7 +62,7 @@ class InferenceMode(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"Nothing is differentiated, and {rank.count_per_step(graphs.node_count):,.0f} nodes of autograd's "
-            f"graph are made in a {rank.unit_name}",
+            f"graph are made in {'a step' if rank.steps.count else 'the recording'}",
             cost_ns=cost.cost_ns,
             saving=cost.saving,
             advice=advice,

@@ -230,6 +230,11 @@ class Rank:
         """The unit of amounts `per_step`, for sentences: "step", or "trace" when there are no steps."""
         return "step" if self.steps.count else "trace"
 
+    @property
+    def per_unit(self) -> str:
+        """What stands behind a count of one unit: "a step", or "in the recording" where there are no steps."""
+        return "a step" if self.steps.count else "in the recording"
+
     @cached_property
     def available_data(self) -> frozenset[str]:
         """Which of `perfdoctor.rules.REQUIREMENTS` this rank meets; whether there are several "ranks" the job knows."""

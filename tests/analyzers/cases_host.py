@@ -171,7 +171,10 @@ PD104 = [
         base(900),
     ),
     RuleCase(
-        "PD104", "cpu-without-steps", lambda: without_steps(), (ExpectedFinding("high", 820_000, title="201 a trace"),)
+        "PD104",
+        "cpu-without-steps",
+        lambda: without_steps(),
+        (ExpectedFinding("high", 820_000, title="201 in the recording"),),
     ),
     RuleCase(  # 16 cells of 50 us and a product of 100 us
         "PD104",

@@ -675,7 +675,12 @@ PD104 = [
         via_file=True,
     ),
     RuleCase("PD104", "with-python-stacks", eager_with_stacks, (ExpectedFinding("high", 760_000, confidence=0.6),)),
-    RuleCase("PD104", "without-steps", without_steps, (ExpectedFinding("high", 760_000, title="20 kernels a trace"),)),
+    RuleCase(
+        "PD104",
+        "without-steps",
+        without_steps,
+        (ExpectedFinding("high", 760_000, title="20 kernels in the recording"),),
+    ),
     RuleCase(
         "PD104",
         "mostly-python",

@@ -61,7 +61,7 @@ def test_float32_products_cost_what_the_step_takes_longer_than_at_the_roofline(r
     assert finding.severity == "high"
     assert 0.25 < finding.share_of_step < 0.36 * 15 / 16  # they take 36 %, and bfloat16 has sixteen times the peak
     assert finding.saving.high_ns <= finding.cost_ns
-    assert "memory-bound kernels a trace work on float32" in traffic.title
+    assert "memory-bound kernels in the recording work on float32" in traffic.title
     assert findings_of(report_on("a100-sam-bf16.json.gz"), "PD201") == []
 
 

@@ -121,7 +121,7 @@ def test_float32_products_on_an_a100_are_found_and_bfloat16_ones_are_not(report_
     finding, traffic = findings(report_on("a100-sam-fp32.json.gz"), "PD201")
     assert finding.severity == "high"
     assert "set_float32_matmul_precision" in finding.fix
-    assert "memory-bound kernels a trace work on float32" in traffic.title
+    assert "memory-bound kernels in the recording work on float32" in traffic.title
     # Its gemmSN kernels have only a few rows: Tensor Cores would not make them faster.
     assert all(f.severity in ("info", "low") for f in findings(report_on("a100-sam-bf16.json.gz"), "PD201"))
 
