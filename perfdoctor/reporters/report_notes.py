@@ -68,11 +68,10 @@ def _join_gpu_groups(groups: list[SkippedRules]) -> list[SkippedRules]:
 
 
 def describe_not_judged(report: Report) -> str | None:
-    """One line about the rules that could not judge; None where all could.
+    """One line about what the rules could not judge; None where nothing of it would change the diagnosis.
 
     It names a rule that failed. Else it names what to record where that would change the diagnosis: where the rules
-    could tell of a slice of time that no finding explains. Other rules are only counted, without those that need a GPU
-    in a program that has none.
+    could tell of a slice of time that no finding explains. The long form names all other rules (`skipped_rules`).
     """
     skipped = [group for group in skipped_rules(report) if not group.needs_gpu]
     if not skipped:
@@ -94,8 +93,7 @@ def describe_not_judged(report: Report) -> str | None:
     if worth:
         share, words = max(worth)
         return words.format(f"{format_share(share)} of the time")
-    rules = sum(len(group.rules) for group in skipped)
-    return f"{format_count(rules, 'rule')} for which data {'is' if rules == 1 else 'are'} missing (-v names them)"
+    return None
 
 
 def describe_gpu_rules(group: SkippedRules) -> str:

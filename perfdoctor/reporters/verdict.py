@@ -255,7 +255,7 @@ def _describe_no_finding(report: Report) -> str:
     if not ran:
         return ", and no rule could judge it"
     if gpu_not_recorded(report):
-        return ", so where its time goes is not known: record with ProfilerActivity.CUDA"
+        return "; where its time goes is not known: record with ProfilerActivity.CUDA"
     busy = _busy_share(report)
     use = f"; the GPU is busy for {format_share(busy)} of it" if busy is not None else _describe_unexplained(report)
     rules = len(report.outcomes) - sum(len(group.rules) for group in skipped_rules(report) if group.needs_gpu)
