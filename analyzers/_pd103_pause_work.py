@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
 from perfdoctor.rules import (
     HOT_PATH,
     Activity,
@@ -139,6 +140,9 @@ def _describe_activity(group: PauseGroup, rank: Rank) -> PauseWork:
             here=f"{longest.time_ns / longest.runs / 1e6:.2g} ms",
         )
     if activity.table in ("op", "call"):
+        on_device = advise_if_made_on_host(rank, group.time) if activity.table == "op" else None
+        if on_device is not None:
+            return PauseWork(doing, on_device, _evidence(group))
         return _with_advice(group, rank, doing, "an op")
     if re.search(vocabulary.OPTIMIZER_STEP, activity.name):
         return _with_advice(group, rank, doing, "the optimizer")

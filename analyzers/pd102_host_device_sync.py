@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
 from perfdoctor.analyzers._pd102_advice import advise_on_cause, name_cause
 from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
 from perfdoctor.rules import (
@@ -140,7 +141,7 @@ class HostDeviceSync(RankAnalyzer):
             waits,
             title=f"{name_cause(waits.cause)}{where} waits for the GPU {format_frequency(rank, waits.count)}, "
             "and then the GPU waits for the next launch",
-            advice=advise_on_cause(rank, waits.cause),
+            advice=_advise_on_copies(rank, waits) or advise_on_cause(rank, waits.cause),
             location=location,
         )
 
@@ -180,6 +181,14 @@ class HostDeviceSync(RankAnalyzer):
             evidence=_evidence(rank, waits, cost_ns),
             subject=waits.cause,
         )
+
+
+def _advise_on_copies(rank: Rank, waits: WaitsAtLine) -> Advice | None:
+    """What to do about waits in copies of tensors that need none; None for all other waits."""
+    if waits.cause != PAGEABLE:
+        return None
+    calls = rank.trace.calls
+    return advise_if_made_on_host(rank, iv.union(calls.start_ns[waits.calls], calls.end_ns[waits.calls]))
 
 
 def _lowercase_first(kind: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._host_made_tensors import TARGET_DEVICE, advise_on_factories, find_host_made
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -17,24 +18,17 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
-    copy_kinds_of,
     format_per_step,
     remove_blocking,
     remove_items,
-    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import (
-    HostCopies,
-    copy_bytes,
-    group_by_location,
-    host_copies,
-    select_host_made_tensors,
-    time_lost_by_copies,
-)
+from perfdoctor.rules.internal import HostCopies, copy_bytes, group_by_location, time_lost_by_copies
 
-_TARGET_DEVICE = (
-    "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device"
+_ADVICE_ON_VALUES = Advice(
+    "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does not help: "
+    "it makes the tensor on the CPU and copies it, too.",
+    source=TARGET_DEVICE,
 )
 
 
@@ -83,15 +77,7 @@ class TensorMadeOnHost(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each kind of maker and line whose copies cost at least `min_share` of the step."""
-        # AMD's traces say "Host", whichever memory it was.
-        from_host = copy_kinds_of(rank.trace).matches(vocabulary.HTOD, vocabulary.PAGEABLE, vocabulary.HOST)
-        copies, by_factory = select_host_made_tensors(
-            rank.trace,
-            rank.steps,
-            rank.loader_waits.intervals,
-            host_copies(rank.trace, rank.window, from_host),
-            self.settings["batch_bytes"],
-        )
+        copies, by_factory = find_host_made(rank, self.settings["batch_bytes"])
         is_small = copy_bytes(rank.trace, copies.rows) < self.settings["batch_bytes"]
         for factory, rows in ((True, by_factory), (False, is_small & ~by_factory)):
             for location, at_line in group_by_location(rank.locations, copies.select(rows)):
@@ -108,17 +94,7 @@ class TensorMadeOnHost(RankAnalyzer):
             return
         names, counts = np.unique(trace.ops.name[copies.creator_op], return_counts=True)
         maker = trace.strings[names[np.argmax(counts)]] if factory else "torch.tensor or from_numpy"
-        advice = Advice(
-            "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does "
-            "not help: it makes the tensor on the CPU and copies it, too.",
-            source=_TARGET_DEVICE,
-        )
-        if factory:
-            advice = Advice(
-                "Make the tensor where it is used, with device=: nothing has to be copied, and the CPU does not wait.",
-                f"torch.{maker.removeprefix('aten::')}(..., device=x.device)",
-                _TARGET_DEVICE,
-            )
+        advice = advise_on_factories(rank, copies) if factory else _ADVICE_ON_VALUES
         size_bytes = trace.gpu.bytes[copies.rows]
         yield self.finding(
             rank,

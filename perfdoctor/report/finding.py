@@ -74,7 +74,8 @@ class Action:
     A fix that does several things at once has several actions, and no single change answers it.
 
     Attributes:
-        id: The name of a change of `perfdoctor try`, such as "workers".
+        id: The name of a change of `perfdoctor try`, such as "workers", or of an edit of a line that several rules
+            may ask for, such as "make-on-device".
         value: Its setting, such as 4; several where any of them does; None where there is nothing to choose.
     """
 
@@ -114,7 +115,8 @@ class Finding:
         location: The line of the user's code; None where it is not known.
         evidence: What was observed.
         advice, fix: What to do, in words and as code or a command.
-        actions: What the fix does, for code; empty where no change of a running program does it.
+        actions: What the fix does, for code. Findings of a rank with one line and the same actions are one. Empty where
+            neither a change of a running program does it nor another rule sees the same.
         references: Web addresses to read more.
         claim: The time that the fix would free.
         subject: What the finding is about (an op, a kind of collective): with rule and location its identity, for

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding, FindingKey
 from perfdoctor.report.merge_findings import ranks_with
+from perfdoctor.report.one_fix import join_by_fix
 from perfdoctor.report.pricers import LedgerPricer, Priced, Pricer, ReplayPricer
 from perfdoctor.savings.fix_order import MASKED_SHARE
 from perfdoctor.savings.ledger import Ledger
@@ -29,7 +30,7 @@ def price_findings(
     """The findings of one rank with what their causes cost, what their fixes save, and their severity; in order.
 
     Args:
-        findings: What the rules found on the rank.
+        findings: What the rules found on the rank. Those of one line and one fix become one.
         rank: The number of the rank.
         ledger: The time of the rank that can still be promised.
         replay: The replay of the rank; None where there is none. Where the replay cannot be trusted, the evidence of
@@ -48,7 +49,7 @@ def price_findings(
     pricer: Pricer = by_ledger
     if replay is not None and untrusted is None:
         pricer = ReplayPricer(replay, by_ledger)
-    ordered = pricer.price([Priced.of(finding, ledger, ledger.step_ns) for finding in findings])
+    ordered = pricer.price([Priced.of(finding, ledger, ledger.step_ns) for finding in join_by_fix(findings, ledger)])
     own_steps_ns = {rank: pricer.step_ns}
     return _finish([each.build(rank, shareable) for each in ordered], pricer.step_ns, own_steps_ns)
 
