@@ -74,11 +74,9 @@ _MAX_FINDING_LINES = 6
 _PAGE_LINES = 40
 _NOTE_LINES = 3  # a blank one, and two below everything else
 _FEW_FINDINGS = 3
-# Of more findings than this the others take the fewest lines that say what to do.
-_MAX_WHOLE_FINDINGS = 4
 _MIN_FINDING_LINES = 4
-# Lines that a report with more findings has for what stands below them.
-_MIN_LINES_BELOW = 9
+# Lines that a report with more findings keeps for what stands below them.
+_MIN_LINES_BELOW = 4
 _MAX_DETAILS = 3
 _MAX_FIX_LINES = 2
 _MAX_NAMED_COVERED = 2
@@ -89,6 +87,20 @@ _INDENT = 4
 _SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 _CLAUSE_END = re.compile(r"[;:,] ")
 _MEASURE = Console(file=io.StringIO(), width=1000, _environ={})
+
+
+class _Room(NamedTuple):
+    """How much of a report stands above the sections.
+
+    Attributes:
+        finding_lines: The most lines of a finding.
+        paragraphs: How many findings have a paragraph: the others take a line each.
+        once_advice: Whether what happens once has its causes and advice, or its first cause alone.
+    """
+
+    finding_lines: int
+    paragraphs: int
+    once_advice: bool = True
 
 
 class _Section(NamedTuple):
@@ -124,25 +136,32 @@ class Terminal(Reporter):
     def _quiet_blocks(self, report: Report) -> Iterator[RenderableType]:
         yield _text(verdict_of(report))
         for finding in report.findings:
-            title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
-            at = f"{place} " if place and place not in title else ""
-            cost = f"{format_duration(finding.cost_ns):>7} {format_share(share_of_step(report, finding)):>5}"
-            if finding.makes_results_wrong and not finding.cost_ns:
-                cost = "wrong results"
-            severity = (f"{finding.severity.upper():<6} ", _SEVERITY_STYLES[finding.severity])
-            line = Text.assemble(severity, f"{finding.rule} {cost}  {at}{title}")
-            line.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")
-            yield line
+            yield self._finding_row(finding, report)
+
+    def _finding_row(self, finding: Finding, report: Report, number: int | None = None) -> Text:
+        """A finding in one line: its severity, rule, cost, place and title."""
+        title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
+        at = f"{place} " if place and place not in title else ""
+        cost = f"{format_duration(finding.cost_ns):>7} {format_share(share_of_step(report, finding)):>5}"
+        if finding.makes_results_wrong and not finding.cost_ns:
+            cost = "wrong results"
+        severity = (f"{finding.severity.upper():<6} ", _SEVERITY_STYLES[finding.severity])
+        line = Text.assemble("" if number is None else f"{number}. ", severity, f"{finding.rule} {cost}  {at}{title}")
+        line.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")
+        return line
 
     def _blocks(self, report: Report) -> Iterator[RenderableType]:
-        above, below = list(self._blocks_above(report, _MAX_FINDING_LINES)), self._sections(report)
+        findings = len(main_findings(report))
+        above, below = list(self._blocks_above(report, _Room(_MAX_FINDING_LINES, findings))), self._sections(report)
         if self.verbosity <= 0:
-            few = len(main_findings(report)) <= _FEW_FINDINGS and not has_trials(report)
+            reserved = _MIN_LINES_BELOW if findings > _FEW_FINDINGS and below else 0
             room = _PAGE_LINES - _NOTE_LINES
-            for max_lines in range(_MAX_FINDING_LINES - 1, _MIN_FINDING_LINES - 1, -1):
-                if self._count_lines(above) > room and not has_trials(report):
-                    above = list(self._blocks_above(report, max_lines))
-            below = self._fit(below, max(room - self._count_lines(above), 0 if few else _MIN_LINES_BELOW))
+            for smaller in () if has_trials(report) else _smaller_rooms(findings):
+                if self._count_lines(above) > room - reserved:
+                    above = list(self._blocks_above(report, smaller))
+            below = self._fit(
+                below, max(room - self._count_lines(above), _MIN_LINES_BELOW if has_trials(report) else 0)
+            )
         yield from above
         for section in below:
             yield Text()
@@ -185,8 +204,8 @@ class Terminal(Reporter):
     def _count_lines(self, blocks: Sequence[RenderableType]) -> int:
         return render_blocks(blocks, self.width, color=False).count("\n")
 
-    def _blocks_above(self, report: Report, max_finding_lines: int) -> Iterator[RenderableType]:
-        """The verdict, where the time went, and the findings in so many lines each."""
+    def _blocks_above(self, report: Report, room: _Room) -> Iterator[RenderableType]:
+        """The verdict, where the time went, and the findings, in so much room."""
         yield _text(verdict_of(report), style="bold")
         ladder = describe_ladder(report)
         if ladder:
@@ -201,15 +220,19 @@ class Terminal(Reporter):
             yield Text()
             yield Text("Trials", style="bold")
             yield from (_unbroken(line, "") for line in trial_lines(report, self.width))
-        yield from self._time_split(report, with_rates=max_finding_lines > _MIN_FINDING_LINES)
-        yield from self._once_only(report)
+        yield from self._time_split(report, with_rates=room.finding_lines > _MIN_FINDING_LINES)
+        yield from self._once_only(report, with_advice=room.once_advice)
         if len(report.account) > 1:
             yield Text()
             yield self._rank_table(report)
-        for number, finding in enumerate(main_findings(report), 1):
+        findings = list(enumerate(main_findings(report), 1))
+        for number, finding in findings[: room.paragraphs]:
             yield Text()
-            brief = self.verbosity <= 0 and number > _MAX_WHOLE_FINDINGS
-            yield from self._finding(number, finding, report, _MIN_FINDING_LINES if brief else max_finding_lines)
+            yield from self._finding(number, finding, report, room.finding_lines)
+        if findings[room.paragraphs :]:
+            yield Text()
+            yield Text("More findings (-v shows them in full)", style="bold")
+            yield from (self._finding_row(finding, report, number) for number, finding in findings[room.paragraphs :])
 
     def _time_split(self, report: Report, *, with_rates: bool) -> Iterator[RenderableType]:
         split = time_split_of(report)
@@ -242,15 +265,15 @@ class Terminal(Reporter):
             if line:
                 yield Padding(_text(line), (0, 0, 0, 2))
 
-    def _once_only(self, report: Report) -> Iterator[RenderableType]:
+    def _once_only(self, report: Report, *, with_advice: bool) -> Iterator[RenderableType]:
         once = once_text_of(report)
         if once is None:
             return
         yield Text()
         yield _text(once.title, style="bold")
-        for row in once.rows:
+        for row in once.rows if with_advice else once.rows[:1]:
             yield _text(shorten_end(f"  {row.time:>8}  {row.share:>5}  {row.what}", self.width))
-        if once.advice:
+        if once.advice and with_advice:
             yield Padding(_hanging("do:", _text(once.advice)), (0, 0, 0, 2))
 
     def _glyph(self, bucket: str) -> str:
@@ -435,6 +458,15 @@ class Terminal(Reporter):
         for outcome in report.outcomes:
             table.add_row(outcome.rule, outcome.status, f"{outcome.seconds:.3f} s")
         return Group(Text("Rules", style="bold"), Padding(table, (0, 0, 0, 2)))
+
+
+def _smaller_rooms(findings: int) -> Iterator[_Room]:
+    """Ways to say less above the sections, each less than the one before; the first finding is always a paragraph."""
+    yield from (_Room(lines, findings) for lines in range(_MAX_FINDING_LINES - 1, _MIN_FINDING_LINES - 1, -1))
+    yield from (_Room(_MIN_FINDING_LINES, count) for count in range(findings - 1, _FEW_FINDINGS - 1, -1))
+    yield from (
+        _Room(_MIN_FINDING_LINES, count, once_advice=False) for count in range(min(findings, _FEW_FINDINGS), 0, -1)
+    )
 
 
 def _text(text: str, style: str = "") -> Text:
