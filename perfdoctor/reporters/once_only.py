@@ -108,11 +108,16 @@ def once_text_of(report: Report) -> OnceText | None:
     return OnceText(title, rows, advice)
 
 
-def name_causes(report: Report, once: OnceOnly) -> str:
-    """The causes that take most of what happens once: "loading GPU code (5.55 s) and ..."."""
+def name_causes(report: Report, once: OnceOnly, whole_ns: float) -> str:
+    """The causes that take most of what happens once: "loading GPU code (5.55 s) and ...".
+
+    Their times are left out where they are no part of `whole_ns`, as some of them lies before it.
+    """
     shown = [part for part in once.parts[:_NAMED] if part.time_ns >= once.time_ns / 10]
+    is_part = sum(part.time_ns for part in shown) <= whole_ns
     return " and ".join(
-        f"{_word(LABELS, _AMD_LABELS, part.cause, report)} ({format_duration(part.time_ns)})" for part in shown
+        _word(LABELS, _AMD_LABELS, part.cause, report) + (f" ({format_duration(part.time_ns)})" if is_part else "")
+        for part in shown
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
@@ -20,7 +22,7 @@ from perfdoctor.reporters.report_facts import (
     step_length_ns,
 )
 from perfdoctor.reporters.report_notes import skipped_rules
-from perfdoctor.reporters.time_split import detail_labels
+from perfdoctor.reporters.time_split import detail_labels, time_split_of
 from perfdoctor.reporters.top_rows import largest_op
 from perfdoctor.units import format_count, format_duration, format_share
 
@@ -40,6 +42,8 @@ _MIN_UNEXPLAINED_SHARE = 0.10
 # Details of the account whose time is work: unexplained they cannot be judged, while other time waits for something.
 _WORK = ("compute", "bandwidth")
 _MOST_OF_STEP = 0.5
+# What limits the kernels of a bucket.
+_LIMITS: Mapping[str, str] = MappingProxyType({"compute": "arithmetic", "bandwidth": "memory bandwidth"})
 _DETERMINERS = frozenset(
     ["A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Some", "The", "This", "Your"]
 )
@@ -96,7 +100,9 @@ def verdict_of(report: Report) -> str:
         return f"{subject}{_describe_part(report, largest)} First to fix: {_describe_cost(report, first)[2:]}"
     is_work = largest.unexplained is not None and largest.unexplained.detail in _WORK
     if largest.share >= _MIN_UNEXPLAINED_SHARE and not is_work:
-        return f"{subject}, and no rule found a fix worth 1% of it{_describe_part(report, largest)}"
+        is_smaller = largest.finding is None and largest.share < _busiest_share(report)
+        work = _describe_limit(report) if is_smaller else ""
+        return f"{subject}, and no rule found a fix worth 1% of it{work}{_describe_part(report, largest)}"
     return f"{subject}{_describe_no_finding(report)}."
 
 
@@ -156,7 +162,7 @@ def _describe_step(report: Report) -> str:
         rest = f"What would come back each time is {length}" if step_length_ns(report) else "Nothing of it comes back"
         return (
             f"{f'{context}: a' if context else 'A'} first run {machine}: {_share_of_most(share)} of its "
-            f"{format_duration(whole_ns)} happens once, most of it {name_causes(report, once)}. {rest}"
+            f"{format_duration(whole_ns)} happens once, most of it {name_causes(report, once, whole_ns)}. {rest}"
         )
     left_out = _describe_left_out(once, report)
     if has_steps(report):
@@ -265,10 +271,36 @@ def _describe_no_finding(report: Report) -> str:
     if is_cpu_program(report):
         return _describe_healthy_cpu(report, ran)
     if any(each.detail not in _WORK for each in report.unexplained):
-        return f", and no rule found what to change{use}, but not all of its time is explained (below)"
-    if not report.explains_everything:
-        use += "; how near its kernels are to their limit is not known"
-    return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}"
+        use += _describe_limit(report)
+        return f", and no rule found what to change{use}; not all of its time is explained (below)"
+    return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}" + (
+        _describe_limit(report)
+    )
+
+
+def _describe_limit(report: Report) -> str:
+    """What limits the most work of a step on which nothing was found, and how near that limit it is."""
+    if is_cpu_program(report):
+        op = largest_op(report)
+        return f"; {op[0]} takes {format_share(op[1])} of it" if op else ""
+    split = time_split_of(report)
+    largest = max(split.buckets, key=lambda part: part.share) if split else None
+    limit = None if largest is None else _LIMITS.get(largest.label)
+    if largest is None or limit is None:
+        return "" if report.explains_everything else "; how near its kernels are to their limit is not known"
+    near = f" ({largest.roof})" if largest.roof else ""
+    if not near and not report.explains_everything:
+        near = ", how near to it is not known"
+    return f", and {limit} limits {format_share(largest.share)} of it{near}"
+
+
+def _busiest_share(report: Report) -> float:
+    """The share of a step that its largest kind of work takes: the largest op of a program on the CPU."""
+    if is_cpu_program(report):
+        op = largest_op(report)
+        return op[1] if op else 0.0
+    split = time_split_of(report)
+    return max((part.share for part in split.buckets if part.label in _LIMITS), default=0.0) if split else 0.0
 
 
 def _describe_healthy_cpu(report: Report, ran: int) -> str:
