@@ -83,7 +83,7 @@ from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
-from perfdoctor.trace.tables.steps import Steps, find_steps, profiler_step_numbers
+from perfdoctor.trace.tables.steps import Steps, find_steps
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,7 @@ class Rank:
     @cached_property
     def steps(self) -> Steps:
         """The analysed steps: without the cold ones at the beginning, unless the user chose which."""
-        return replace(self._all_steps, intervals=self._all_steps.intervals[self.step_slice])
-
-    @cached_property
-    def step_numbers(self) -> list[int]:
-        """The profiler's numbers of the analysed steps; they fit only where there are as many as steps."""
-        return profiler_step_numbers(self.trace)[self.first_use.cold_steps :][self.step_slice]
+        return self._all_steps.select(self.step_slice)
 
     @cached_property
     def _all_steps(self) -> Steps:
@@ -680,7 +675,6 @@ class Rank:
     @cached_property
     def collectives(self) -> CollectiveTable:
         """The collectives in which this rank took part."""
-        numbers = self.step_numbers
         return collectives_of(
             self.kernel_classes,
             self.window,
@@ -689,5 +683,5 @@ class Rank:
             exposed=self.exposed_parts["communication"],
             phases=self.phases,
             one_offs=self.one_offs,
-            step_numbers=numbers if len(numbers) == self.steps.count else (),
+            step_numbers=self.steps.numbers,
         )

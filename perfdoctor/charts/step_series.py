@@ -16,8 +16,7 @@ def step_series_of(rank: Rank) -> StepSeries | None:
     """The step times of a rank; None where it has no steps."""
     if not rank.steps.count:
         return None
-    numbers = rank.step_numbers
-    first = numbers[0] if len(numbers) == rank.steps.count else 0
+    first = rank.steps.numbers[0] if rank.steps.numbers else 0
     recorded_ns = rank.steps.durations_ns
     if rank.run_steps is None:
         return StepSeries(recorded_ns, first)

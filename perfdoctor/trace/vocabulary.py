@@ -21,9 +21,32 @@ PROFILER_STEP = rf"^{_STEP_NAME}"
 # Digits as `int` takes them, few enough for an int64.
 _NUMBERED_STEP = rf"^{_STEP_NAME}(\d{{1,18}})$"
 COUNTED_STEP = (
-    r"(?i)^(?P<stem>(?:(?:global|train|training)[ _/.:-]?)?(?:step|iteration|iter)[ _#:=/-]*)(?P<number>[0-9]{1,15})$"
+    r"(?i)^(?P<stem>\[? ?(?:(?:global|train|training)[ _/.:-]?)?(?:step|iteration|iter)[ _#:=/\[-]*)"
+    r"(?P<number>[0-9]{1,15}) ?\]?$"
 )
-"""Pattern of ranges by which people count steps, mostly under Nsight Systems: "step 12", "train_iteration_12"."""
+"""Pattern of ranges by which people count steps: "step 12", "train_iteration_12", "[iteration 12]"."""
+ENGINE_STEP = (
+    r"^execute_(\d+_)?context_\d+|^execute_model\b|^(EngineCore|LLMEngine|Scheduler|\w*ModelRunner)\b.*\bstep\b|"
+    r"^engine[ _]step\b|^step\[\s*[A-Z]+|^\[Executor\] _forward_step \d+"
+)
+"""Pattern of the ranges that serving engines (vLLM, SGLang, TensorRT-LLM) put around one pass over their batch."""
+MEASURED_RANGE = r"(^|[^A-Za-z])(?i:measured?|timed|benchmark(ed)?)($|[^A-Za-z])"
+"""Pattern of the ranges that benchmarks put around what they time: only what lies within is measured."""
+MEASURED_ONCE = r"(^|[^A-Za-z])measured?($|[^A-Za-z])"
+"""Pattern of those that hold one measurement even where there is only one: others may lie around a whole loop."""
+_PASS_WORDS = r"forward|fwd|inference|infer|predict(ion)?|generate|decode|prefill|denoise"
+_ITERATION_WORDS = (
+    r"(train(ing)?|val(idation)?|eval|test)[ _]?(step|batch|iter(ation)?)|step|iter(ation)?|batch|microbatch"
+)
+PASS_RANGE = rf"(^|[^A-Za-z])(?i:{_PASS_WORDS})($|[^A-Za-z])"
+"""Pattern of the ranges that people put around a pass through a model; some put them around its parts, too."""
+ITERATION_RANGE = rf"(^|[^A-Za-z])(?i:{_ITERATION_WORDS})($|[^A-Za-z])"
+"""Pattern of the ranges that people put around an iteration of a loop."""
+PART_OF_PASS = (
+    r"(?i)layer|block|stage|attention|attn|mlp|ffn|feed[ _]?forward|embed|norm|expert|moe|encoder|decoder|head|proj|"
+    r"conv|linear|loss|optim|zero_grad|backward|bwd|warm[ _-]?up|##|::|lr_sched|schedul"
+)
+"""Pattern of ranges that no step is counted by: parts of models and of steps, and what libraries mark inside them."""
 
 
 def profiler_step_name(number: int) -> str:
@@ -48,6 +71,11 @@ def parse_counted_step(name: str) -> CountedStep | None:
     """The parts of a name that fits `COUNTED_STEP`; None for any other name."""
     found = re.match(COUNTED_STEP, name)
     return CountedStep(found["stem"], int(found["number"])) if found else None
+
+
+def mask_numbers(name: str) -> str:
+    """A name with "#" for each number in it: what the names of ranges of one kind have in common."""
+    return re.sub(r"\d+", "#", name)
 
 
 # DataLoaders. The range around `__next__` is "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__".

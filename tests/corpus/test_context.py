@@ -50,7 +50,7 @@ EXPECTED = {
     "traces/b300-decode-graph.json.gz": Expected("inference", None, ("SGLang",), graphed=0.95),
     "traces/cpu-only-rank34.json.gz": Expected("training", None, TORCHREC, ("DDP",), None, None),  # 210 to 425 ms
     "traces/gp100-user-annotation.json.gz": Expected("training", True),
-    "traces/gtx1650-clock-skew.json.gz": Expected("inference", None, compiled=1.0),
+    "traces/gtx1650-clock-skew.json.gz": Expected("inference", False, compiled=1.0),
     "traces/h100-bert-small-bf16.json.gz": Expected("inference", None, TRANSFORMERS),
     "traces/h100-nsfw-vit-bf16.json.gz": Expected("inference", None, TRANSFORMERS),
     "traces/h100-qwen-bf16.json.gz": Expected("inference", None, TRANSFORMERS),
@@ -63,7 +63,7 @@ EXPECTED = {
     "traces/mi300x-resnet-ddp.json.gz": Expected("training", True, parallelism=("DDP",)),
     "traces/mi300x-resnet18-ddp.json.gz": Expected("training", None),  # the file says train_single_gpu.py: no DDP
     "traces/no-distributed-info.json.gz": Expected("training", None, PIPELINED, SHARDED, None, None),
-    "traces/pg509-vit-graph-ns.json.gz": Expected("inference", None, compiled=1.0, graphed=0.98),
+    "traces/pg509-vit-graph-ns.json.gz": Expected("inference", False, compiled=1.0, graphed=0.98),
     # one cudaLaunchKernel of 343 and 368 ms; gathers and scatters between DTensors
     "traces/rtx4090-llama-2ranks/rank0.json.gz": Expected(
         "inference", False, parallelism=("tensor parallel", "sequence parallel")

@@ -194,9 +194,8 @@ def find_first_use(trace: Trace, steps: Steps, recorded: Intervals) -> FirstUse:
 
 def leave_out(steps: Steps, first_use: FirstUse) -> Steps:
     """The steps without the cold ones, and without what happens once in the others where that is left out."""
-    kept = steps.intervals[first_use.cold_steps :]
-    once = iv.subtract(iv.union(kept[:, 0], kept[:, 1]), first_use.window)
-    return replace(steps, intervals=kept, once=once)
+    kept = steps.without_first(first_use.cold_steps)
+    return replace(kept, once=iv.subtract(kept.window, first_use.window))
 
 
 def _idle_time(trace: Trace) -> Intervals:

@@ -1,4 +1,4 @@
-"""Find the steps of the training loop: marked by profiler or user, or inferred from the loader and the optimizer.
+"""Find the steps of a loop: marked by profiler, user or engine, or inferred from loader, optimizer or kernels.
 
 Steps are decided here alone. A step lasts until the GPU has done what the CPU launched in it: the CPU runs ahead, so
 the end of its range says little. The CPU's spans are cut at boundaries instead,
@@ -24,7 +24,14 @@ from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Ranges, Trace
+from perfdoctor.trace.tables.kernel_period import find_periodic_steps
+from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.step_marks import (
+    find_only_measurement,
+    find_profiler_marks,
+    find_repeated_ranges,
+    select_busiest_thread,
+)
 
 # Where more items than this start before their launch, the clocks of CPU and GPU disagree: then the ends of GPU items
 # say nothing about the CPU's spans.
@@ -32,7 +39,8 @@ _SKEWED_SHARE = 0.1
 # Fewer steps of one optimizer may be anything, such as the one call of a test.
 _MIN_OPTIMIZER_STEPS = 3
 _MIN_INFERRED_STEPS = 2
-_MIN_COUNTED_STEPS = 3
+# A step at the edge with less than this share of the items of the others is cut, where so many others tell.
+_CUT_SHARE, _MIN_WHOLE_STEPS = 0.5, 3
 
 
 @frozen_dataclass(eq=False)
@@ -41,12 +49,15 @@ class Steps:
 
     Attributes:
         intervals: int64 (n, 2), one row a step ``[start, end)`` in nanoseconds, sorted, disjoint, possibly touching.
-        source: "annotated" when the profiler or the user marked them, "inferred" from loader and optimizer, "none".
+        source: "annotated" when the profiler, the user or a serving engine marked them, "inferred" from loader and
+            optimizer or from the period of the kernels, "none".
+        numbers: The number in the name of each step's mark; empty where they have none.
         once: Time within them that is left out of them, because it happens once.
     """
 
     intervals: Intervals
     source: Literal["annotated", "inferred", "none"]
+    numbers: tuple[int, ...] = ()
     once: Intervals = field(default_factory=lambda: iv.EMPTY)
 
     @property
@@ -79,7 +90,11 @@ class Steps:
 
     def without_first(self, count: int) -> Steps:
         """The steps after the first `count`."""
-        return replace(self, intervals=self.intervals[count:])
+        return self.select(slice(count, None))
+
+    def select(self, chosen: slice) -> Steps:
+        """Some of the steps, with their numbers."""
+        return replace(self, intervals=self.intervals[chosen], numbers=self.numbers[chosen])
 
     @property
     def window(self) -> Intervals:
@@ -91,72 +106,69 @@ NO_STEPS = Steps(iv.EMPTY, "none")
 
 
 def find_steps(trace: Trace) -> Steps:
-    """The steps of a trace: those that profiler or user marked, else those that loader and optimizer imply, else none.
+    """The steps of a trace: marked ones, else what loader and optimizer, ranges or kernels imply, else none.
 
-    Marks on the CPU come first, because they say when a step was asked for; the same marks on the GPU row serve where a
-    file holds only those, and ranges of the user that count steps where there are no marks. Of several threads (several
-    ranks in one file, evaluation in another thread) the one with most marks counts.
+    Marks come first: the profiler's steps and ranges that count. Then come the boundaries that loader and optimizer
+    make, ranges that repeat (serving engines, benchmarks, passes), and the period of the kernels.
     """
-    marks = _select_busiest_thread(trace.ranges, trace.match_rows(trace.ranges, vocabulary.PROFILER_STEP))
-    if not len(marks) and trace.match_rows(trace.gpu_ranges, vocabulary.PROFILER_STEP).any():
-        return Steps(_cut_overlaps(_find_gpu_marks(trace), None), "annotated")
-    if not len(marks):
-        marks = _find_counted_steps(trace)
-    if len(marks):
-        spans = np.column_stack((trace.ranges.start_ns[marks], trace.ranges.end_ns[marks]))
-        return Steps(_extend_to_gpu_ends(trace, spans), "annotated")
-    boundaries = _find_loader_boundaries(trace)
-    if boundaries is None:
-        boundaries = _find_optimizer_boundaries(trace)
-    # What comes before the first boundary is start-up and after the last may be cut: neither is a step.
-    if len(boundaries) <= _MIN_INFERRED_STEPS:
+    marks = find_profiler_marks(trace)
+    if marks is None:
+        boundaries = _find_loader_boundaries(trace)
+        if boundaries is None:
+            boundaries = _find_optimizer_boundaries(trace)
+        # What comes before the first boundary is start-up and after the last may be cut: neither is a step.
+        if len(boundaries) > _MIN_INFERRED_STEPS:
+            spans = np.column_stack((boundaries[:-1], boundaries[1:]))
+            return _leave_out_fragments(trace, Steps(_extend_to_gpu_ends(trace, spans), "inferred"))
+        marks = find_repeated_ranges(trace)
+    periods = find_periodic_steps(trace) if marks is None else None
+    if periods is not None:
+        return Steps(_steps_of(trace, periods.spans, periods.on_gpu), "inferred")
+    marks = marks or find_only_measurement(trace)
+    if marks is None:
         return NO_STEPS
-    return Steps(_extend_to_gpu_ends(trace, np.column_stack((boundaries[:-1], boundaries[1:]))), "inferred")
+    steps = _steps_of(trace, marks.spans, marks.on_gpu)
+    numbers = marks.numbers if len(marks.numbers) == len(steps) else ()
+    return _leave_out_fragments(trace, Steps(steps, "annotated" if marks.says_step else "inferred", numbers))
 
 
-def _select_busiest_thread(ranges: Ranges, wanted: BoolArray) -> Int64Array:
-    """The wanted rows on the thread that has most of them; of equals on the first such thread."""
-    rows = np.flatnonzero(wanted)
-    if not len(rows):
-        return rows
-    threads, first, count = np.unique(ranges.thread[rows], return_index=True, return_counts=True)
-    busiest = threads[np.lexsort((first, -count))[0]]
-    result: Int64Array = rows[ranges.thread[rows] == busiest]
-    return result
+def _steps_of(trace: Trace, spans: Intervals, on_gpu: bool) -> Intervals:
+    """Steps from spans of the CPU, or of the GPU's row, where they are as long as the GPU's work already."""
+    return _cut_overlaps(spans, None) if on_gpu else _extend_to_gpu_ends(trace, spans)
 
 
-def _find_counted_steps(trace: Trace) -> Int64Array:
-    """Rows of the ranges by which a user counts steps: one thread, one wording, one after the other, rising numbers.
+def _leave_out_fragments(trace: Trace, steps: Steps) -> Steps:
+    """Steps without what the recording begins or ends in: a mark without work, or the piece of a step that is cut.
 
-    Of several such series the longest counts, of equals the first. A series whose numbers repeat or whose ranges
-    overlap does not count: better no steps than wrong ones.
+    The profiler opens a step as soon as one ends, so that many recordings end in one that does nothing.
     """
-    ranges = trace.ranges
-    rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.COUNTED_STEP))
-    series: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    names = {code: vocabulary.parse_counted_step(trace.strings[code]) for code in set(ranges.name[rows].tolist())}
-    for row, thread, code in zip(rows.tolist(), ranges.thread[rows].tolist(), ranges.name[rows].tolist(), strict=True):
-        found = names[code]
-        if found is not None:
-            series.setdefault((thread, found.stem), []).append((row, found.number))
-    best: Int64Array = np.empty(0, np.int64)
-    for counted in series.values():
-        at, numbers = np.array(counted, np.int64).T
-        in_turn = (ranges.start_ns[at[1:]] >= ranges.end_ns[at[:-1]]).all() and (np.diff(numbers) > 0).all()
-        if len(at) >= _MIN_COUNTED_STEPS and len(at) > len(best) and in_turn:
-            best = at
-    return best
+    gpu = trace.gpu
+    if len(gpu):  # by launch as well: where the clocks disagree steps are times of the CPU
+        launched = trace.calls.start_ns[gpu.call[gpu.call >= 0]]
+        work = np.maximum(_count_in(steps, gpu.start_ns), _count_in(steps, launched))
+    else:
+        work = _count_in(steps, trace.ops.start_ns)
+    busy = np.flatnonzero(work)
+    # Where steps in the middle do nothing either, or most of them, such steps are whole.
+    if 2 * len(busy) < max(steps.count, 1) or len(busy) <= busy[-1] - busy[0]:
+        return steps
+    first, last = int(busy[0]), int(busy[-1]) + 1
+    last -= _is_cut(work[last - 1], work[first : last - 1])
+    first += _is_cut(work[first], work[first + 1 : last])
+    if last - first == steps.count:
+        return steps
+    return steps.select(slice(first, last))
 
 
-def _find_gpu_marks(trace: Trace) -> Intervals:
-    """The span of each step from the marks on the GPU row, where every stream shows the mark once more."""
-    rows = np.flatnonzero(trace.match_rows(trace.gpu_ranges, vocabulary.PROFILER_STEP))
-    names, which = np.unique(trace.gpu_ranges.name[rows], return_inverse=True)
-    spans = np.empty((len(names), 2), np.int64)
-    spans[:, 0], spans[:, 1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    np.minimum.at(spans[:, 0], which, trace.gpu_ranges.start_ns[rows])
-    np.maximum.at(spans[:, 1], which, trace.gpu_ranges.end_ns[rows])
-    return spans[np.argsort(spans[:, 0], kind="stable")]
+def _count_in(steps: Steps, at_ns: Int64Array) -> Int64Array:
+    """How many of the instants lie in each step."""
+    rows = steps.at(at_ns)
+    return np.bincount(rows[rows >= 0], minlength=steps.count)
+
+
+def _is_cut(work: int, others: Int64Array) -> bool:
+    """Whether a step at the edge of a recording holds much less work than all others."""
+    return len(others) >= _MIN_WHOLE_STEPS and work < _CUT_SHARE * int(others.min())
 
 
 def _find_loader_boundaries(trace: Trace) -> Int64Array | None:
@@ -166,7 +178,7 @@ def _find_loader_boundaries(trace: Trace) -> Int64Array | None:
     the optimizer since the last boundary makes a new one.
     """
     ranges = trace.ranges
-    asked = ranges.start_ns[_select_busiest_thread(ranges, trace.match_rows(ranges, vocabulary.DATALOADER_NEXT))]
+    asked = ranges.start_ns[select_busiest_thread(ranges, trace.match_rows(ranges, vocabulary.DATALOADER_NEXT))]
     stepped = np.sort(ranges.end_ns[trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP)])
     if not len(asked) or not len(stepped):
         return None
@@ -234,9 +246,3 @@ def _cut_overlaps(spans: Intervals, start_ns: int | None) -> Intervals:
     before = np.concatenate(([spans[0, 0] if start_ns is None else start_ns], ends[:-1]))
     steps = np.column_stack((np.maximum(spans[:, 0], before), ends))
     return steps[steps[:, 1] > steps[:, 0]]
-
-
-def profiler_step_numbers(trace: Trace) -> list[int]:
-    """The numbers in the names of the profiler's steps, ascending, each once."""
-    names = (trace.strings[code] for code in trace.name_ids(trace.ranges))
-    return sorted(number for name in names if (number := vocabulary.profiler_step_number(name)) is not None)
