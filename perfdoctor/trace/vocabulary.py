@@ -32,8 +32,6 @@ ENGINE_STEP = (
 """Pattern of the ranges that serving engines (vLLM, SGLang, TensorRT-LLM) put around one pass over their batch."""
 MEASURED_RANGE = r"(^|[^A-Za-z])(?i:measured?|timed|benchmark(ed)?)($|[^A-Za-z])"
 """Pattern of the ranges that benchmarks put around what they time: only what lies within is measured."""
-MEASURED_ONCE = r"(^|[^A-Za-z])measured?($|[^A-Za-z])"
-"""Pattern of those that hold one measurement even where there is only one: others may lie around a whole loop."""
 _PASS_WORDS = r"forward|fwd|inference|infer|predict(ion)?|generate|decode|prefill|denoise"
 _ITERATION_WORDS = (
     r"(train(ing)?|val(idation)?|eval|test)[ _]?(step|batch|iter(ation)?)|step|iter(ation)?|batch|microbatch"

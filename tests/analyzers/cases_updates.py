@@ -59,6 +59,7 @@ def two_optimizers() -> TraceBuilder:
             MUL if row % 3 else POINTWISE, start, 5, correlation=trace.call("cudaLaunchKernel", 101 + 2 * row, 0.1)
         )
         start += 5
+    trace.kernel(TENSOR_GEMM, 1200, 100, launch_us=1150)  # a step that does something else
     return trace.range(SGD, 100, 200).step(1000, 1000)
 
 

@@ -42,6 +42,7 @@ LARGE_SLICE = 0.05
 # only where most roofs are unknown.
 LARGE_SLICE_AT_A_ROOF = 0.1
 MIN_PROMISES_ABOVE_0 = 0.6
+STEP_TOLERANCE = 0.02
 # What PD209 advises is to be tried, so that its savings are "up to" by design.
 ONLY_UP_TO = frozenset({"PD209"})
 
@@ -63,6 +64,7 @@ class Case:
     offer: Sequence[str] = ()
     never: Sequence[str] = ()
     saves_ms: Sequence[float] = ()
+    steps: tuple[int, float] | None = None
     misread: Sequence[str] = ()
 
     def forbidden(self) -> Iterator[str]:
@@ -223,6 +225,16 @@ def test_the_first_fix_is_worth_what_the_raw_file_allows(case: Case, report_on: 
     saving = head.saving.alone
     worth_ns = saving.high_ns if saving.expected_ns is None else saving.expected_ns
     assert low_ms * 1e6 <= (worth_ns or 0) <= high_ms * 1e6, f"{head.rule} saves {(worth_ns or 0) / 1e6:.1f} ms"
+
+
+@each_case
+def test_the_steps_are_those_of_the_raw_file(case: Case, report_on: Callable[[str], Report]) -> None:
+    report = report_on(case.path)
+    if case.steps is None:
+        return
+    count, step_ms = case.steps
+    assert report.steps.count == count
+    assert abs((report.steps.median_ns or 0) / 1e6 - step_ms) <= STEP_TOLERANCE * step_ms
 
 
 @each_case

@@ -423,10 +423,15 @@ def _when_ending_launch_began(trace: Trace, gaps: Intervals, holds_first_use: Bo
 
 
 def _leave_out_recurring(time: Intervals, steps: Steps) -> Intervals:
-    """What of some time does not come back from step to step: what lies before them, and what stands out in few."""
+    """What of some time does not come back from step to step: what lies before those that lack it, or in few."""
     if not len(time):
         return time
-    before = iv.clip(time, int(time[0, 0]), int(steps.intervals[0, 0]))
+    in_step_ns = iv.overlap(steps.intervals[:, 0], steps.intervals[:, 1], time)
+    with_it = np.flatnonzero(in_step_ns > MIN_SHARE * steps.durations_ns)
+    lacking = int(with_it[-1]) + 1 if len(with_it) else 0
+    comes_back = lacking > steps.count - _MIN_STEADY_STEPS
+    until_ns = int(steps.intervals[0 if comes_back else lacking, 0])
+    before = iv.clip(time, int(time[0, 0]), until_ns)
     return iv.union_of((before, split_one_offs(iv.intersect(time, steps.window), steps).once))
 
 

@@ -85,13 +85,6 @@ def find_repeated_ranges(trace: Trace) -> StepMarks | None:
     return _find_module_calls(trace)
 
 
-def find_only_measurement(trace: Trace) -> StepMarks | None:
-    """What a benchmark measures where it does so once, as one step; None without."""
-    rows = np.flatnonzero(trace.match_rows(trace.ranges, vocabulary.MEASURED_ONCE))
-    rows = _keep_outermost(trace.ranges, rows)
-    return StepMarks(_spans_of(trace.ranges, rows)) if len(rows) == 1 else None
-
-
 def select_busiest_thread(ranges: Ranges | Frames, wanted: BoolArray) -> Int64Array:
     """The wanted rows on the thread that has most of them; of equals on the first such thread."""
     rows = np.flatnonzero(wanted)
@@ -152,10 +145,14 @@ def _find_engine_steps(trace: Trace, row: _Row) -> StepMarks | None:
 
 
 def _find_measured_ranges(trace: Trace, row: _Row) -> StepMarks | None:
-    """What a benchmark measures, without what it does between two measurements."""
+    """What a benchmark measures, without what it does in between; None where it measures several things."""
     rows = select_busiest_thread(row.ranges, trace.match_rows(row.ranges, vocabulary.MEASURED_RANGE))
     rows = _keep_outermost(row.ranges, rows)
-    return StepMarks(_spans_of(row.ranges, rows), row.on_gpu) if len(rows) >= _MIN_MEASURED else None
+    if len(rows) < _MIN_MEASURED:
+        return None
+    dur_ns = row.ranges.dur_ns[rows]
+    alike = np.abs(np.log2(np.maximum(dur_ns, 1) / max(float(np.median(dur_ns)), 1.0))) <= 1.0
+    return StepMarks(_spans_of(row.ranges, rows), row.on_gpu) if alike.mean() >= _EVEN_SHARE else None
 
 
 def _find_named_ranges(trace: Trace, row: _Row) -> StepMarks | None:

@@ -26,12 +26,7 @@ from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.kernel_period import find_periodic_steps
 from perfdoctor.trace.tables.model import Trace
-from perfdoctor.trace.tables.step_marks import (
-    find_only_measurement,
-    find_profiler_marks,
-    find_repeated_ranges,
-    select_busiest_thread,
-)
+from perfdoctor.trace.tables.step_marks import find_profiler_marks, find_repeated_ranges, select_busiest_thread
 
 # Where more items than this start before their launch, the clocks of CPU and GPU disagree: then the ends of GPU items
 # say nothing about the CPU's spans.
@@ -124,7 +119,6 @@ def find_steps(trace: Trace) -> Steps:
     periods = find_periodic_steps(trace) if marks is None else None
     if periods is not None:
         return Steps(_steps_of(trace, periods.spans, periods.on_gpu), "inferred")
-    marks = marks or find_only_measurement(trace)
     if marks is None:
         return NO_STEPS
     steps = _steps_of(trace, marks.spans, marks.on_gpu)
@@ -153,8 +147,8 @@ def _leave_out_fragments(trace: Trace, steps: Steps) -> Steps:
     if 2 * len(busy) < max(steps.count, 1) or len(busy) <= busy[-1] - busy[0]:
         return steps
     first, last = int(busy[0]), int(busy[-1]) + 1
-    last -= _is_cut(work[last - 1], work[first : last - 1])
-    first += _is_cut(work[first], work[first + 1 : last])
+    last -= _is_cut(work[first:last], steps.durations_ns[first:last])
+    first += _is_cut(work[first:last][::-1], steps.durations_ns[first:last][::-1])
     if last - first == steps.count:
         return steps
     return steps.select(slice(first, last))
@@ -166,9 +160,14 @@ def _count_in(steps: Steps, at_ns: Int64Array) -> Int64Array:
     return np.bincount(rows[rows >= 0], minlength=steps.count)
 
 
-def _is_cut(work: int, others: Int64Array) -> bool:
-    """Whether a step at the edge of a recording holds much less work than all others."""
-    return len(others) >= _MIN_WHOLE_STEPS and work < _CUT_SHARE * int(others.min())
+def _is_cut(work: Int64Array, durations_ns: Int64Array) -> bool:
+    """Whether the last of some steps, at the edge of a recording, is shorter than all others and holds much less work.
+
+    A cold step may hold less work as well, but it takes longer.
+    """
+    if len(work) <= _MIN_WHOLE_STEPS:
+        return False
+    return bool(work[-1] < _CUT_SHARE * work[:-1].min() and durations_ns[-1] < durations_ns[:-1].min())
 
 
 def _find_loader_boundaries(trace: Trace) -> Int64Array | None:
