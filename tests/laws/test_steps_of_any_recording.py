@@ -15,8 +15,8 @@ from recordings import SHARED, list_recordings, name_recording
 
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace
-from perfdoctor.trace.tables import kernel_period, steps
-from perfdoctor.trace.tables.kernel_period import find_period
+from perfdoctor.trace.tables import kernel_cycle, steps
+from perfdoctor.trace.tables.kernel_cycle import find_cycle
 from perfdoctor.trace.tables.model import Frames, Ranges
 from perfdoctor.trace.tables.steps import find_steps
 
@@ -70,7 +70,7 @@ def test_as_many_steps_are_found_as_the_raw_file_has(name: str) -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", FILES, ids=map(name_recording, FILES))
 def test_kernels_alone_say_the_same_as_the_marks_or_nothing(path: Path) -> None:
-    """What the profiler marks is the truth for what the period of the kernels finds without the marks."""
+    """What the profiler marks is the truth for what the cycle of the kernels finds without the marks."""
     trace = read_once(path)
     marked = find_steps(trace)
     bare = find_steps(replace(trace, ranges=Ranges(), gpu_ranges=Ranges(), frames=Frames()))
@@ -127,7 +127,7 @@ def count_ms(trace: Trace) -> tuple[int, float | None]:
 
 
 @given(times=st.integers(3, 12), cold=st.lists(st.sampled_from(("load", "fill", "gemm")), max_size=40))
-def test_training_without_marks_has_the_period_of_its_kernels(times: int, cold: list[str]) -> None:
+def test_training_without_marks_has_the_cycle_of_its_kernels(times: int, cold: list[str]) -> None:
     loop = Loop()
     loop.launch([f"{name}{index}" for index, name in enumerate(cold)])
     loop.train(times)
@@ -163,24 +163,24 @@ def test_layers_within_one_op_or_one_forward_range_are_no_steps(times: int) -> N
 
 
 @given(names=st.lists(st.integers(0, 10**6), min_size=20, max_size=200, unique=True))
-def test_kernels_without_a_period_have_no_steps(names: list[int]) -> None:
+def test_kernels_without_a_cycle_have_no_steps(names: list[int]) -> None:
     loop = Loop()
     loop.launch([f"k{name}" for name in names])
     assert count_ms(loop.builder.trace()) == (0, None)
-    assert find_period(np.array(names, np.int32)) is None
+    assert find_cycle(np.array(names, np.int32)) is None
 
 
 @given(
-    period=st.lists(st.integers(0, 5), min_size=2, max_size=60),
+    cycle=st.lists(st.integers(0, 5), min_size=2, max_size=60),
     times=st.integers(3, 20),
     head=st.lists(st.integers(100, 200), max_size=30, unique=True),
 )
-def test_a_period_covers_what_repeats_and_no_more(period: list[int], times: int, head: list[int]) -> None:
-    period = [7, *period, 8, 9]  # symbols of a borders' own: the period is primitive
-    symbols = np.array(head + period * times, np.int32)
-    found = find_period(symbols)
+def test_a_cycle_covers_what_repeats_and_no_more(cycle: list[int], times: int, head: list[int]) -> None:
+    cycle = [7, *cycle, 8, 9]  # symbols of a borders' own: the cycle is primitive
+    symbols = np.array(head + cycle * times, np.int32)
+    found = find_cycle(symbols)
     assert found is not None
-    assert (found.start, found.length, found.end) == (len(head), len(period), len(symbols))
+    assert (found.start, found.length, found.end) == (len(head), len(cycle), len(symbols))
 
 
 RANGES = ("execute_context_0(0)_generation_4({})", "[iteration {}]", "train step", "forward", "decode {}", "batch")
@@ -277,6 +277,6 @@ def test_without_the_law_of_fragments_an_empty_tail_halves_the_step(monkeypatch:
 
 
 def test_without_the_law_of_borders_layers_pass_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_period, "_find_border", lambda _trace, sequence: sequence.period.start)
+    monkeypatch.setattr(kernel_cycle, "_find_border", lambda _trace, sequence: sequence.cycle.start)
     with pytest.raises(AssertionError):
         test_layers_of_one_pass_are_no_steps.hypothesis.inner_test(5, 3, 0, False)  # type: ignore[attr-defined]

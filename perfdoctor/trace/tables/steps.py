@@ -24,7 +24,7 @@ from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.kernel_period import find_periodic_steps
+from perfdoctor.trace.tables.kernel_cycle import find_cyclic_steps
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.step_marks import find_profiler_marks, find_repeated_ranges, select_busiest_thread
 
@@ -45,7 +45,7 @@ class Steps:
     Attributes:
         intervals: int64 (n, 2), one row a step ``[start, end)`` in nanoseconds, sorted, disjoint, possibly touching.
         source: "annotated" when the profiler, the user or a serving engine marked them, "inferred" from loader and
-            optimizer or from the period of the kernels, "none".
+            optimizer or from the cycle of the kernels, "none".
         numbers: The number in the name of each step's mark; empty where they have none.
         once: Time within them that is left out of them, because it happens once.
     """
@@ -104,7 +104,7 @@ def find_steps(trace: Trace) -> Steps:
     """The steps of a trace: marked ones, else what loader and optimizer, ranges or kernels imply, else none.
 
     Marks come first: the profiler's steps and ranges that count. Then come the boundaries that loader and optimizer
-    make, ranges that repeat (serving engines, benchmarks, passes), and the period of the kernels.
+    make, ranges that repeat (serving engines, benchmarks, passes), and the cycle of the kernels.
     """
     marks = find_profiler_marks(trace)
     if marks is None:
@@ -116,9 +116,9 @@ def find_steps(trace: Trace) -> Steps:
             spans = np.column_stack((boundaries[:-1], boundaries[1:]))
             return _leave_out_fragments(trace, Steps(_extend_to_gpu_ends(trace, spans), "inferred"))
         marks = find_repeated_ranges(trace)
-    periods = find_periodic_steps(trace) if marks is None else None
-    if periods is not None:
-        return Steps(_steps_of(trace, periods.spans, periods.on_gpu), "inferred")
+    cycles = find_cyclic_steps(trace) if marks is None else None
+    if cycles is not None:
+        return Steps(_steps_of(trace, cycles.spans, cycles.on_gpu), "inferred")
     if marks is None:
         return NO_STEPS
     steps = _steps_of(trace, marks.spans, marks.on_gpu)

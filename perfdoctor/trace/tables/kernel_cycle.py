@@ -1,6 +1,6 @@
 """Steps from the kernels alone: the sequence of names on the busiest stream comes back again and again.
 
-Layers repeat as well as steps do. So a period counts as a step only where each of its borders is the border of a loop:
+Layers repeat as well as steps do. So a cycle counts as a step only where each of its borders is the border of a loop:
 the backward pass ends, the optimizer ends, the CPU waits, a batch is copied, a graph is launched.
 """
 
@@ -17,8 +17,8 @@ from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import GpuItems, Table, Trace
 
-_MIN_PERIODS = 3
-_MIN_PERIOD = 2
+_MIN_CYCLES = 3
+_MIN_CYCLE = 2
 _MIN_COVERAGE = 0.5
 # The names of so many items in a row are one word: a single kernel stands in many places of a step.
 _WORD = 4
@@ -26,13 +26,13 @@ _WORD = 4
 _CANDIDATES = 24
 
 
-class Period(NamedTuple):
+class Cycle(NamedTuple):
     """A part of a sequence that repeats exactly.
 
     Attributes:
         start: Index at which the repetition begins.
-        length: Number of items in a period.
-        end: Index behind the last item that repeats: the last period may be cut.
+        length: Number of items in a cycle.
+        end: Index behind the last item that repeats: the last cycle may be cut.
     """
 
     start: int
@@ -41,19 +41,19 @@ class Period(NamedTuple):
 
     @property
     def times(self) -> int:
-        """How many whole periods there are."""
+        """How many whole cycles there are."""
         return (self.end - self.start) // self.length
 
 
-def find_period(symbols: IntArray) -> Period | None:
-    """The repetition that covers most of a sequence, by the shortest period; None where nothing repeats three times.
+def find_cycle(symbols: IntArray) -> Cycle | None:
+    """The repetition that covers most of a sequence, by the shortest cycle; None where nothing repeats three times.
 
-    Words of some symbols that stand once in a period come back after exactly one period. Each word votes for the
+    Words of some symbols that stand once in a cycle come back after exactly one cycle. Each word votes for the
     distances to its next occurrence, and the distances with most votes are tried on the whole sequence. That takes
     30 ms for 200,000 items.
     """
     n = len(symbols)
-    if n < max(_MIN_PERIODS * _MIN_PERIOD, 2 * _WORD):
+    if n < max(_MIN_CYCLES * _MIN_CYCLE, 2 * _WORD):
         return None
     words = np.zeros(n - _WORD + 1, np.uint64)
     for k in range(_WORD):
@@ -66,11 +66,11 @@ def find_period(symbols: IntArray) -> Period | None:
     occurrences = np.bincount(word)[word[1:][again]]
     votes = np.bincount(np.diff(order)[again], 1 / (occurrences - 1))
     tried = np.argsort(-votes, kind="stable")[:_CANDIDATES]
-    best: Period | None = None
-    for length in np.sort(tried[(votes[tried] > 0) & (tried >= _MIN_PERIOD)]).tolist():
+    best: Cycle | None = None
+    for length in np.sort(tried[(votes[tried] > 0) & (tried >= _MIN_CYCLE)]).tolist():
         start, end = _longest_run(symbols[length:] == symbols[:-length])
-        found = Period(start, length, end + length)
-        if found.times >= _MIN_PERIODS and (best is None or found.end - found.start > best.end - best.start):
+        found = Cycle(start, length, end + length)
+        if found.times >= _MIN_CYCLES and (best is None or found.end - found.start > best.end - best.start):
             best = found
     return best
 
@@ -89,40 +89,40 @@ class _Sequence(NamedTuple):
     """The items of the busiest stream in order of their start."""
 
     rows: Int64Array
-    period: Period
+    cycle: Cycle
 
 
-class PeriodSpans(NamedTuple):
-    """The spans of the periods: of launches on the CPU, or of the items themselves where those do not tell."""
+class CycleSpans(NamedTuple):
+    """The spans of the cycles: of launches on the CPU, or of the items themselves where those do not tell."""
 
     spans: Intervals
     on_gpu: bool
 
 
-_FOUND: WeakKeyDictionary[Table, PeriodSpans | None] = WeakKeyDictionary()
-"""The periods of each table of items: several facts ask for the steps of the same trace."""
+_FOUND: WeakKeyDictionary[Table, CycleSpans | None] = WeakKeyDictionary()
+"""The cycles of each table of items: several facts ask for the steps of the same trace."""
 
 
-def find_periodic_steps(trace: Trace) -> PeriodSpans | None:
-    """The spans of steps by the period of the kernels; None where nothing repeats like steps."""
+def find_cyclic_steps(trace: Trace) -> CycleSpans | None:
+    """The spans of steps by the cycle of the kernels; None where nothing repeats like steps."""
     if trace.gpu not in _FOUND:
-        _FOUND[trace.gpu] = _find_periodic_steps(trace)
+        _FOUND[trace.gpu] = _find_cyclic_steps(trace)
     return _FOUND[trace.gpu]
 
 
-def _find_periodic_steps(trace: Trace) -> PeriodSpans | None:
+def _find_cyclic_steps(trace: Trace) -> CycleSpans | None:
     rows = _select_busiest_stream(trace.gpu)
-    period = find_period(trace.gpu.name[rows])
-    if period is None or period.end - period.start < _MIN_COVERAGE * len(rows):
+    cycle = find_cycle(trace.gpu.name[rows])
+    if cycle is None or cycle.end - cycle.start < _MIN_COVERAGE * len(rows):
         return None
-    sequence = _Sequence(rows, period)
+    sequence = _Sequence(rows, cycle)
     first = _find_border(trace, sequence)
     if first is None:
         return None
-    borders = np.arange(first, period.end - period.length + 1, period.length)
-    if len(borders) < _MIN_PERIODS or _are_inside_one_pass(trace, rows, borders):
+    borders = np.arange(first, cycle.end - cycle.length + 1, cycle.length)
+    if len(borders) < _MIN_CYCLES or _are_inside_one_pass(trace, rows, borders):
         return None
-    return _spans_between(trace, rows, borders, period.length)
+    return _spans_between(trace, rows, borders, cycle.length)
 
 
 def _select_busiest_stream(gpu: GpuItems) -> Int64Array:
@@ -143,22 +143,22 @@ def _launch_ns(trace: Trace, rows: Int64Array) -> Int64Array | None:
 
 
 def _find_border(trace: Trace, sequence: _Sequence) -> int | None:
-    """The index of the first item of the first whole step; None where no border of a loop comes back each period."""
-    rows, period = sequence
-    whole = slice(period.start, period.start + period.times * period.length)
-    pause_ns = _pauses_before(trace, rows)[whole].reshape(period.times, period.length)[1:]
+    """The index of the first item of the first whole step; None where no border of a loop comes back each cycle."""
+    rows, cycle = sequence
+    whole = slice(cycle.start, cycle.start + cycle.times * cycle.length)
+    pause_ns = _pauses_before(trace, rows)[whole].reshape(cycle.times, cycle.length)[1:]
     strong, weak = _find_borders(trace, rows)
     # Where nothing but the repetition was recorded, weaker signs count, too. One pass through layers that are alike
     # begins and ends with something else.
-    bare = period.end == len(rows) and (period.start == 0 or period.start >= period.length)
+    bare = cycle.end == len(rows) and (cycle.start == 0 or cycle.start >= cycle.length)
     for signs in strong + (weak if bare else ()):
-        # The item before the first one is another's; so the first period may lack the sign.
-        each_time: BoolArray = signs[whole].reshape(period.times, period.length)[1:].min(axis=0)
+        # The item before the first one is another's; so the first cycle may lack the sign.
+        each_time: BoolArray = signs[whole].reshape(cycle.times, cycle.length)[1:].min(axis=0)
         if each_time[0]:
-            return period.start
+            return cycle.start
         if each_time.any():
             typical_ns = np.where(each_time, np.median(pause_ns, axis=0), -1.0)
-            return period.start + int(typical_ns.argmax())
+            return cycle.start + int(typical_ns.argmax())
     return None
 
 
@@ -220,7 +220,7 @@ def _are_inside_one_pass(trace: Trace, rows: Int64Array, borders: Int64Array) ->
     return False
 
 
-def _spans_between(trace: Trace, rows: Int64Array, borders: Int64Array, length: int) -> PeriodSpans | None:
+def _spans_between(trace: Trace, rows: Int64Array, borders: Int64Array, length: int) -> CycleSpans | None:
     launched = _launch_ns(trace, rows)
     at_ns = trace.gpu.start_ns[rows] if launched is None else launched
     last = rows[borders[-1] : borders[-1] + length]
@@ -228,6 +228,6 @@ def _spans_between(trace: Trace, rows: Int64Array, borders: Int64Array, length: 
         int(trace.gpu.end_ns[last].max()) if launched is None else int(trace.calls.end_ns[trace.gpu.call[last]].max())
     )
     starts = at_ns[borders]
-    if (np.diff(starts) <= 0).any():  # one graph launched several periods
+    if (np.diff(starts) <= 0).any():  # one graph launched several cycles
         return None
-    return PeriodSpans(np.column_stack((starts, np.append(starts[1:], last_ns))), launched is None)
+    return CycleSpans(np.column_stack((starts, np.append(starts[1:], last_ns))), launched is None)
