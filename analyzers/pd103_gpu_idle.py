@@ -223,10 +223,7 @@ class GpuIdle(RankAnalyzer):
             fix="perfdoctor run train.py",
             claim=Claim(),
             confidence=0.9,
-            evidence=(
-                Evidence(f"time not recorded per {rank.unit_name}", idle_ns, "ns"),
-                *_gap_evidence(rank, idle, len(idle)),
-            ),
+            evidence=(Evidence("time not recorded per {unit}", idle_ns, "ns"), *_gap_evidence(rank, idle, len(idle))),
             subject="unrecorded",
         )
 

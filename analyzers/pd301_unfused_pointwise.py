@@ -130,9 +130,9 @@ class UnfusedPointwise(RankAnalyzer):
             location=rank.locations.of_items(kernels),
             evidence=(
                 Evidence("costliest chain", costliest),
-                Evidence(f"chains per {rank.unit_name}", rank.count_per_step(chains.count), "count"),
+                Evidence("chains per {unit}", rank.count_per_step(chains.count), "count"),
                 Evidence(
-                    f"intermediates written and read per {rank.unit_name}",
+                    "intermediates written and read per {unit}",
                     rank.count_per_step(round(float(chains.saved_bytes.sum()))) if bytes_known else None,
                     "bytes",
                 ),

@@ -55,7 +55,7 @@ class Evidence:
     """One observation.
 
     Attributes:
-        label: What was observed, for people. `{unit}` in it becomes "step", or "trace" where there are no steps.
+        label: What was observed, for people; `per {unit}` becomes "per step", or "in the recording" without steps.
         value: The observation; None where it is not known.
         unit: "ns", "%", "count", "bytes", or "" for text.
         id: What code finds it by, such as `USED_AT`; None where no code asks for it.

@@ -81,7 +81,8 @@ def format_saving(saving: Saving) -> str:
     if expected is None or (saving.basis == "bounded" and not low):
         likely = f"expected {format_duration(expected)}, " if expected and expected < upper_ns else ""
         return f"saves up to {format_duration(upper_ns)} ({likely}{saving.basis})"
-    between = f"{format_range(low, upper_ns)}, " if low is not None and low < upper_ns else ""
+    is_range = low is not None and format_duration(low) != format_duration(upper_ns)
+    between = f"{format_range(low, upper_ns)}, " if is_range and low is not None else ""
     about = "" if saving.basis == "measured" else "about "
     return f"saves {about}{format_duration(expected)} ({between}{saving.basis})"
 

@@ -44,8 +44,24 @@ _WORK = ("compute", "bandwidth")
 _MOST_OF_STEP = 0.5
 # What limits the kernels of a bucket.
 _LIMITS: Mapping[str, str] = MappingProxyType({"compute": "arithmetic", "bandwidth": "memory bandwidth"})
-_DETERMINERS = frozenset(
-    ["A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Some", "The", "This", "Your"]
+# First words of titles that are no names: inside a sentence they have no capital.
+_COMMON_WORDS = frozenset(
+    [
+        *("A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Nothing", "One", "Some", "The", "This"),
+        *(
+            "Anomaly",
+            "Attention",
+            "Communication",
+            "Compiled",
+            "Convolutions",
+            "Copies",
+            "Deterministic",
+            "For",
+            "Your",
+        ),
+        *("Elementwise", "Forward", "Fused", "Gradients", "Indexing", "Kernels", "Matrix", "Normalization", "Ops"),
+        *("Rank", "Ranks", "Steps", "Tensors", "Work"),
+    ]
 )
 
 
@@ -333,9 +349,9 @@ def _busy_share(report: Report) -> float | None:
 
 
 def _lower_article(title: str) -> str:
-    """The title as the rest of a sentence: an article or the like loses its capital, a name keeps it."""
+    """The title as the rest of a sentence: a common word loses its capital, a name keeps it."""
     first = title.split(" ", 1)[0]
-    return title[0].lower() + title[1:] if first in _DETERMINERS else title
+    return title[0].lower() + title[1:] if first in _COMMON_WORDS else title
 
 
 class Ladder(NamedTuple):

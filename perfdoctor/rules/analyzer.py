@@ -132,18 +132,18 @@ class Analyzer(ABC):
 
         `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
         saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. `advice`
-        from the table brings its code and actions along. `{unit}` in a label of evidence becomes "step", or "trace"
-        without steps. `count_recurrence` counts the recurrence of some time. What `happens_once` is for information, as
-        nothing to come is faster without it, unless the trace holds hardly anything else; with `occurs_once` the title
-        says that it is a single event. What `makes_results_wrong` is high and stands first, whatever it costs: say
-        "wrong" in the title, with a cost of 0 unless time was measured.
+        from the table brings its code and actions along. `per {unit}` in a label becomes "per step", or "in the
+        recording" without steps. `count_recurrence` counts the recurrence of some time. What `happens_once` is for
+        information, as nothing to come is faster without it, unless the trace holds hardly anything else; with
+        `occurs_once` the title says that it is a single event. What `makes_results_wrong` is high and stands first,
+        whatever it costs: say "wrong" in the title, with a cost of 0 unless time was measured.
 
         Raises:
             TypeError, ValueError: See `Finding`.
         """
         share = rank.share(cost_ns)
         is_main = makes_results_wrong or (cost_ns and (not happens_once or (share or 0) >= _MIN_SHARE_OF_TRACE))
-        unit = "step" if rank.steps.count else "trace"
+        per_unit = "per step" if rank.steps.count else "in the recording"
         if isinstance(advice, Advice):
             fix, actions, advice = advice.code, advice.actions, advice.sentence
         number = rank.trace.rank
@@ -160,7 +160,7 @@ class Analyzer(ABC):
             confidence=confidence,
             rank=number,
             location=location,
-            evidence=tuple(replace(each, label=each.label.replace("{unit}", unit)) for each in evidence),
+            evidence=tuple(replace(each, label=each.label.replace("per {unit}", per_unit)) for each in evidence),
             fix=fix,
             actions=actions,
             references=self.references,
