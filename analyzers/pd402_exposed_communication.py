@@ -55,6 +55,7 @@ _MIN_EXCHANGES = 4
 _FIRST_BUCKET_BYTES, _PARAMETER_BYTES = 1 << 20, 4
 # From this share of the exposed time on the title says which kind it is.
 _MIN_KIND_SHARE = 0.5
+_ALL_OF_IT = 0.995  # what would print as 100 %
 
 
 class ExposedCommunication(FleetAnalyzer):
@@ -198,7 +199,8 @@ def _describe_kind(table: CollectiveTable, kind: str, share: float) -> str:
         return ""
     longest = next((total for total in table.totals if total.kind == kind), None)
     rate = longest.bus_bytes_per_s if longest else None
-    return f"; {share:.0%} of what is exposed is {kind}" + (f" at {format_rate(rate)}" if rate else "")
+    part = "all" if share >= _ALL_OF_IT else f"{share:.0%}"
+    return f"; {part} of the exposed part is {kind}" + (f" at {format_rate(rate)}" if rate else "")
 
 
 def _describe_outputs(table: CollectiveTable, outputs: Int64Array) -> str:

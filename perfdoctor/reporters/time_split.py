@@ -172,7 +172,7 @@ def _describe_mfu(accounts: Iterable[Account]) -> str | None:
     peak = f"of {known[0].mfu_peak_name} at {(known[0].mfu_peak_flops_per_s or 0) / 1e12:,.0f} TFLOP/s"
     if known_share >= _FULLY_KNOWN:
         return f"MFU {format_share(mfu)} {peak}"
-    return f"MFU at least {format_share(mfu)} {peak}, by {format_share(known_share)} of the matrix time"
+    return f"MFU at least {format_share(mfu)} {peak} (work known for {format_share(known_share)} of the matrix time)"
 
 
 def _lacks_tensor_cores(report: Report) -> bool:
