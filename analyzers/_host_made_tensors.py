@@ -7,7 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.rules import Action, Advice, BoolArray, Intervals, Rank, copy_kinds_of, vocabulary
+from perfdoctor.rules import (
+    Action,
+    Advice,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    Intervals,
+    Rank,
+    Trace,
+    copy_kinds_of,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import HostCopies, host_copies, select_host_made_tensors
 
@@ -26,10 +37,15 @@ def find_host_made(rank: Rank, batch_bytes: float) -> tuple[HostCopies, BoolArra
     return select_host_made_tensors(rank.trace, rank.steps, rank.loader_waits.intervals, copies, batch_bytes)
 
 
-def advise_on_factories(rank: Rank, copies: HostCopies) -> Advice:
-    """What to do about copies of tensors that a factory made: the line of the most frequent one."""
-    names, counts = np.unique(rank.trace.ops.name[copies.creator_op], return_counts=True)
-    maker = rank.trace.strings[names[np.argmax(counts)]].removeprefix("aten::")
+def most_frequent_name(trace: Trace, ops: Int64Array | Int32Array) -> str:
+    """The name that most of some ops have."""
+    names, counts = np.unique(trace.ops.name[ops], return_counts=True)
+    return trace.strings[int(names[np.argmax(counts)])]
+
+
+def advise_on_factories(rank: Rank, makers: Int64Array | Int32Array) -> Advice:
+    """What to do about the ops that made tensors which are copied: the line of the most frequent one."""
+    maker = most_frequent_name(rank.trace, makers).removeprefix("aten::")
     return Advice(
         "Make the tensor where it is used, with device=: nothing has to be copied, and the CPU does not wait.",
         f"torch.{maker}(..., device=x.device)",
@@ -48,4 +64,4 @@ def advise_if_made_on_host(rank: Rank, time: Intervals) -> Advice | None:
     making = iv.union(copies.op_start_ns, copies.resume_ns)
     if iv.total(iv.intersect(making, time)) < _MOST * iv.total(time):
         return None
-    return advise_on_factories(rank, copies)
+    return advise_on_factories(rank, copies.creator_op)

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._host_made_tensors import TARGET_DEVICE, advise_on_factories, find_host_made
+from perfdoctor.analyzers._host_made_tensors import (
+    TARGET_DEVICE,
+    advise_on_factories,
+    find_host_made,
+    most_frequent_name,
+)
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -21,9 +26,16 @@ from perfdoctor.rules import (
     format_per_step,
     remove_blocking,
     remove_items,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import HostCopies, copy_bytes, group_by_location, time_lost_by_copies
+from perfdoctor.rules.internal import (
+    HostCopies,
+    copy_bytes,
+    find_factories_before,
+    group_by_location,
+    time_lost_by_copies,
+)
 
 _ADVICE_ON_VALUES = Advice(
     "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does not help: "
@@ -48,7 +60,8 @@ class TensorMadeOnHost(RankAnalyzer):
         Idle GPU time from the beginning of the op that makes the tensor until the GPU has work again (after the copy
         returned at most as long as the CPU was in it), and GPU time that only the copy fills, by source line. A tensor
         that is copied first in a step, or together with a large one, is taken for the batch unless a factory such as
-        zeros made it; whatever a DataLoader makes is part of the batch.
+        zeros made it; whatever a DataLoader makes is part of the batch. In a program that computes on the CPU it is the
+        time of the factories, and of the ops that copy what they made.
 
     How to fix:
         Make it where it is used: torch.zeros(..., device=x.device). Values from Python: make the tensor once, before
@@ -67,7 +80,7 @@ class TensorMadeOnHost(RankAnalyzer):
 
     rule = "PD106"
     name = "tensor-made-on-host"
-    needs = frozenset({"gpu_items", "launches"})
+    needs = frozenset({"work_items", "work_launches"})
     # min_share: a low finding's worth. batch_bytes: labels, masks and indices of the real traces are
     # under 64 KB, their batches 2 MB and more.
     defaults = {"min_share": 0.01, "batch_bytes": 1 << 20}
@@ -77,11 +90,47 @@ class TensorMadeOnHost(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each kind of maker and line whose copies cost at least `min_share` of the step."""
+        if rank.device_kind == "cpu":
+            yield from self._check_cpu(rank)
+            return
         copies, by_factory = find_host_made(rank, self.settings["batch_bytes"])
         is_small = copy_bytes(rank.trace, copies.rows) < self.settings["batch_bytes"]
         for factory, rows in ((True, by_factory), (False, is_small & ~by_factory)):
             for location, at_line in group_by_location(rank.locations, copies.select(rows)):
                 yield from self._check_copies(rank, at_line, location, factory=factory)
+
+    def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
+        """One finding on a program of the CPU that makes tensors there and copies them to a GPU."""
+        trace = rank.trace
+        copies = np.flatnonzero(trace.match_rows(trace.calls, vocabulary.COPY_CALL) & (trace.calls.op >= 0))
+        makers, copying = find_factories_before(trace, copies[iv.contains(rank.window, trace.calls.start_ns[copies])])
+        made = ~iv.contains(rank.loader_waits.intervals, trace.ops.start_ns[makers])
+        makers, copying = makers[made], copying[made]
+        making, time = (
+            iv.intersect(iv.union(trace.ops.start_ns[rows], trace.ops.end_ns[rows]), rank.window)
+            for rows in (makers, np.append(makers, copying))
+        )
+        cost_ns, making_ns = rank.per_step(iv.total(time)), rank.per_step(iv.total(making))
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
+        location = rank.locations.of_ops(makers)
+        yield self.finding(
+            rank,
+            title=f"Tensors are made on the CPU{f' at {location.short}' if location else ''} and copied to the GPU: "
+            f"{format_per_step(rank, len(makers))}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=advise_on_factories(rank, makers),
+            claim=Claim(time),
+            confidence=0.8,
+            location=location,
+            evidence=(
+                Evidence("made by", most_frequent_name(trace, makers)),
+                Evidence("time to make them, per {unit}", making_ns, "ns"),
+                Evidence("time to copy them, per {unit}", cost_ns - making_ns, "ns"),
+            ),
+            subject="made of nothing",
+        )
 
     def _check_copies(
         self, rank: Rank, copies: HostCopies, location: SourceLocation | None, *, factory: bool
@@ -92,9 +141,8 @@ class TensorMadeOnHost(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(lost))
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        names, counts = np.unique(trace.ops.name[copies.creator_op], return_counts=True)
-        maker = trace.strings[names[np.argmax(counts)]] if factory else "torch.tensor or from_numpy"
-        advice = advise_on_factories(rank, copies) if factory else _ADVICE_ON_VALUES
+        maker = most_frequent_name(trace, copies.creator_op) if factory else "torch.tensor or from_numpy"
+        advice = advise_on_factories(rank, copies.creator_op) if factory else _ADVICE_ON_VALUES
         size_bytes = trace.gpu.bytes[copies.rows]
         yield self.finding(
             rank,

@@ -61,7 +61,7 @@ from perfdoctor.analysis.host.host_copies import (
     pinned_bytes_per_s,
     time_lost_by_copies,
 )
-from perfdoctor.analysis.host.host_made_tensors import copy_bytes, select_host_made_tensors
+from perfdoctor.analysis.host.host_made_tensors import copy_bytes, find_factories_before, select_host_made_tensors
 from perfdoctor.analysis.kernels.hardware import find_lowest_device
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
 from perfdoctor.analysis.recomputed_work import RecomputedSections, recomputed_sections_of

@@ -62,6 +62,15 @@ def select_host_made_tensors(
     return replace(copies.select(made), creator_op=creator, op_start_ns=ops.start_ns[creator]), factory[made]
 
 
+def find_factories_before(trace: Trace, calls: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The factories whose tensor some calls copy, and the ops that copy it: for each call that has both, in turn."""
+    op = trace.calls.op[calls]
+    copying = nesting.outermost(trace.ops.parent, op, trace.match_rows(trace.ops, _COPYING))
+    before, meaning = _last_meaningful_op(trace, copying)
+    made = meaning == _FACTORY_OP
+    return before[made], copying[made].astype(np.int64)
+
+
 def copy_bytes(trace: Trace, rows: Int64Array) -> Int64Array:
     """Bytes of copies; an upper bound where the file does not record them."""
     gpu = trace.gpu

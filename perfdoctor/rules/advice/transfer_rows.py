@@ -1,4 +1,4 @@
-"""Advice about copies in whose time nothing computes, by what they are for: PD109."""
+"""Advice about copies in whose time nothing computes (PD109), and about models left on the CPU (PD116)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ _DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.Distrib
 _PIPELINES = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
 _OUT = "https://docs.pytorch.org/docs/stable/tensor_view.html"
 
+_CUDA = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+_ACCELERATE = "https://huggingface.co/docs/accelerate/en/basic_tutorials/migration"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/trainer.html"
+_PIPELINE = "https://huggingface.co/docs/transformers/en/main_classes/pipelines"
+
+_MOVE = (
+    "Move the model to the GPU once, right after it is made, and each batch with it: PyTorch makes models and "
+    "tensors on the CPU unless a device is named. Where torch.cuda.is_available() is False, this PyTorch is built "
+    "without the GPU, or finds no driver."
+)
 _LESS = "Keep in the GPU's memory as much as fits, and store the rest in fewer bits (8 or 4)."
 _PREFETCH_WEIGHTS = (
     'with torch.cuda.stream(side): w = pinned.to("cuda", non_blocking=True)   # while a layer before it computes\n'
@@ -43,6 +53,18 @@ _COPY_BACK = (
 )
 
 TRANSFER_ROWS = (
+    *rows_of(
+        "model on the CPU",
+        Row(When(uses=("Hugging Face pipeline",)), _MOVE, "pipeline(..., device=0)", _PIPELINE),
+        Row(When(uses=("Lightning",)), _MOVE, 'Trainer(accelerator="gpu", devices=1)', _LIGHTNING),
+        Row(
+            When(uses=("Accelerate",)),
+            _MOVE,
+            "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)   # with cpu=False",
+            _ACCELERATE,
+        ),
+        Row(ANY, _MOVE, 'model.to("cuda")   # once; and batch = batch.to("cuda") in each step', _CUDA),
+    ),
     *rows_of(
         "copies of weights",
         Row(

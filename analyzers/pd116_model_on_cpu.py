@@ -1,0 +1,96 @@
+"""PD116: the model computes on the CPU of a machine that has a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfdoctor.rules import Claim, Evidence, Finding, OpQuery, Rank, RankAnalyzer, Saving, advise
+
+# Products, convolutions, recurrent layers and attention: without them what runs is no model.
+_LAYER = (
+    r"^aten::(_?(slow|thnn|mkldnn|xnnpack)?_?conv\w*|_slow_conv\w*|mkldnn_\w+|convolution\w*|addmm|mm|bmm|baddbmm|addmv"
+    r"|_?scaled_dot_product\w*|quantized_\w+|mkldnn_rnn_layer|lstm\w*|gru\w*)$|^(mkldnn|mkl|onednn)::"
+)
+# What makes a tensor out of nothing is a matter of its own (PD106), and so is what loads and copies.
+_NO_LAYER = (
+    r"^aten::(normal_?|uniform_|random_|bernoulli\w*|fill_|zero_|copy_|_to_copy|to|rand\w*|full|arange|linspace)$"
+)
+# What an op still takes of the CPU where it only launches a kernel: some 5 to 20 us without a profiler.
+_LAUNCH_NS = 10_000
+
+
+class ModelOnCpu(RankAnalyzer):
+    """The machine has a GPU, and the model computes on the CPU.
+
+    What it finds:
+        Recordings whose file names a GPU of NVIDIA or AMD, in which layers (products, convolutions, attention) compute
+        on the CPU and no kernels to speak of run.
+
+    Why it costs time:
+        A GPU computes a layer of usual size some 10 to 100 times faster. PyTorch makes models and tensors on the CPU
+        unless a device is named.
+
+    How it is measured:
+        The time of the ops that compute on the CPU for long, by own time, launches and names, if layers are a fifth of
+        it. What is left of each on a GPU is at least its launch, 10 us; how long its kernels take is not known, so that
+        the saving is a bound.
+
+    How to fix:
+        Move the model once, model.to("cuda"), right after it is made, and each batch with it.
+
+    When it is wrong:
+        A model that is meant to run on a CPU and was recorded on a machine with a GPU, or does not fit into the GPU's
+        memory. One of few small ops can be slower on a GPU, where each op has to be launched.
+
+    Needs:
+        CPU ops. The GPU's name in the file: torch.profiler writes it where CUDA is available.
+
+    References:
+        PyTorch, "CUDA semantics".
+    """
+
+    rule = "PD116"
+    name = "model-on-cpu"
+    needs = frozenset({"cpu"})
+    # min_share: less than a tenth of the time is no reason to move a model. min_layer_share: of the time of the ops.
+    defaults = {"min_share": 0.1, "min_layer_share": 0.2}
+    references = ("https://docs.pytorch.org/docs/stable/notes/cuda.html",)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where layers compute on the CPU of a machine whose GPU PyTorch can use."""
+        if rank.device_kind != "cpu" or rank.hardware.vendor is None or rank.hardware.label is None:
+            return
+        ops = rank.ops.where(rank.where_it_ran.cpu_ops).in_steps()
+        ops = ops.where(~rank.trace.match_rows(rank.trace.ops, _NO_LAYER))
+        layers = ops.named(_LAYER)
+        if not len(layers) or layers.time_ns < self.settings["min_layer_share"] * ops.time_ns:
+            return
+        cost_ns = rank.per_step(ops.time_ns)
+        most_ns = max(cost_ns - rank.count_per_step(len(ops)) * _LAUNCH_NS, 0)
+        if not self.exceeds_min_share(rank, most_ns):
+            return
+        yield self.finding(
+            rank,
+            title=f"The model computes on the CPU, and the machine has a GPU ({rank.hardware.label})",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, most_ns, "bounded"),
+            advice=advise("model on the CPU", rank.context),
+            claim=Claim(ops.time),
+            confidence=0.8,
+            location=layers.location,
+            evidence=(
+                Evidence("ops that compute on the CPU, per {unit}", rank.count_per_step(len(ops)), "count"),
+                Evidence("time of its layers, per {unit}", rank.per_step(layers.time_ns), "ns"),
+                Evidence("layer that takes longest", _name_longest(rank, layers)),
+                Evidence("launches of kernels in the recording", rank.where_it_ran.kernel_launches, "count"),
+            ),
+        )
+
+
+def _name_longest(rank: Rank, layers: OpQuery) -> str:
+    """The name of the op with most time among the layers."""
+    ops, rows = rank.trace.ops, np.flatnonzero(layers.mask)
+    of_name = np.bincount(ops.name[rows], ops.dur_ns[rows])
+    return rank.trace.strings[int(of_name.argmax())].removeprefix("aten::")
