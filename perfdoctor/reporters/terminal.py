@@ -6,20 +6,18 @@ become any.
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.report.finding import USED_AT, Finding
+from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
@@ -38,6 +36,20 @@ from perfdoctor.reporters.report_facts import (
     share_of_step,
 )
 from perfdoctor.reporters.reporter import Reporter
+from perfdoctor.reporters.terminal_text import (
+    CLAUSE_END,
+    MAX_WORD,
+    NO_BREAK,
+    SENTENCE_END,
+    count_lines,
+    first_parts,
+    hanging,
+    join_evidence,
+    make_text,
+    note_left_out,
+    shorten_fix,
+    unbroken,
+)
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
 from perfdoctor.reporters.top_rows import top_tables
 from perfdoctor.reporters.trial_reports import trial_lines
@@ -65,9 +77,6 @@ _BUCKET_STYLES: Mapping[str, _BucketStyle] = MappingProxyType(
         "overhead": _BucketStyle("yellow", "░", "."),
     }
 )
-# Replaces the blank between a number and its unit while lines are broken, so that "21 ms" stays on one line.
-_NO_BREAK = "\ue000"
-_NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]B|bytes|[mun]?s)(?!\w))")
 # Lines of a finding unless more are asked for; what does not fit is in the long form.
 _MAX_FINDING_LINES = 6
 # A report with few findings fits a page of so many lines: what stands below the findings takes what they leave.
@@ -78,15 +87,10 @@ _MIN_FINDING_LINES = 4
 # Lines that a report with more findings keeps for what stands below them.
 _MIN_LINES_BELOW = 4
 _MAX_DETAILS = 3
-_MAX_FIX_LINES = 2
 _MAX_NAMED_COVERED = 2
 # Lines of what is said of one slice or one-off unless more are asked for.
 _MAX_NOTE_LINES = 2
-_MAX_WORD = 48
 _INDENT = 4
-_SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z])")
-_CLAUSE_END = re.compile(r"[;:,] ")
-_MEASURE = Console(file=io.StringIO(), width=1000, _environ={})
 
 
 class _Room(NamedTuple):
@@ -130,11 +134,11 @@ class Terminal(Reporter):
     def render_prepared(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
         blocks = self._quiet_blocks(report) if self.verbosity < 0 else self._blocks(report)
-        lines = render_blocks(blocks, self.width, color=self.color).replace(_NO_BREAK, " ").rstrip("\n").split("\n")
+        lines = render_blocks(blocks, self.width, color=self.color).replace(NO_BREAK, " ").rstrip("\n").split("\n")
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def _quiet_blocks(self, report: Report) -> Iterator[RenderableType]:
-        yield _text(verdict_of(report))
+        yield make_text(verdict_of(report))
         for finding in report.findings:
             yield self._finding_row(finding, report)
 
@@ -196,7 +200,7 @@ class Terminal(Reporter):
                 if lines and shown[i] == row and lines <= left:
                     shown[i], left = row + 1, left - lines
         return [
-            _Section(_note_left_out(section.heading, count, len(section.rows)), section.rows[:count])
+            _Section(note_left_out(section.heading, count, len(section.rows)), section.rows[:count])
             for section, count in zip(sections, shown, strict=True)
             if count
         ]
@@ -206,20 +210,20 @@ class Terminal(Reporter):
 
     def _blocks_above(self, report: Report, room: _Room) -> Iterator[RenderableType]:
         """The verdict, where the time went, and the findings, in so much room."""
-        yield _text(verdict_of(report), style="bold")
+        yield make_text(verdict_of(report), style="bold")
         ladder = describe_ladder(report)
         if ladder:
-            yield _text(ladder)
+            yield make_text(ladder)
         recorded = describe_recorded_step(report, always=self.verbosity > 0)
         if recorded:
-            yield _text(f"({recorded})", style="dim")
+            yield make_text(f"({recorded})", style="dim")
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
-            yield _hanging("!", _text(incomplete, style="yellow"))
+            yield hanging("!", make_text(incomplete, style="yellow"))
         if has_trials(report):
             yield Text()
             yield Text("Trials", style="bold")
-            yield from (_unbroken(line, "") for line in trial_lines(report, self.width))
+            yield from (unbroken(line, "") for line in trial_lines(report, self.width))
         yield from self._time_split(report, with_rates=room.finding_lines > _MIN_FINDING_LINES)
         yield from self._once_only(report, with_advice=room.once_advice)
         if len(report.account) > 1:
@@ -239,7 +243,7 @@ class Terminal(Reporter):
         if split is None:
             return
         yield Text()
-        yield _text(split.title, style="bold")
+        yield make_text(split.title, style="bold")
         bar = Text("  ")
         cells = allocate_cells([part.share for part in split.buckets], self.width - 4)
         for part, count in zip(split.buckets, cells, strict=True):
@@ -263,18 +267,18 @@ class Terminal(Reporter):
             yield Text(f"      {figures}  {part.label}", style="dim")
         for line in (split.tensor_cores, split.rates if with_rates else None):
             if line:
-                yield Padding(_text(line), (0, 0, 0, 2))
+                yield Padding(make_text(line), (0, 0, 0, 2))
 
     def _once_only(self, report: Report, *, with_advice: bool) -> Iterator[RenderableType]:
         once = once_text_of(report)
         if once is None:
             return
         yield Text()
-        yield _text(once.title, style="bold")
+        yield make_text(once.title, style="bold")
         for row in once.rows if with_advice else once.rows[:1]:
-            yield _text(shorten_end(f"  {row.time:>8}  {row.share:>5}  {row.what}", self.width))
+            yield make_text(shorten_end(f"  {row.time:>8}  {row.share:>5}  {row.what}", self.width))
         if once.advice and with_advice:
-            yield Padding(_hanging("do:", _text(once.advice)), (0, 0, 0, 2))
+            yield Padding(hanging("do:", make_text(once.advice)), (0, 0, 0, 2))
 
     def _glyph(self, bucket: str) -> str:
         style = _BUCKET_STYLES[bucket]
@@ -298,7 +302,7 @@ class Terminal(Reporter):
         for row in rows:
             shares = map(format_share, row.shares)
             table.add_row(row.rank, format_duration(row.step_ns), *shares, format_duration(row.late_ns))
-        note = Padding(_text(left_out, style="dim"), (0, 0, 0, 2))
+        note = Padding(make_text(left_out, style="dim"), (0, 0, 0, 2))
         return Group(Padding(table, (0, 0, 0, 2)), note) if left_out else Padding(table, (0, 0, 0, 2))
 
     def _finding(
@@ -309,11 +313,11 @@ class Terminal(Reporter):
         head.add_column(width=len("MEDIUM"))
         head.add_column(ratio=1)
         head.add_column(justify="right", no_wrap=True)
-        title = _text(shorten_words(clean_line(finding.title), _MAX_WORD), "bold")
+        title = make_text(shorten_words(clean_line(finding.title), MAX_WORD), "bold")
         severity = Text(finding.severity.upper(), style=_SEVERITY_STYLES[finding.severity])
         head.add_row(Text(f"{number}.", style="bold"), severity, title, Text(finding.rule, style="dim"))
         yield head
-        room = max_lines - _count_lines(title, self.width - _INDENT - len("MEDIUM") - len(finding.rule) - 2)
+        room = max_lines - count_lines(title, self.width - _INDENT - len("MEDIUM") - len(finding.rule) - 2)
         for line in self._finding_lines(finding, report, room):
             # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
             yield line if isinstance(line, Group) else Padding(line, (0, 0, 0, _INDENT))
@@ -323,44 +327,44 @@ class Terminal(Reporter):
             worth_ns = covered.saving.alone.expected_ns
             worth = f" (alone: {format_duration(worth_ns)})" if worth_ns else ""
             end = f"{worth}, {covered.rule}"
-            also = shorten_words(clean_line(covered.title), _MAX_WORD)
+            also = shorten_words(clean_line(covered.title), MAX_WORD)
             if self.verbosity <= 0:
                 also = shorten_end(also, self.width - _INDENT - len("also true: ") - len(end))
-            yield Padding(_hanging("also true:", _text(f"{also}{end}", "dim")), (0, 0, 0, _INDENT))
+            yield Padding(hanging("also true:", make_text(f"{also}{end}", "dim")), (0, 0, 0, _INDENT))
 
     def _finding_lines(self, finding: Finding, report: Report, room: int) -> Iterator[RenderableType]:
         """What stands below the title of a finding, in at most `room` lines; in the long form all of it."""
         width = self.width - _INDENT
-        cost = _text(self._cost_and_saving(finding, report))
+        cost = make_text(self._cost_and_saving(finding, report))
         yield cost
-        room -= _count_lines(cost, width)
+        room -= count_lines(cost, width)
         if finding.location:
             place = Text.assemble("at ", (format_place(finding, width), self._underline))
             yield place
-            room -= _count_lines(place, width)
+            room -= count_lines(place, width)
         fix = clean_block(finding.fix).split("\n") if finding.fix else []
         advice = clean_line(finding.advice)
         if self.verbosity > 0:
             yield from self._evidence(finding)
-            yield _hanging("do:", _text(shorten_words(advice, _MAX_WORD)))
+            yield hanging("do:", make_text(shorten_words(advice, MAX_WORD)))
             yield from self._fix_lines(fix, "fix: ")
-            yield from (_unbroken(f"{' ' * _INDENT}see {clean_line(each)}", "dim") for each in finding.references)
+            yield from (unbroken(f"{' ' * _INDENT}see {clean_line(each)}", "dim") for each in finding.references)
             return
-        label, fix = _shorten_fix(fix, width)
+        label, fix = shorten_fix(fix, width)
         max_lines, advice_width = max(room - len(fix), 1), width - len("do: ")
-        advice = _first_parts(advice, _SENTENCE_END, max_lines, advice_width)
-        if finding.saving.promised is not None and _count_lines(_text(advice), advice_width) > max_lines:
+        advice = first_parts(advice, SENTENCE_END, max_lines, advice_width)
+        if finding.saving.promised is not None and count_lines(make_text(advice), advice_width) > max_lines:
             advice = shorten_end(advice, max_lines * advice_width)  # what was measured takes a line more
-        room -= _count_lines(_text(advice), advice_width) + len(fix)
+        room -= count_lines(make_text(advice), advice_width) + len(fix)
         if room > 0 and finding.evidence:
-            yield _text(shorten_end(f"seen: {_join_evidence(finding)}", width), "dim")
+            yield make_text(shorten_end(f"seen: {join_evidence(finding)}", width), "dim")
         if room >= 0 or not fix:  # the line to change says most of it
-            yield _hanging("do:", _text(shorten_words(advice, _MAX_WORD)))
+            yield hanging("do:", make_text(shorten_words(advice, MAX_WORD)))
         yield from self._fix_lines(fix, label)
 
     def _fix_lines(self, fix: Sequence[str], label: str) -> Iterator[RenderableType]:
         for number, line in enumerate(fix):
-            yield _unbroken(f"{' ' * _INDENT}{' ' * len(label) if number else label}{line}", "green")
+            yield unbroken(f"{' ' * _INDENT}{' ' * len(label) if number else label}{line}", "green")
 
     @property
     def _underline(self) -> str:
@@ -372,69 +376,69 @@ class Terminal(Reporter):
 
     def _evidence(self, finding: Finding) -> Iterator[RenderableType]:
         for evidence in finding.evidence:
-            label = shorten(shorten_words(clean_line(evidence.label), _MAX_WORD), self.width)
-            yield _hanging("-", _text(f"{label}: {format_evidence(evidence)}", style="dim"))
+            label = shorten(shorten_words(clean_line(evidence.label), MAX_WORD), self.width)
+            yield hanging("-", make_text(f"{label}: {format_evidence(evidence)}", style="dim"))
 
     def _one_offs(self, report: Report) -> Iterator[RenderableType]:
         for finding in one_off_findings(report):
-            yield _hanging(f"  {finding.rule}", _text(self._describe_one_off(finding)))
+            yield hanging(f"  {finding.rule}", make_text(self._describe_one_off(finding)))
 
     def _describe_one_off(self, finding: Finding) -> str:
         place = f", at {clean_line(str(finding.location))}" if finding.location else ""
         what = f"{clean_line(finding.title)} ({describe_recurrence(finding)})"
-        line = shorten_words(f"{what}{place}. {clean_line(finding.advice)}", _MAX_WORD)
+        line = shorten_words(f"{what}{place}. {clean_line(finding.advice)}", MAX_WORD)
         return line if self.verbosity > 0 else self._shorten_note(line, len("  PD103 "))
 
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:
         for finding in info_findings(report):
             place = f", at {clean_line(str(finding.location))}" if finding.location else ""
             cost = f" ({format_duration(finding.cost_ns)}{per_step_suffix(report)})" if finding.cost_ns else ""
-            end = f"{cost}{shorten_words(place, _MAX_WORD)}"
-            title = shorten_words(clean_line(finding.title), _MAX_WORD)
+            end = f"{cost}{shorten_words(place, MAX_WORD)}"
+            title = shorten_words(clean_line(finding.title), MAX_WORD)
             if self.verbosity <= 0:
-                title = shorten_end(title, max(2 * self.width - 30 - len(end), _MAX_WORD))
+                title = shorten_end(title, max(2 * self.width - 30 - len(end), MAX_WORD))
             line = f"{title}{end}"
-            yield _hanging(f"  {finding.rule}", _text(line))
+            yield hanging(f"  {finding.rule}", make_text(line))
 
     def _top_tables(self, report: Report) -> Iterator[_Section]:
         for table in top_tables(report, in_full=self.verbosity > 0):
             rows: list[RenderableType] = []
             for row in table.rows:
-                head = f"  {row.share:>5}  {row.time:>8}  {shorten_path(row.name, _MAX_WORD)}"
+                head = f"  {row.share:>5}  {row.time:>8}  {shorten_path(row.name, MAX_WORD)}"
                 # The text of a line is there to be recognised: it takes what is left.
-                rows.append(_text(shorten_end(f"{head}  {row.what}".rstrip(), self.width)))
+                rows.append(make_text(shorten_end(f"{head}  {row.what}".rstrip(), self.width)))
             yield _Section(table.title, rows)
 
     def _unexplained(self, report: Report) -> Iterator[RenderableType]:
         for share, sentence in report_notes.unexplained_lines(report, of_work=self.verbosity > 0):
-            text = shorten_words(sentence, _MAX_WORD)
+            text = shorten_words(sentence, MAX_WORD)
             text = text if self.verbosity > 0 else self._shorten_note(text, len("  100% "))
-            yield _hanging(f"  {share:>4}", _text(text))
+            yield hanging(f"  {share:>4}", make_text(text))
 
     def _shorten_note(self, text: str, indent: int) -> str:
         """A text in a few lines: whole sentences, else whole clauses, as far as they fit."""
         width = self.width - indent
-        for ends in (_SENTENCE_END, _CLAUSE_END):
-            text = _first_parts(text, ends, _MAX_NOTE_LINES, width)
-        return shorten_end(text, _MAX_NOTE_LINES * (width - _MAX_WORD // 4))  # room for words that break lines early
+        for ends in (SENTENCE_END, CLAUSE_END):
+            text = first_parts(text, ends, _MAX_NOTE_LINES, width)
+        return shorten_end(text, _MAX_NOTE_LINES * (width - MAX_WORD // 4))  # room for words that break lines early
 
     def _context(self, report: Report) -> Iterator[RenderableType]:
         if report.context.evidence:
             yield Text()
             yield Text("What program this is", style="bold")
         for sentence in map(clean_line, report.context.evidence):
-            yield _hanging(" ", _text(shorten_words(sentence, _MAX_WORD), style="dim"))
+            yield hanging(" ", make_text(shorten_words(sentence, MAX_WORD), style="dim"))
 
     def _notes(self, report: Report) -> Iterator[RenderableType]:
         """Which rules could not judge, and what is odd about the trace: a line each unless all is asked for."""
         skipped, warnings = report_notes.skipped_rules(report), report_notes.group_trace_warnings(report)
         if self.verbosity > 0:
-            rules = [f"{', '.join(each.rules)}: {shorten_words(each.why, _MAX_WORD)}" for each in skipped]
+            rules = [f"{', '.join(each.rules)}: {shorten_words(each.why, MAX_WORD)}" for each in skipped]
             for heading, lines in (("Not judged", rules), ("About the trace", warnings)):
                 if lines:
                     yield Text()
                     yield Text(heading, style="bold")
-                yield from (_hanging(" ", _text(shorten_words(line, _MAX_WORD), style="dim")) for line in lines)
+                yield from (hanging(" ", make_text(shorten_words(line, MAX_WORD), style="dim")) for line in lines)
             return
         not_judged = report_notes.describe_not_judged(report)
         if not_judged or warnings:
@@ -448,8 +452,8 @@ class Terminal(Reporter):
     def _note(self, heading: str, text: str, end: str) -> Text:
         """A note in one line."""
         room = self.width - len(heading) - len(end)
-        text = shorten_end(_first_parts(text, _CLAUSE_END, 1, room), room)
-        return Text.assemble((heading, "bold"), _text(f"{text}{end}", "dim"))
+        text = shorten_end(first_parts(text, CLAUSE_END, 1, room), room)
+        return Text.assemble((heading, "bold"), make_text(f"{text}{end}", "dim"))
 
     def _outcomes(self, report: Report) -> RenderableType:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -467,65 +471,6 @@ def _smaller_rooms(findings: int) -> Iterator[_Room]:
     yield from (
         _Room(_MIN_FINDING_LINES, count, once_advice=False) for count in range(min(findings, _FEW_FINDINGS), 0, -1)
     )
-
-
-def _text(text: str, style: str = "") -> Text:
-    return Text(_NUMBER_UNIT.sub(_NO_BREAK, text), style=style)
-
-
-def _count_lines(text: Text, width: int) -> int:
-    """How many lines a text takes in `width` columns."""
-    return len(text.wrap(_MEASURE, max(width, 1)))
-
-
-def _shorten_fix(fix: Sequence[str], width: int) -> tuple[str, list[str]]:
-    """The lines of a fix that are shown unless all are asked for, and what stands before them."""
-    lines = [part for line in fix for part in _split_comment(line, width - len("fix: "))]
-    if len(lines) <= _MAX_FIX_LINES:
-        return "fix: ", lines
-    return f"fix (1 of {len(lines)} lines): ", lines[:1]
-
-
-def _split_comment(line: str, width: int) -> list[str]:
-    """A line of a fix, with its comment on a line of its own where it is too long otherwise."""
-    code, mark, comment = line.partition("   # ")
-    return [code.rstrip(), f"# {comment.strip()}"] if mark and len(line) > width else [line]
-
-
-def _first_parts(text: str, ends: re.Pattern[str], max_lines: int, width: int) -> str:
-    """As many whole sentences (or clauses) from the start of a text as fit into some lines, at least one."""
-    for end in [len(text), *reversed([match.start() for match in ends.finditer(text)])]:
-        first = text[:end]
-        if _count_lines(_text(first), width) <= max_lines:
-            break
-    return first
-
-
-def _note_left_out(heading: str, shown: int, count: int) -> str:
-    """The heading of a list, with how many of its rows are shown where not all are."""
-    return heading if shown == count else f"{heading} ({shown} of {count}, -v shows all)"
-
-
-def _join_evidence(finding: Finding) -> str:
-    shown = [each for each in finding.evidence if each.id != USED_AT and each.value is not None]
-    return "; ".join(f"{clean_line(e.label)}: {_shorten_value(format_evidence(e))}" for e in shown)
-
-
-def _shorten_value(value: str) -> str:
-    return shorten_path(value, _MAX_WORD) if ".py" in value else shorten(value, _MAX_WORD)
-
-
-def _unbroken(line: str, style: str) -> Group:
-    return Group(Text(line, style=style, no_wrap=True, overflow="ignore"))
-
-
-def _hanging(mark: str, text: Text) -> Table:
-    """`text` after a mark, with its further lines indented beneath its first."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column()
-    grid.add_row(Text(mark, style="bold"), text)
-    return grid
 
 
 def allocate_cells(shares: Sequence[float], width: int) -> list[int]:
