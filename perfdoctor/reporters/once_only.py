@@ -28,6 +28,7 @@ LABELS: Mapping[OnceCause, str] = MappingProxyType(
         "autotuning": "searching for the fastest convolutions",
         "compilation": "compiling",
         "warm_up": "the program's own warm-up",
+        "unrecorded_work": "waiting for work from before the recording",
         "other": "other work before first launches",
     }
 )
@@ -40,6 +41,7 @@ _AVOID: Mapping[OnceCause, str] = MappingProxyType(
         "allocator_growth": "The allocator keeps what it got: warm up with the largest input.",
         "graph_capture": "Capture at start-up, for the few shapes that occur.",
         "autotuning": "The search is done once for each shape: keep shapes few.",
+        "unrecorded_work": "torch.cuda.synchronize() right before the profiler starts leaves none.",
         "compilation": "TORCHINDUCTOR_CACHE_DIR on a disk that stays keeps compiled code between runs.",
     }
 )

@@ -31,6 +31,7 @@ _DONE_ONCE: Mapping[OnceCause, str] = MappingProxyType(
         "library_start": "libraries start",
         "allocator_growth": "device memory is allocated for the first time",
         "warm_up": "the program warms up",
+        "unrecorded_work": "the GPU does work from before the recording",
         "other": "other work comes before first launches",
     }
 )

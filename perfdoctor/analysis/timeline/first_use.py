@@ -13,6 +13,9 @@ launched by it::
     GPU   (idle)                                                          kernel
 
 In a recording with steps only what does not come back from step to step is once-only.
+
+Work from before the recording is left out in the same way: where the first item of a stream was launched, and for long
+does not start though nothing that was recorded runs, it waits for work that is not in the file. Nothing is known of it.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ OnceCause: TypeAlias = Literal[
     "autotuning",
     "compilation",
     "warm_up",
+    "unrecorded_work",
     "other",
 ]
 CAUSES: tuple[OnceCause, ...] = get_args(OnceCause)
@@ -79,6 +83,8 @@ FIRST_RUN_SHARE = 0.5
 # Steps of steady recordings lie within 1.3 of their median, the first one, which starts the profiler, too.
 _STANDS_OUT = 1.5
 _MIN_STEADY_STEPS = 2
+# An item starts some 5 us after its launch on a GPU that does nothing, 100 us where the driver has to wake it.
+_UNRECORDED_NS, _BUSY_SHARE = 1_000_000, 0.01
 
 
 class Longest(NamedTuple):
@@ -165,7 +171,8 @@ def find_first_use(trace: Trace, steps: Steps, recorded: Intervals) -> FirstUse:
     window, cold = _select_window(trace, steps, recorded, parts)
     if has_steps:  # compiling in steps that are kept may come with every new size: that is PD108's
         parts["compilation"] = iv.subtract(parts["compilation"], steps.without_first(cold).window)
-    in_window_ns = iv.total(recorded) - iv.total(iv.subtract(recorded, iv.union_of(parts.values())))
+    first_uses = iv.union_of(time for cause, time in parts.items() if cause != "unrecorded_work")
+    in_window_ns = iv.total(iv.intersect(recorded, first_uses))
     is_first_run = not has_steps and in_window_ns >= FIRST_RUN_SHARE * max(iv.total(recorded), 1)
     parts["other"] = iv.subtract(
         iv.union_of(_find_rest(trace, steps, recorded, idle, parts, is_first_run=is_first_run)),
@@ -226,6 +233,7 @@ def _find_uses(trace: Trace, idle: Intervals, *, has_steps: bool) -> Iterator[_U
         is_whole=True,
     )
     yield _find_warm_ups(trace)
+    yield _find_unrecorded_work(trace)
 
 
 def _uses_of_calls(trace: Trace, cause: OnceCause, rows: BoolArray) -> _Uses:
@@ -372,6 +380,26 @@ def _find_warm_ups(trace: Trace) -> _Uses:
             at = at[:0]
     names = [trace.strings[code] for code in ranges.name[at].tolist()]
     return _Uses("warm_up", ranges.start_ns[at], ranges.end_ns[at], names, [""] * len(at), is_whole=True)
+
+
+def _find_unrecorded_work(trace: Trace) -> _Uses:
+    """The waits of the first item of each stream, from the end of its launch to its start, where they are long.
+
+    Only at the beginning, before anything that was recorded runs for a hundredth of the wait: later a stream may wait
+    for the events of others.
+    """
+    gpu = trace.gpu
+    rows = np.flatnonzero(gpu.call >= 0)
+    rows = rows[np.argsort(gpu.start_ns[rows], kind="stable")]
+    streams = np.column_stack((gpu.device[rows], gpu.stream[rows]))
+    first = rows[np.unique(streams, axis=0, return_index=True)[1]] if len(rows) else rows
+    launched_ns = trace.calls.end_ns[gpu.call[first]]
+    wait_ns, busy = gpu.start_ns[first] - launched_ns, iv.union(gpu.start_ns, gpu.end_ns)
+    before_ns = iv.overlap(np.full(len(first), trace.extent_ns[0]), gpu.start_ns[first], busy)
+    late = (wait_ns >= _UNRECORDED_NS) & (before_ns <= _BUSY_SHARE * wait_ns)
+    first, launched_ns = first[late], launched_ns[late]
+    names = [trace.strings[code] for code in gpu.name[first].tolist()]
+    return _Uses("unrecorded_work", launched_ns, gpu.start_ns[first], names, [""] * len(first))
 
 
 def _time_of(trace: Trace, uses: _Uses, idle: Intervals) -> Intervals:

@@ -1,0 +1,113 @@
+"""Law 6: only recorded work is judged. A wait for work from before the recording is said, left out, and not priced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_traces import read_once
+from recordings import list_recordings, name_recording
+
+import perfdoctor
+from perfdoctor.analysis.timeline import first_use
+from perfdoctor.rank import Rank
+from perfdoctor.report.report import Report
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.split_ranks import split_ranks
+
+GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn"
+# By their raw files: an item that was launched at once starts after up to half of the recording.
+WAITING = ("recordings/mi300x-sglang-prefilldecode",)
+
+
+def recording(
+    wait_us: float, *, blocks: bool = False, before_us: float = 0, launch_us: float = 8, products: int = 40
+) -> TraceBuilder:
+    """Products of 300 us in a full queue, whose first one starts `wait_us` after its launch.
+
+    A copy of 60 bytes may block until it runs, `before_us` of other work may run before, and the first launch itself
+    may take `launch_us`.
+    """
+    trace = TraceBuilder()
+    if before_us:
+        trace.kernel(GEMM, 0, before_us, launch_us=-10, stream=3)
+    trace.kernel(GEMM, launch_us + wait_us, 300, correlation=trace.call("cudaLaunchKernel", 0, launch_us))
+    at = launch_us + wait_us + 300
+    if blocks:
+        trace.memcpy("HtoD", at, 5, correlation=trace.call("cudaMemcpyAsync", launch_us + 5, at - launch_us))
+        at += 5
+    for number in range(products):
+        trace.kernel(GEMM, at, 300, launch_us=launch_us + wait_us + 20 + 10 * number if blocks else 20 + 10 * number)
+        at += 300
+    return trace
+
+
+def report_on(trace: TraceBuilder, folder: Path) -> Report:
+    return perfdoctor.analyze(trace.write(folder / "trace.json"))
+
+
+def unrecorded_ns(trace: TraceBuilder) -> int:
+    return iv.total(Rank(trace.trace()).first_use.parts.get("unrecorded_work", iv.EMPTY))
+
+
+def check_law(report: Report, wait_us: float) -> None:
+    """The wait is left out, and no finding costs or saves any of it."""
+    assert [part.cause for once in report.once for part in once.parts] == ["unrecorded_work"]
+    assert sum(once.time_ns for once in report.once) >= 0.99 * wait_us * 1e3
+    assert not any(once.is_first_run for once in report.once)
+    for finding in report.findings:
+        assert finding.cost_ns <= report.account[0].window_ns
+        assert (finding.saving.high_ns or 0) < 0.1 * wait_us * 1e3, finding.title
+
+
+@given(wait_us=st.floats(3_000, 900_000), blocks=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_a_wait_for_work_from_before_the_recording_is_left_out(
+    tmp_path_factory: pytest.TempPathFactory, wait_us: float, blocks: bool
+) -> None:
+    trace = recording(wait_us, blocks=blocks, before_us=3)
+    check_law(report_on(trace, tmp_path_factory.mktemp("wait")), wait_us)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(recording(5), id="starts-at-once"),
+        pytest.param(recording(800), id="wakes-the-gpu"),
+        pytest.param(recording(20_000, before_us=15_000), id="waits-for-recorded-work"),
+        pytest.param(recording(8, launch_us=30_000), id="the-launch-itself-takes-long"),
+    ],
+)
+def test_other_waits_are_judged(trace: TraceBuilder) -> None:
+    assert unrecorded_ns(trace) == 0
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(recording(20_000), id="long"),
+        pytest.param(recording(2_000, before_us=3), id="short"),
+        pytest.param(recording(400_000, blocks=True), id="a-copy-blocks"),
+        pytest.param(recording(20_000, before_us=20), id="after-a-kernel-of-20-us"),
+    ],
+)
+def test_waits_for_nothing_that_was_recorded_are_found(trace: TraceBuilder) -> None:
+    assert unrecorded_ns(trace) > 0
+
+
+def test_without_the_law_the_wait_is_sold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_use, "_UNRECORDED_NS", 1 << 60)
+    with pytest.raises(AssertionError):
+        check_law(report_on(recording(400_000, blocks=True, before_us=3), tmp_path), 400_000)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("path", list_recordings(), ids=name_recording)
+def test_recordings_wait_for_unrecorded_work_where_their_raw_files_do(path: Path) -> None:
+    files = [path] if path.is_file() else sorted(path.rglob("*.json.gz"))[:2]
+    ranks = (Rank(trace) for file in files for trace in split_ranks(read_once(file)))
+    found = ["unrecorded_work" in rank.first_use.parts for rank in ranks]
+    assert any(found) == name_recording(path).startswith(WAITING)
