@@ -14,7 +14,7 @@ from advice_contexts import DDP_SETTINGS, INFERENCE, LOADER_WORDS, PROGRAMS, TRA
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, PARALLELISM_SIGNS
-from perfdoctor.reporters.terminal import _SENTENCE_END
+from perfdoctor.reporters.terminal_text import SENTENCE_END
 from perfdoctor.rules.advice import AdviceRow, When, advise
 from perfdoctor.rules.advice.advice_row import is_older
 from perfdoctor.rules.advice.advice_table import TABLE
@@ -107,7 +107,7 @@ def test_a_row_names_its_source_and_known_programs() -> None:
 
 
 def test_the_first_sentence_is_the_action_and_what_is_said_is_short() -> None:
-    said = [(row, _SENTENCE_END.split(row.sentence)) for row in TABLE]
+    said = [(row, SENTENCE_END.split(row.sentence)) for row in TABLE]
     assert describe_rows(row for row, sentences in said if not ACTION.match(sentences[0])) == []
     assert describe_rows(row for row, sentences in said if len(sentences) > 3) == []
     assert describe_rows(row for row in TABLE if len((row.code or "").splitlines()) > 2) == []
@@ -139,7 +139,7 @@ def test_advice_that_a_rule_makes_itself_is_as_good_as_a_row() -> None:
     found = list(find_advice_of_rules())
     assert len(found) > 30
     for file, sentence, code, source in found:
-        first, *more = _SENTENCE_END.split(sentence)
+        first, *more = SENTENCE_END.split(sentence)
         assert ACTION.match(first), (file, sentence)
         assert sentence.endswith("."), (file, sentence)
         assert len(more) < 3, (file, sentence)
