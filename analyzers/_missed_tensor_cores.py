@@ -114,9 +114,10 @@ class MissedTensorCores(RankAnalyzer):
         # PD204 reports all float64 at once. Here it is information: nothing is promised twice.
         is_float64 = missed.operand == "fp64"
         op, after = top_op(rank, rows), self.find_durations(rank, missed, cause)
+        units = "vector units" if rank.hardware.vendor == "amd" else "CUDA cores"
         finding = self.finding(
             rank,
-            title=f"{missed.category_share:.0%} of the {operation} time runs on CUDA cores"
+            title=f"{missed.category_share:.0%} of the {operation} time runs on {units}"
             + (f" in {missed.operand}" if missed.operand else "")
             + cause.title_end,
             cost_ns=cost_ns,

@@ -122,7 +122,7 @@ def time_split_of(report: Report) -> TimeSplit | None:
             for bucket, names in BUCKETS.items()
         ),
         tuple(sorted((part for part in details if part.share >= _MIN_SHARE), key=lambda part: -part.ns)),
-        None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, window_ns / step_ns),
+        None if _lacks_tensor_cores(report) else describe_tensor_cores(report, window_ns / step_ns),
         _describe_rates(report),
         by_detail,
     )
@@ -180,10 +180,13 @@ def _lacks_tensor_cores(report: Report) -> bool:
     return all(has_tensor_cores(trace.device, None, trace.vendor) is False for trace in report.traces)
 
 
-def describe_tensor_cores(accounts: Iterable[Account], steps: float) -> str | None:
-    """How much of the matrix work runs on Tensor Cores, per step; None where nothing is known about any of it."""
+def describe_tensor_cores(report: Report, steps: float) -> str | None:
+    """How much of the matrix work runs on Tensor Cores, per step; None where nothing is known about any of it.
+
+    AMD calls them matrix cores.
+    """
     totals: dict[str, int] = {}
-    for account in accounts:
+    for account in report.account:
         for use, ns in account.tensor_core.items():
             totals[use] = totals.get(use, 0) + (ns or 0)
     whole_ns = sum(totals.values())
@@ -194,4 +197,5 @@ def describe_tensor_cores(accounts: Iterable[Account], steps: float) -> str | No
         for use, label in _TENSOR_CORE_LABELS
         if totals.get(use, 0) >= _MIN_SHARE * whole_ns
     ]
-    return f"Tensor Cores in {format_duration(whole_ns / steps)} of matrix work: {', '.join(uses)}"
+    cores = "Matrix cores" if all(trace.vendor == "amd" for trace in report.traces) else "Tensor Cores"
+    return f"{cores} in {format_duration(whole_ns / steps)} of matrix work: {', '.join(uses)}"

@@ -93,6 +93,9 @@ def _judge_forward(trace: Trace, names: NamesInTrace, engines: tuple[str, ...], 
         return PhaseVerdict(
             "unknown", f"gradients are zeroed ({zeroing}) but there is neither backward pass nor optimizer."
         )
+    gradient = find_name(names.ops, vocabulary.GRADIENT_OP)
+    if gradient:
+        return PhaseVerdict("unknown", f"there is an op of a backward pass ({gradient}), but not the pass around it.")
     if decode:
         return PhaseVerdict("inference", f"it decodes tokens ({decode}).", decodes=True)
     evaluation = _find_evaluation(names)
