@@ -20,6 +20,13 @@ def own_time_of(trace: Trace) -> Int64Array:
     return nesting.own_durations(trace.ops.parent, trace.ops.dur_ns)
 
 
+def name_longest(trace: Trace, rows: Int64Array) -> str:
+    """The name of the op with most time among some ops, of which there is one at least."""
+    ops = trace.ops
+    names, codes = np.unique(ops.name[rows], return_inverse=True)
+    return trace.strings[int(names[np.bincount(codes, ops.dur_ns[rows]).argmax()])]
+
+
 def computing_ops(rank: Rank) -> BoolArray:
     """For each op of the window whether it computes itself, and longer than it takes to call it.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import own_time_of
+from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of
 from perfdoctor.rules import Intervals, Rank
 from perfdoctor.rules import intervals as iv
 
@@ -66,9 +66,7 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     time = iv.subtract(time, rank.loader_waits.intervals)
     if not len(rows) or not len(time):
         return ParallelOps(time, 0, None)
-    names, codes = np.unique(ops.name[rows], return_inverse=True)
-    top = names[np.bincount(codes, ops.dur_ns[rows]).argmax()]
-    return ParallelOps(time, rank.per_step(iv.total(time)), rank.trace.text(int(top)))
+    return ParallelOps(time, rank.per_step(iv.total(time)), name_longest(rank.trace, rows))
 
 
 def claim_share(time: Intervals, share: float) -> Intervals:

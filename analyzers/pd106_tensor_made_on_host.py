@@ -116,8 +116,7 @@ class TensorMadeOnHost(RankAnalyzer):
         location = rank.locations.of_ops(makers)
         yield self.finding(
             rank,
-            title=f"Tensors are made on the CPU{f' at {location.short}' if location else ''} and copied to the GPU: "
-            f"{format_per_step(rank, len(makers))}",
+            title=_title(rank, location, len(makers)),
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advise_on_factories(rank, makers),
@@ -146,8 +145,7 @@ class TensorMadeOnHost(RankAnalyzer):
         size_bytes = trace.gpu.bytes[copies.rows]
         yield self.finding(
             rank,
-            title=f"Tensors are made on the CPU{f' at {location.short}' if location else ''} and copied to the GPU: "
-            f"{format_per_step(rank, len(copies))}",
+            title=_title(rank, location, len(copies)),
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice,
@@ -167,3 +165,8 @@ class TensorMadeOnHost(RankAnalyzer):
             ),
             subject="made of nothing" if factory else "made of values",
         )
+
+
+def _title(rank: Rank, location: SourceLocation | None, tensors: int) -> str:
+    place = f" at {location.short}" if location else ""
+    return f"Tensors are made on the CPU{place} and copied to the GPU: {format_per_step(rank, tensors)}"

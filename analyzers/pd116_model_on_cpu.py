@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Claim, Evidence, Finding, OpQuery, Rank, RankAnalyzer, Saving, advise
+from perfdoctor.analyzers._cpu_evidence import name_longest
+from perfdoctor.rules import BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, Trace, advise, classify_op
+from perfdoctor.rules.internal import MATRIX_CATEGORIES
 
-# Products, convolutions, recurrent layers and attention: without them what runs is no model.
-_LAYER = (
-    r"^aten::(_?(slow|thnn|mkldnn|xnnpack)?_?conv\w*|_slow_conv\w*|mkldnn_\w+|convolution\w*|addmm|mm|bmm|baddbmm|addmv"
-    r"|_?scaled_dot_product\w*|quantized_\w+|mkldnn_rnn_layer|lstm\w*|gru\w*)$|^(mkldnn|mkl|onednn)::"
-)
 # What makes a tensor out of nothing is a matter of its own (PD106), and so is what loads and copies.
 _NO_LAYER = (
     r"^aten::(normal_?|uniform_|random_|bernoulli\w*|fill_|zero_|copy_|_to_copy|to|rand\w*|full|arange|linspace)$"
@@ -64,7 +61,7 @@ class ModelOnCpu(RankAnalyzer):
             return
         ops = rank.ops.where(rank.where_it_ran.cpu_ops).in_steps()
         ops = ops.where(~rank.trace.match_rows(rank.trace.ops, _NO_LAYER))
-        layers = ops.named(_LAYER)
+        layers = ops.where(_match_layers(rank.trace))
         if not len(layers) or layers.time_ns < self.settings["min_layer_share"] * ops.time_ns:
             return
         cost_ns = rank.per_step(ops.time_ns)
@@ -83,14 +80,16 @@ class ModelOnCpu(RankAnalyzer):
             evidence=(
                 Evidence("ops that compute on the CPU, per {unit}", rank.count_per_step(len(ops)), "count"),
                 Evidence("time of its layers, per {unit}", rank.per_step(layers.time_ns), "ns"),
-                Evidence("layer that takes longest", _name_longest(rank, layers)),
+                Evidence(
+                    "layer that takes longest",
+                    name_longest(rank.trace, np.flatnonzero(layers.mask)).removeprefix("aten::"),
+                ),
                 Evidence("launches of kernels in the recording", rank.where_it_ran.kernel_launches, "count"),
             ),
         )
 
 
-def _name_longest(rank: Rank, layers: OpQuery) -> str:
-    """The name of the op with most time among the layers."""
-    ops, rows = rank.trace.ops, np.flatnonzero(layers.mask)
-    of_name = np.bincount(ops.name[rows], ops.dur_ns[rows])
-    return rank.trace.strings[int(of_name.argmax())].removeprefix("aten::")
+def _match_layers(trace: Trace) -> BoolArray:
+    """For each op whether it is a product, convolution or attention: what runs without them is no model."""
+    is_layer = [classify_op(name) in MATRIX_CATEGORIES for name in trace.strings]
+    return np.array(is_layer, bool)[trace.ops.name]

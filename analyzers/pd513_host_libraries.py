@@ -1,52 +1,80 @@
-"""PD513: memory is given back to the system and asked for again in each step."""
+"""PD513: a library of the host costs time: an allocator that gives memory back, or convolutions without oneDNN."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
-from perfdoctor.rules import Action, Claim, Evidence, Finding, LoadedLibraries, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import (
+    Action,
+    Advice,
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    LoadedLibraries,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    Trace,
+    format_per_step,
+)
 from perfdoctor.rules import intervals as iv
 
 # Ops take longer on pages that are in no cache: 1.2 times what the system takes went away in one program.
 _COLD_PAGES = 1.25
+_SLOW_CONVOLUTION = r"^aten::_?slow_conv(_dilated|_transpose)?[23]d"
+# PyTorch computes small inputs so even where oneDNN is there: batches of one with less than 20,480 elements, and
+# convolutions of 1 x 1 on one thread (`use_mkldnn` in ATen's Convolution.cpp). They take some 0.1 ms.
+_MIN_CONVOLUTION_NS = 500_000
+# oneDNN took 1 / 8.4 of the time at best.
+_MOST_BY_ONEDNN = 1 - 1 / 8.4
 KEEP_PAGES = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
 
 
 class HostLibraries(RankAnalyzer):
-    """The allocator of memory gives large blocks back to the system, which clears them again for each op.
+    """A library of the host costs time: the allocator gives large blocks back, or convolutions run without oneDNN.
 
     What it finds:
         Programs without a GPU in which page faults take a good part of each step, under an allocator that returns
-        what is freed: glibc's, which maps blocks of more than 32 MB anew each time, and trims its heap.
+        what is freed: glibc's, which maps blocks of more than 32 MB anew each time, and trims its heap. Convolutions
+        on the CPU that run PyTorch's own slow_conv ops: oneDNN is not in the build, or is switched off.
 
     Why it costs time:
         A page that comes from the system is cleared and mapped when it is touched first: 0.3 to 1 us for each 4 kB,
         as much as an element-wise op takes to write them. An allocator that keeps what is freed gives the next op the
-        same pages, which are there and often in a cache.
+        same pages, which are there and often in a cache. The slow_conv ops copy each patch of the input into a matrix
+        for a product; oneDNN computes convolutions where the input lies.
 
     How it is measured:
         Minor page faults of the process and its CPU time in the system (`getrusage`), in steps of the run without a
         profiler and without events such as a save or a start of workers. The system's share, divided by the cores that
         the process uses, is expected to go: it is half of what was measured at least, as reads and thread switches are
         in it, and a quarter more at most, as fresh pages are in no cache. Faults that batches from workers cause (fresh
-        shared memory) are left out by their size.
+        shared memory) are left out by their size. Of convolutions it is the own time of slow_conv ops in float32 that
+        take half a millisecond each. oneDNN took 1 / 1.8 to 1 / 8.4 of theirs for nine shapes of a ResNet on an AMD
+        EPYC with AVX2, on two threads; what another CPU gives is not known, so that the saving is a bound.
 
     How to fix:
         Before the command: `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184`, by which glibc keeps what is freed;
         set both, as either alone switches off glibc's own adjustment. Or
         `LD_PRELOAD=libjemalloc.so.2` or `libtcmalloc.so.4`, where installed, which also share better between threads.
         On Intel CPUs Intel's OpenMP (`LD_PRELOAD=libiomp5.so`) often beats GNU's, and oneCCL serves collectives between
-        sockets; neither is judged here. `perfdoctor try --only allocator` measures both.
+        sockets; neither is judged here. `perfdoctor try --only allocator` measures both. For convolutions:
+        torch.backends.mkldnn.is_available() says whether the build has oneDNN; builds for a Mac have none, and its GPU
+        (the device "mps") is much faster.
 
     When it is wrong:
         Files that are mapped into memory, and read for the first time, fault in the same way; so does memory that
         a growing program keeps. The process then keeps its peak of memory, which may be too much beside others.
 
     Needs:
-        CPU ops. Captured facts (`perfdoctor run`) on page faults and system time of steps.
+        CPU ops. For the allocator captured facts (`perfdoctor run`) on page faults and system time of steps.
 
     References:
         PyTorch Performance Tuning Guide, "Switch memory allocator"; glibc, mallopt(3).
@@ -65,9 +93,43 @@ class HostLibraries(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding where page faults take at least `min_share` of the step and another allocator keeps pages."""
-        libraries = rank.facts.libraries
-        if rank.device_kind != "cpu" or libraries.allocators != ():
+        """A finding where page faults, and one where convolutions without oneDNN take `min_share` of the step."""
+        if rank.device_kind == "cpu":
+            yield from self._check_convolutions(rank)
+            yield from self._check_allocator(rank, rank.facts.libraries)
+
+    def _check_convolutions(self, rank: Rank) -> Iterator[Finding]:
+        ops = rank.ops.where(rank.where_it_ran.cpu_ops).in_steps().named(_SLOW_CONVOLUTION)
+        ops = ops.where((own_time_of(rank.trace) >= _MIN_CONVOLUTION_NS) & ~_match_other_types(rank.trace))
+        cost_ns = rank.per_step(ops.time_ns)
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
+        name = name_longest(rank.trace, np.flatnonzero(ops.mask)).removeprefix("aten::")
+        yield self.finding(
+            rank,
+            title=f"Convolutions run without oneDNN, as {name}: {format_per_step(rank, len(ops))}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, round(cost_ns * _MOST_BY_ONEDNN), "bounded"),
+            advice=Advice(
+                "Use a build of PyTorch with oneDNN, and leave it switched on; oneDNN's convolutions took 0.12 to 0.56 "
+                "of the time on one x86 CPU. Builds for a Mac have none: its GPU computes convolutions much faster.",
+                'print(torch.backends.mkldnn.is_available(), torch.backends.mkldnn.enabled)\nmodel.to("mps")   # Mac',
+                "https://docs.pytorch.org/docs/stable/backends.html#torch-backends-mkldnn",
+            ),
+            claim=Claim(ops.time),
+            confidence=0.8,
+            location=ops.location,
+            evidence=(
+                Evidence("longest of them", name),
+                Evidence(
+                    "their share of the time of all ops", ops.time_ns / max(rank.ops.in_steps().time_ns, 1), "share"
+                ),
+            ),
+            subject="convolutions",
+        )
+
+    def _check_allocator(self, rank: Rank, libraries: LoadedLibraries) -> Iterator[Finding]:
+        if libraries.allocators != ():
             return
         faults = measure_page_faults(rank)
         if faults is None or faults.pages < self.settings["min_faults"]:
@@ -109,3 +171,9 @@ class HostLibraries(RankAnalyzer):
                 Evidence("OpenMP libraries", None if libraries.openmp is None else ", ".join(libraries.openmp)),
             ),
         )
+
+
+def _match_other_types(trace: Trace) -> BoolArray:
+    """For each op whether its first recorded input is of another type than float32: oneDNN computes no float64."""
+    other = [text.startswith('["') and not text.startswith('["float"') for text in trace.strings]
+    return np.append(other, False)[trace.ops.types]

@@ -11,6 +11,7 @@ from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
+    Int64Array,
     Intervals,
     Rank,
     RankAnalyzer,
@@ -25,7 +26,8 @@ class GraphBreaks(RankAnalyzer):
     """torch.compile cannot take a function whole: it falls apart into graphs, with Python in between.
 
     What it finds:
-        Graph breaks that dynamo counted, in a program whose steps call compiled code that broke.
+        Compiled code that calls further compiled code: what follows a graph break. Where a capture says that dynamo
+        counted no break, nothing is found.
 
     Why it costs time:
         Between two graphs Python runs, guards are checked, and nothing is fused: each value that crosses the break is
@@ -33,7 +35,8 @@ class GraphBreaks(RankAnalyzer):
 
     How it is measured:
         The time of compiled calls that broke in which neither an op nor a compiled graph runs: Python and guards. What
-        fusing over the break would give is not known. Reasons and lines are dynamo's.
+        fusing over the break would give is not known. dynamo makes a function of its own of what follows a break, and
+        the recording shows its region within that of the call. Reasons and lines are dynamo's, from a capture.
 
     How to fix:
         torch.compile(..., fullgraph=True) says where it breaks. Return what is printed or read, and do it outside.
@@ -42,7 +45,7 @@ class GraphBreaks(RankAnalyzer):
         A break at the edge of the model, such as around its loss, costs one call of Python.
 
     Needs:
-        CPU events. Captured facts (`perfdoctor run`) on what dynamo counted.
+        CPU events. Reasons and lines need captured facts (`perfdoctor run`) on what dynamo counted.
 
     References:
         PyTorch, "Common Graph Breaks".
@@ -61,10 +64,9 @@ class GraphBreaks(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when Python between two halves takes at least `min_share` of the step."""
         compiled = rank.facts.compile
-        breaks = compiled.graph_breaks
-        if not breaks:
+        if compiled.graph_breaks == 0:
             return
-        time = find_python_time(rank)
+        time, pieces = find_python_time(rank)
         cost_ns = rank.per_step(iv.total(time))
         if not len(time) or not self.exceeds_min_share(rank, cost_ns):
             return
@@ -79,7 +81,8 @@ class GraphBreaks(RankAnalyzer):
         also = f"They are {', '.join(line.short for line in lines[:4])}." if len(lines) > 1 else ""
         yield self.finding(
             rank,
-            title=f"Compiled code breaks into pieces: Python takes {rank.share(cost_ns):.0%} of the step between them",
+            title=f"Graph breaks cut compiled code into {pieces:g} pieces a call: Python takes "
+            f"{rank.share(cost_ns):.0%} of the step between them",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice.extend(also),
@@ -87,14 +90,14 @@ class GraphBreaks(RankAnalyzer):
             confidence=0.8,
             location=lines[0] if lines else None,
             evidence=(
-                Evidence("graph breaks of the whole run", breaks, "count"),
+                Evidence("graph breaks of the whole run", compiled.graph_breaks, "count"),
                 Evidence("most common reason", reasons[0] if reasons else None),
             ),
         )
 
 
-def find_python_time(rank: Rank) -> Intervals:
-    """When a compiled call that broke runs neither an op nor a compiled graph.
+def find_python_time(rank: Rank) -> tuple[Intervals, float]:
+    """When a compiled call that broke runs neither an op nor a compiled graph, and the pieces of such a call.
 
     What follows a break is a compiled region of its own, within that of the call::
 
@@ -104,18 +107,22 @@ def find_python_time(rank: Rank) -> Intervals:
     regions, work = [], []
     for table in (trace.ops, trace.ranges):
         is_region = trace.match_rows(table, vocabulary.COMPILED_REGION)
-        regions.append(np.stack((table.start_ns, table.end_ns, table.thread))[:, is_region])
+        lasts = is_region & (table.dur_ns > 0)
+        regions.append(np.stack((table.start_ns, table.end_ns, table.thread))[:, lasts])
         is_work = trace.match_rows(table, vocabulary.COMPILED_CODE) if table is trace.ranges else ~is_region
         is_work &= ~is_region & ~trace.match_rows(table, vocabulary.AROUND_COMPILED_GRAPH)
         work.append(iv.union(table.start_ns[is_work], table.end_ns[is_work]))
     start, end, thread = np.concatenate(regions, axis=1)
-    order = np.lexsort((-end, start, thread))
-    start, end, thread = start[order], end[order], thread[order]
-    if len(start) < 2:
-        return iv.EMPTY
-    holds_next = np.append((thread[1:] == thread[:-1]) & (start[1:] < end[:-1]), False)
-    broken = iv.union(start[holds_next], end[holds_next])
-    return iv.intersect(iv.subtract(broken, iv.union_of(work)), rank.window)
+    broken: list[Intervals] = []
+    pieces: list[Int64Array] = []
+    for each in np.unique(thread):
+        mine = thread == each
+        calls = iv.union(start[mine], end[mine])
+        regions_inside = np.bincount(np.searchsorted(calls[:, 0], start[mine], "right") - 1)
+        broken.append(calls[regions_inside > 1])
+        pieces.append(regions_inside[regions_inside > 1])
+    time = iv.intersect(iv.subtract(iv.union_of(broken), iv.union_of(work)), rank.window)
+    return time, float(np.median(np.concatenate(pieces))) if len(time) else 0.0
 
 
 def _list_reasons(counts: Mapping[str, int]) -> list[str]:

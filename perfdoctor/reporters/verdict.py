@@ -154,7 +154,7 @@ def _describe_cost(report: Report, finding: Finding) -> str:
     title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
     once = ", once in this trace" if finding.occurs_once else ""
     title = title.removeprefix(ONCE)
-    sentence = f"{_lower_article(title).rstrip('.')}{f', at {place}' if place and place not in title else ''}."
+    sentence = f"{_lower_first_word(title).rstrip('.')}{f', at {place}' if place and place not in title else ''}."
     if not finding.cost_ns:
         return f". Above all{once}: {sentence}"
     ranks = format_finding_ranks(report, finding)
@@ -348,7 +348,7 @@ def _busy_share(report: Report) -> float | None:
     return 1 - idle_ns / window_ns if window_ns else None
 
 
-def _lower_article(title: str) -> str:
+def _lower_first_word(title: str) -> str:
     """The title as the rest of a sentence: a common word loses its capital, a name keeps it."""
     first = title.split(" ", 1)[0]
     return title[0].lower() + title[1:] if first in _COMMON_WORDS else title

@@ -533,6 +533,13 @@ PD517 = [
         (ExpectedFinding("medium", 200_000, (0, None, 200_000), location="train.py:12", title="20% of the step"),),
         _BREAKS,
     ),
+    RuleCase(  # nested regions prove a break without any facts
+        "PD517",
+        "known-from-the-recording-alone",
+        lambda: compiled(4),
+        (ExpectedFinding("high", 300_000, (0, None, 300_000), title="into 4 pieces a call: Python takes 30%"),),
+    ),
+    RuleCase("PD517", "compiled-layer-by-layer", lambda: compiled_in_ranges(200, is_nested=False)),
     RuleCase("PD517", "one-piece", lambda: compiled(1), facts=_BREAKS),
     RuleCase("PD517", "no-breaks", lambda: compiled(2), facts={"compile": {"graph_breaks": 0}}),
     RuleCase("PD517", "hardly-any-time-between", lambda: compiled(2, gap_us=2), facts=_BREAKS),

@@ -436,7 +436,49 @@ def faulting(
     }
 
 
+def convolving(
+    op: str = "aten::_slow_conv2d_forward", *, us: float = 5000, dtype: str = "float", device: str | None = None
+) -> TraceBuilder:
+    """Four passes of 10 ms on the CPU: an op of convolution and other work."""
+    trace = TraceBuilder(device=device)
+    for number in range(4):
+        trace.op(op, 10_000 * number, us, shapes=[[5, 64, 56, 56], [64, 64, 3, 3]], types=[dtype, dtype])
+        trace.op("aten::native_batch_norm", 10_000 * number + us, 10_000 - us - 5)
+    return trace
+
+
 PD513 = [
+    RuleCase(
+        "PD513",
+        "convolutions-without-onednn",
+        convolving,
+        (
+            ExpectedFinding(
+                "high",
+                20 * MS,
+                (0, None, 17_619_048),
+                title="Convolutions run without oneDNN, as _slow_conv2d_forward: 4 in all",
+                fix="torch.backends.mkldnn.is_available()",
+                advice="Builds for a Mac have none",
+                evidence={"longest of them": "_slow_conv2d_forward"},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD513",
+        "backward-of-convolutions-without-onednn",
+        lambda: convolving("aten::_slow_conv2d_backward"),
+        (ExpectedFinding("high", 20 * MS, title="as _slow_conv2d_backward"),),
+    ),
+    RuleCase(
+        "PD513",
+        "transposed-convolutions-without-onednn",
+        lambda: convolving("aten::slow_conv_transpose2d"),
+        (ExpectedFinding("high", 20 * MS),),
+    ),
+    RuleCase("PD513", "convolutions-of-onednn", lambda: convolving("aten::mkldnn_convolution")),
+    RuleCase("PD513", "small-convolutions", lambda: convolving(us=400)),
+    RuleCase("PD513", "convolutions-in-float64", lambda: convolving(dtype="double")),
     RuleCase(
         "PD513",
         "pages-that-come-and-go",

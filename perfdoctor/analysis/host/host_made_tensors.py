@@ -52,9 +52,7 @@ def select_host_made_tensors(
     op = trace.calls.op[copies.calls]
     if not len(ops) or not (op >= 0).any():
         return copies.select(np.zeros(len(copies), bool)), np.zeros(0, bool)
-    copying = trace.match_rows(ops, _COPYING)
-    outer = np.where(op >= 0, nesting.outermost(ops.parent, op, copying), NONE)
-    before, meaning = _last_meaningful_op(trace, outer)
+    _, before, meaning = _find_makers(trace, op)
     factory = meaning == _FACTORY_OP
     values = (meaning == _VALUES_OP) & ~_belongs_to_batch(trace, steps, copies, batch_bytes)
     made = np.flatnonzero((factory | values) & ~iv.contains(loading, ops.start_ns[before]))
@@ -64,11 +62,15 @@ def select_host_made_tensors(
 
 def find_factories_before(trace: Trace, calls: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The factories whose tensor some calls copy, and the ops that copy it: for each call that has both, in turn."""
-    op = trace.calls.op[calls]
-    copying = nesting.outermost(trace.ops.parent, op, trace.match_rows(trace.ops, _COPYING))
-    before, meaning = _last_meaningful_op(trace, copying)
+    copying, before, meaning = _find_makers(trace, trace.calls.op[calls])
     made = meaning == _FACTORY_OP
-    return before[made], copying[made].astype(np.int64)
+    return before[made], copying[made]
+
+
+def _find_makers(trace: Trace, op: Int32Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """For ops that copy (or -1) the outermost copying op around each, the op that made its tensor, what this means."""
+    copying = nesting.outermost(trace.ops.parent, op, trace.match_rows(trace.ops, _COPYING)).astype(np.int64)
+    return copying, *_last_meaningful_op(trace, copying)
 
 
 def copy_bytes(trace: Trace, rows: Int64Array) -> Int64Array:
@@ -78,7 +80,7 @@ def copy_bytes(trace: Trace, rows: Int64Array) -> Int64Array:
     return np.where(recorded >= 0, recorded, gpu.dur_ns[rows] * _SIZELESS_BYTES_PER_NS)
 
 
-def _last_meaningful_op(trace: Trace, outer: Int32Array) -> tuple[Int64Array, Int64Array]:
+def _last_meaningful_op(trace: Trace, outer: Int64Array) -> tuple[Int64Array, Int64Array]:
     """For each op (or -1) the last op before it that does not just pass a tensor on, and the meaning of that one.
 
     Both are -1 where no such op is on the same thread and inside the same op. For example, for `aten::to`::

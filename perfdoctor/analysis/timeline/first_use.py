@@ -159,11 +159,13 @@ def find_first_use(trace: Trace, steps: Steps, recorded: Intervals) -> FirstUse:
         recorded: The time that would be analysed if nothing happened once.
     """
     idle = _idle_time(trace)
+    waiting = _add_waits_for_ranks(trace, idle)
     has_steps = steps.count >= _MIN_STEADY_STEPS
-    uses = [each for each in _find_uses(trace, idle, has_steps=has_steps) if len(each.start_ns)]
+    uses = [each for each in _find_uses(trace, idle, waiting, has_steps=has_steps) if len(each.start_ns)]
     found = dict.fromkeys(CAUSES, iv.EMPTY)
     for each in uses:
-        found[each.cause] = iv.union_of((found[each.cause], _time_of(trace, each, idle)))
+        time = _time_of(trace, each, waiting if each.cause == "module_loading" else idle)
+        found[each.cause] = iv.union_of((found[each.cause], time))
     found = _add_rest_of_gaps(trace, found, idle)
     if has_steps:
         found = {cause: _leave_out_recurring(time, steps) for cause, time in found.items()}
@@ -210,12 +212,26 @@ def _idle_time(trace: Trace) -> Intervals:
     return iv.gaps(iv.union(trace.gpu.start_ns, trace.gpu.end_ns), *trace.extent_ns)
 
 
-def _find_uses(trace: Trace, idle: Intervals, *, has_steps: bool) -> Iterator[_Uses]:
+def _add_waits_for_ranks(trace: Trace, idle: Intervals) -> Intervals:
+    """The gaps between GPU items, and the time in which nothing but collectives runs.
+
+    The first launch of a kernel loads its code, and may wait for what runs: on the GPU then stands a collective that
+    waits for a rank which loads code as well, and the work that would follow it has not been launched.
+    """
+    gpu = trace.gpu
+    collective = trace.match_rows(gpu, vocabulary.NCCL_KERNEL)
+    if not collective.any():
+        return idle
+    return iv.gaps(iv.union(gpu.start_ns[~collective], gpu.end_ns[~collective]), *trace.extent_ns)
+
+
+def _find_uses(trace: Trace, idle: Intervals, waiting: Intervals, *, has_steps: bool) -> Iterator[_Uses]:
     """Everything that may be a first use; in steps it still has to stand out."""
     calls = trace.calls
     idle_ns = iv.overlap(calls.start_ns, calls.end_ns, idle)
     frees = _find_starting_frees(trace, idle_ns)
-    starting, loading = _find_long_calls(trace, idle_ns)
+    waiting_ns = idle_ns if waiting is idle else iv.overlap(calls.start_ns, calls.end_ns, waiting)
+    starting, loading = _find_long_calls(trace, idle_ns, waiting_ns)
     starting |= frees
     in_collective = _in_collectives(trace, starting | loading)
     yield _uses_of_calls(trace, "first_collective", in_collective)
@@ -243,21 +259,27 @@ def _uses_of_calls(trace: Trace, cause: OnceCause, rows: BoolArray) -> _Uses:
     return _Uses(cause, calls.start_ns[at], calls.end_ns[at], names, ops)
 
 
-def _find_long_calls(trace: Trace, idle_ns: Int64Array) -> tuple[BoolArray, BoolArray]:
-    """Calls that start a library, and calls that load code: those that are long while the GPU has nothing to do."""
+def _find_long_calls(trace: Trace, idle_ns: Int64Array, waiting_ns: Int64Array) -> tuple[BoolArray, BoolArray]:
+    """Calls that start a library, and calls that load code: those that are long while the GPU has nothing to do.
+
+    Of calls that load code the time counts in which the GPU waits for other ranks, too. A launch behind a full queue
+    waits for them as well, but loads nothing.
+    """
     calls = trace.calls
-    at = np.flatnonzero(idle_ns >= _LONG_NS)
+    may_load = trace.match_rows(calls, vocabulary.MODULE_LOAD_CALL)
+    nothing_ns = np.where(may_load, waiting_ns, idle_ns)
+    at = np.flatnonzero(nothing_ns >= _LONG_NS)
     at = at[~trace.match_rows(calls, vocabulary.MAY_TAKE_LONG_CALL)[at]]
     long = np.zeros(len(calls), bool)
     if len(at):
         usual_ns = _usual_durations_ns(trace, at)
-        always = idle_ns[at] >= _ALWAYS_LONG_NS
+        always = nothing_ns[at] >= _ALWAYS_LONG_NS
         if not len(trace.gpu):  # a recorder that counts instructions makes every launch long
             always &= (calls.dur_ns[at] >= _UNUSUAL_LAUNCH * usual_ns) | (usual_ns == _UNKNOWN_NS)
-        at = at[always | (idle_ns[at] >= _UNUSUALLY_LONG * usual_ns)]
+        at = at[always | (nothing_ns[at] >= _UNUSUALLY_LONG * usual_ns)]
         at = at[(2 * idle_ns[at] >= calls.dur_ns[at]) | (_count_queued(trace, calls.start_ns[at]) < _QUEUED_ITEMS)]
     long[at] = True
-    loads = long & trace.match_rows(calls, vocabulary.MODULE_LOAD_CALL)
+    loads = long & may_load
     return long & ~loads, loads & (_launches_first(trace) | ~_launches_any(trace))
 
 

@@ -116,11 +116,9 @@ def find_steps(trace: Trace) -> Steps:
             spans = np.column_stack((boundaries[:-1], boundaries[1:]))
             return _leave_out_fragments(trace, Steps(_extend_to_gpu_ends(trace, spans), "inferred"))
         marks = find_repeated_ranges(trace)
-    cycles = find_cyclic_steps(trace) if marks is None else None
-    if cycles is not None:
-        return Steps(_steps_of(trace, cycles.spans, cycles.on_gpu), "inferred")
     if marks is None:
-        return NO_STEPS
+        cycles = find_cyclic_steps(trace)
+        return NO_STEPS if cycles is None else Steps(_steps_of(trace, cycles.spans, cycles.on_gpu), "inferred")
     steps = _steps_of(trace, marks.spans, marks.on_gpu)
     numbers = marks.numbers if len(marks.numbers) == len(steps) else ()
     return _leave_out_fragments(trace, Steps(steps, "annotated" if marks.says_step else "inferred", numbers))
@@ -149,8 +147,6 @@ def _leave_out_fragments(trace: Trace, steps: Steps) -> Steps:
     first, last = int(busy[0]), int(busy[-1]) + 1
     last -= _is_cut(work[first:last], steps.durations_ns[first:last])
     first += _is_cut(work[first:last][::-1], steps.durations_ns[first:last][::-1])
-    if last - first == steps.count:
-        return steps
     return steps.select(slice(first, last))
 
 
