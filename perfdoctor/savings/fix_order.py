@@ -106,11 +106,13 @@ def order_fixes_greedily(
 def _make_range(replay: Replay, saved_ns: Mapping[int, float], limit_ns: int) -> SavingRange:
     """What a fix saves, by level, as a range that ends at `limit_ns`.
 
-    The replay may end too few of the CPU's waits, or too many: the share that it explains widens the range.
+    The replay may end too few of the CPU's waits, or too many: the share that it explains widens the range. What is
+    expected of all fixes adds up to one replay of them; a fix may save more where those before it do less.
     """
     trust = max(replay.gates.explained_wait_share, MIN_EXPLAINED_WAIT)
     low, expected, high = (max(saved_ns[level], 0) for level in _LEVELS)
-    return SavingRange(*sorted(min(round(ns), limit_ns) for ns in (low * trust, expected, high / trust)))
+    levels = (low * trust, expected, high / trust)
+    return SavingRange(*(min(round(ns), limit_ns) for ns in (min(levels), expected, max(levels))))
 
 
 @dataclass(slots=True)
