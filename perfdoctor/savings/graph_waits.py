@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.cpu_waits import FULL_QUEUE_LENGTH, FULL_QUEUE_NS
+from perfdoctor.analysis.timeline.cpu_waits import FULL_QUEUE_LENGTH, FULL_QUEUE_NS, find_event_waits
 from perfdoctor.savings.graph_edges import ACTIVITY, DEPENDENCY, SECOND_DEPENDENCY, Edges
 from perfdoctor.savings.graph_nodes import CALL_START, ITEM_START
 from perfdoctor.savings.longest_path import SLOTS
@@ -21,6 +21,7 @@ def add_blocking_edges(trace: Trace, edges: Edges) -> None:
     """Blocking calls end after what they wait for: their stream, their copy, or all streams of the device."""
     nodes = edges.nodes
     calls = np.flatnonzero(nodes.blocking).astype(np.int32)
+    _add_event_edges(trace, edges)
     if len(calls) and len(nodes.item):
         last, on_other_stream = edges.last_item_ends
         edges.add(nodes.call_end[calls], DEPENDENCY, _find_awaited_ends(trace, edges, calls))
@@ -32,6 +33,17 @@ def add_blocking_edges(trace: Trace, edges: Edges) -> None:
     staged = _find_staged_copies(trace, edges)
     edges.add(nodes.call_end[staged], DEPENDENCY, nodes.item_start[_last_item_of_calls(edges)[staged]])
     _let_calls_wait(edges, staged)
+
+
+def _add_event_edges(trace: Trace, edges: Edges) -> None:
+    """Reads of times begin after the GPU work whose events they read, where the wait for these was not recorded."""
+    nodes = edges.nodes
+    rows, _ = find_event_waits(trace)
+    if not len(rows) or not len(nodes.item):
+        return
+    start = nodes.call_start[np.isin(nodes.call, rows)]
+    edges.add(start, DEPENDENCY, edges.last_item_ends[0][start])
+    edges.lag_ns[start, ACTIVITY] = np.minimum(edges.lag_ns[start, ACTIVITY], edges.median_call_ns)
 
 
 def _let_calls_wait(edges: Edges, calls: Int32Array) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
@@ -17,13 +18,43 @@ FULL_QUEUE_NS = 100_000
 FULL_QUEUE_LENGTH = 256
 # A copy from pageable memory that starts so long after its call may have waited for its stream.
 _LATE_COPY_NS = 20_000
+# A time between two events is known once both have happened, so that programs wait for them first. Where the recording
+# lacks that wait, it is a break of the thread which ends so soon after GPU work does.
+_BREAK_NS, _SOON_NS = 100_000, 200_000
 
 
 def cpu_waits_of(trace: Trace) -> Intervals:
-    """When the CPU waited for the GPU: in synchronize and copy calls, and before a full launch queue."""
+    """When the CPU waited for the GPU: in synchronize and copy calls, for events, and before a full launch queue."""
     calls = trace.calls
     waits = match_blocking_calls(trace) | _waits_for_queue(trace)
-    return iv.union_of((iv.union(calls.start_ns[waits], calls.end_ns[waits]), _waits_for_copies(trace)))
+    _, before_times = find_event_waits(trace)
+    return iv.union_of((iv.union(calls.start_ns[waits], calls.end_ns[waits]), before_times, _waits_for_copies(trace)))
+
+
+def find_event_waits(trace: Trace) -> tuple[Int64Array, Intervals]:
+    """Waits for events that were not recorded as calls: the reads of times that they precede, and when they were.
+
+    DistributedDataParallel measures its first ten iterations and one of each hundred so, before the forward pass, and
+    the GPU has to do all of the backward pass until the CPU goes on (`reducer_timer.hpp` and `logger.cpp` of PyTorch).
+
+    Returns:
+        Rows of `trace.calls`, and the intervals from the last event of the thread before each to its start.
+    """
+    calls, gpu = trace.calls, trace.gpu
+    reads = np.flatnonzero(trace.match_rows(calls, vocabulary.EVENT_TIME_CALL))
+    if not len(reads) or not len(gpu):
+        return reads[:0], iv.EMPTY
+    before_ns = np.empty(len(reads), np.int64)
+    for thread in np.unique(calls.thread[reads]):
+        tables = [(table, table.thread == thread) for table in (calls, trace.ops)]
+        marks_ns = np.sort(np.concatenate([ns[at] for table, at in tables for ns in (table.start_ns, table.end_ns)]))
+        mine = calls.thread[reads] == thread
+        last = np.searchsorted(marks_ns, calls.start_ns[reads[mine]]) - 1
+        before_ns[mine] = np.where(last >= 0, marks_ns[last], calls.start_ns[reads[mine]])
+    start_ns, ended_ns = calls.start_ns[reads], np.sort(gpu.end_ns)
+    last_end_ns = np.append(ended_ns, 0)[np.searchsorted(ended_ns, start_ns, side="right") - 1]
+    waited = (start_ns - before_ns >= _BREAK_NS) & (last_end_ns > before_ns) & (start_ns - last_end_ns <= _SOON_NS)
+    return reads[waited], iv.union(before_ns[waited], start_ns[waited])
 
 
 def cpu_wait_ns(trace: Trace, cpu_waits: Intervals, window: Intervals) -> int:
