@@ -274,7 +274,7 @@ def compile_id(name: str) -> str | None:
 # Operators that run on one kind of device alone, by ATen's native_functions.yaml.
 
 GPU_OP = (
-    r"^aten::_?(cudnn|miopen|cuda|mps)_|^aten::_thnn_fused_"
+    r"^aten::_?(cudnn|miopen|cuda|mps)_(?!is_acceptable)|^aten::_thnn_fused_"
     r"|^aten::_(flash|efficient)_attention_(forward|backward)$"
     r"|^aten::_scaled_dot_product_(flash|efficient|cudnn)_attention(_backward)?$"
 )

@@ -203,6 +203,9 @@ def only_waits() -> TraceBuilder:
         (lambda: TraceBuilder().op("aten::mm", 0, 20), "gpu_not_recorded"),
         (lambda: TraceBuilder(device=None).op("aten::mm", 0, 20), "cpu"),
         (lambda: TraceBuilder(device=None).op("aten::mm", 0, 20).range("nccl:all_reduce", 30, 5), "gpu_not_recorded"),
+        # aten::gru asks whether cuDNN could be used, on a CPU as well.
+        (lambda: TraceBuilder(device=None).op("aten::cudnn_is_acceptable", 0, 2).op("aten::addmm", 5, 900), "cpu"),
+        (lambda: TraceBuilder(device=None).op("aten::_cudnn_rnn", 0, 900), "gpu_not_recorded"),
         (lambda: TraceBuilder().op("aten::mkldnn_convolution", 0, 900), "cpu"),
         (lambda: TraceBuilder().op("aten::_scaled_dot_product_flash_attention_for_cpu", 0, 900), "cpu"),
     ],
