@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of
+from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
@@ -21,7 +21,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    Trace,
     format_per_step,
 )
 from perfdoctor.rules import intervals as iv
@@ -72,6 +71,7 @@ class HostLibraries(RankAnalyzer):
     When it is wrong:
         Files that are mapped into memory, and read for the first time, fault in the same way; so does memory that
         a growing program keeps. The process then keeps its peak of memory, which may be too much beside others.
+        Convolutions in float64 run as slow_conv with oneDNN, too: without recorded types they look alike.
 
     Needs:
         CPU ops. For the allocator captured facts (`perfdoctor run`) on page faults and system time of steps.
@@ -100,7 +100,10 @@ class HostLibraries(RankAnalyzer):
 
     def _check_convolutions(self, rank: Rank) -> Iterator[Finding]:
         ops = rank.ops.where(rank.where_it_ran.cpu_ops).in_steps().named(_SLOW_CONVOLUTION)
-        ops = ops.where((own_time_of(rank.trace) >= _MIN_CONVOLUTION_NS) & ~_match_other_types(rank.trace))
+        ops = ops.where(own_time_of(rank.trace) >= _MIN_CONVOLUTION_NS)
+        if not len(ops):
+            return
+        ops = ops.where(~_match_other_types(rank))
         cost_ns = rank.per_step(ops.time_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
@@ -173,7 +176,10 @@ class HostLibraries(RankAnalyzer):
         )
 
 
-def _match_other_types(trace: Trace) -> BoolArray:
-    """For each op whether its first recorded input is of another type than float32: oneDNN computes no float64."""
-    other = [text.startswith('["') and not text.startswith('["float"') for text in trace.strings]
-    return np.append(other, False)[trace.ops.types]
+def _match_other_types(rank: Rank) -> BoolArray:
+    """For each op whether its first input is known to be of another type than float32: oneDNN computes no float64."""
+    shaped = rank_with_shapes(rank)
+    if shaped is None:
+        return np.zeros(len(rank.trace.ops), bool)
+    other = [text.startswith('["') and not text.startswith('["float"') for text in shaped.trace.strings]
+    return project(rank, shaped, np.append(other, False)[shaped.trace.ops.types])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, project, rank_with_shapes
+from perfdoctor.analyzers.pd513_host_libraries import HostLibraries
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.rules import Run
@@ -128,3 +129,19 @@ def test_a_rule_finds_the_same_with_the_shapes_in_the_other_window(case: RuleCas
     assert [(each.title, each.cost_ns, each.saving, each.location) for each in found] == [
         (each.title, each.cost_ns, each.saving, each.location) for each in expected
     ]
+
+
+@pytest.mark.parametrize(("dtype", "fires"), [("float", True), ("double", False)])
+def test_types_of_another_window_say_whether_a_convolution_lacks_its_library(dtype: str, *, fires: bool) -> None:
+    """A capture times a window without types: convolutions in float64 run as slow_conv whatever library there is."""
+
+    def steps(types: list[str] | None) -> Rank:
+        trace = TraceBuilder(device=None)
+        for number in range(3):
+            trace.step(10_000 * number, 10_000)
+            shapes = [[5, 64, 56, 56], [64, 64, 3, 3]] if types else None
+            trace.op("aten::_slow_conv2d_forward", 10_000 * number + 10, 5000, shapes=shapes, types=types)
+        return Rank(trace.trace())
+
+    timed = Rank(steps(None).raw_trace, evidence_trace=steps([dtype, dtype]).raw_trace)
+    assert [finding.rule for finding in HostLibraries().analyze_rank(timed)] == ["PD513"] * fires
