@@ -249,7 +249,7 @@ def _find_uses(trace: Trace, idle: Intervals, waiting: Intervals, *, has_steps: 
         is_whole=True,
     )
     yield _find_warm_ups(trace)
-    yield _find_unrecorded_work(trace)
+    yield _find_unrecorded_work(trace, idle)
 
 
 def _uses_of_calls(trace: Trace, cause: OnceCause, rows: BoolArray) -> _Uses:
@@ -404,7 +404,7 @@ def _find_warm_ups(trace: Trace) -> _Uses:
     return _Uses("warm_up", ranges.start_ns[at], ranges.end_ns[at], names, [""] * len(at), is_whole=True)
 
 
-def _find_unrecorded_work(trace: Trace) -> _Uses:
+def _find_unrecorded_work(trace: Trace, idle: Intervals) -> _Uses:
     """The waits of the first item of each stream, from the end of its launch to its start, where they are long.
 
     Only at the beginning, before anything that was recorded runs for a hundredth of the wait: later a stream may wait
@@ -416,9 +416,9 @@ def _find_unrecorded_work(trace: Trace) -> _Uses:
     streams = np.column_stack((gpu.device[rows], gpu.stream[rows]))
     first = rows[np.unique(streams, axis=0, return_index=True)[1]] if len(rows) else rows
     launched_ns = trace.calls.end_ns[gpu.call[first]]
-    wait_ns, busy = gpu.start_ns[first] - launched_ns, iv.union(gpu.start_ns, gpu.end_ns)
-    before_ns = iv.overlap(np.full(len(first), trace.extent_ns[0]), gpu.start_ns[first], busy)
-    late = (wait_ns >= _UNRECORDED_NS) & (before_ns <= _BUSY_SHARE * wait_ns)
+    wait_ns, begin_ns = gpu.start_ns[first] - launched_ns, np.full(len(first), trace.extent_ns[0])
+    busy_ns = gpu.start_ns[first] - begin_ns - iv.overlap(begin_ns, gpu.start_ns[first], idle)
+    late = (wait_ns >= _UNRECORDED_NS) & (busy_ns <= _BUSY_SHARE * wait_ns)
     first, launched_ns = first[late], launched_ns[late]
     names = [trace.strings[code] for code in gpu.name[first].tolist()]
     return _Uses("unrecorded_work", launched_ns, gpu.start_ns[first], names, [""] * len(first))
