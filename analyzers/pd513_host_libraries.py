@@ -56,8 +56,8 @@ class HostLibraries(RankAnalyzer):
         the process uses, is expected to go: it is half of what was measured at least, as reads and thread switches are
         in it, and a quarter more at most, as fresh pages are in no cache. Faults that batches from workers cause (fresh
         shared memory) are left out by their size. Of convolutions it is the own time of slow_conv ops in float32 that
-        take half a millisecond each. oneDNN took 1 / 1.8 to 1 / 8.4 of theirs for nine shapes of a ResNet on an AMD
-        EPYC with AVX2, on two threads; what another CPU gives is not known, so that the saving is a bound.
+        take half a millisecond each. oneDNN took 1 / 1.9 to 1 / 8.4 of theirs for eight shapes of a ResNet on an AMD
+        EPYC with AVX-512, on two threads; what another CPU gives is not known, so that the saving is a bound.
 
     How to fix:
         Before the command: `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184`, by which glibc keeps what is freed;
@@ -114,7 +114,7 @@ class HostLibraries(RankAnalyzer):
             cost_ns=cost_ns,
             saving=Saving(0, None, round(cost_ns * _MOST_BY_ONEDNN), "bounded"),
             advice=Advice(
-                "Use a build of PyTorch with oneDNN, and leave it switched on; oneDNN's convolutions took 0.12 to 0.56 "
+                "Use a build of PyTorch with oneDNN, and leave it switched on; oneDNN's convolutions took 0.12 to 0.52 "
                 "of the time on one x86 CPU. Builds for a Mac have none: its GPU computes convolutions much faster.",
                 'print(torch.backends.mkldnn.is_available(), torch.backends.mkldnn.enabled)\nmodel.to("mps")   # Mac',
                 "https://docs.pytorch.org/docs/stable/backends.html#torch-backends-mkldnn",

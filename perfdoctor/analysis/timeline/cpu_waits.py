@@ -35,7 +35,7 @@ def find_event_waits(trace: Trace) -> tuple[Int64Array, Intervals]:
     """Waits for events that were not recorded as calls: the reads of times that they precede, and when they were.
 
     DistributedDataParallel measures its first ten iterations and one of each hundred so, before the forward pass, and
-    the GPU has to do all of the backward pass until the CPU goes on (`reducer_timer.hpp` and `logger.cpp` of PyTorch).
+    the GPU has to do all of the backward pass until the CPU goes on (`should_collect_runtime_stats` in `reducer.cpp`).
 
     Returns:
         Rows of `trace.calls`, and the intervals from the last event of the thread before each to its start.
