@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from loader_bound import loader_bound, remove_loader_waits
 from recordings import list_recordings, name_recording
 
 import perfdoctor
 from perfdoctor.rank import Rank
 from perfdoctor.report import pricers
 from perfdoctor.savings import fix_order, what_if
-from perfdoctor.savings.edits import Edit, busiest_ns, move_work, remove_cpu_time, scale_durations
+from perfdoctor.savings.edits import Edit, busiest_ns, move_work, scale_durations
 from perfdoctor.savings.fix_order import OrderedFix, order_fixes_greedily
 from perfdoctor.savings.what_if import Replay
-from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables.rows import GpuRows
 
 
@@ -63,22 +63,10 @@ def test_all_fixes_together_save_what_one_replay_of_them_saves(path: Path, ladde
 
 
 def preprocessing(ahead_us: float) -> tuple[Rank, dict[int, Edit]]:
-    """Steps of 1 ms: 600 us of preprocessing, which a worker would do in `ahead_us`, and 300 us of kernels."""
-    trace = TraceBuilder()
-    for step in range(4):
-        at = 1000 * step
-        trace.step(at, 1000)
-        trace.call("cudaGetDevice", at, 5)
-        trace.kernel("ampere_sgemm_128x64_nn", at + 630, 150, launch_us=at + 620).kernel(
-            "ampere_sgemm_128x64_nn", at + 780, 150, launch_us=at + 626
-        )
-        trace.call("cudaStreamSynchronize", at + 635, 300)
-        trace.call("cudaGetDevice", at + 990, 5)
-    rank = Rank(trace.trace())
-    starts = np.arange(4) * 1_000_000 + 10_000
-    hidden = remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 600_000), rank.window)
+    """Steps that wait for their batch, which a worker would make in `ahead_us`, and kernels that get twice as fast."""
+    rank = loader_bound()
     faster = scale_durations(GpuRows(rank.trace.gpu, np.arange(8)), 0.5, is_upper_bound=False)
-    return rank, {0: move_work(hidden, "worker", round(ahead_us * 1000)), 1: faster}
+    return rank, {0: move_work(remove_loader_waits(rank), "worker", round(ahead_us * 1000)), 1: faster}
 
 
 @pytest.mark.parametrize("ahead_us", [300, 500, 590])

@@ -39,13 +39,19 @@ def agree(first_ns: float, second_ns: float, digits: float = _ROUNDING) -> bool:
 
 def find_contradictions(report: Report) -> list[str]:
     """The figures in the text of a report that contradict each other, a line each."""
-    return [*_in_lengths(report), *_in_parts(report), *_in_findings(report)]
+    text = Terminal().render(report)
+    head = " ".join(text.partition("\n\n")[0].splitlines())
+    too_much = [
+        f"{finding.rule} saves {finding.saving.high_ns} of {finding.cost_ns}"
+        for finding in report.findings
+        if (finding.saving.high_ns or 0) > max(finding.cost_ns, finding.saving.alone.high_ns or 0)
+    ]
+    return [*_in_lengths(text, head), *_in_parts(text), *_in_findings(text, head), *too_much]
 
 
-def _in_lengths(report: Report) -> Iterator[str]:
+def _in_lengths(text: str, head: str) -> Iterator[str]:
     """The length of a step, in the head, over the parts, and where the ladder begins."""
-    lines = Terminal().render(report).splitlines()
-    head = " ".join(lines[: lines.index("")] if "" in lines else lines)
+    lines = text.splitlines()
     said = re.search(rf"(?:takes|covers|come back each time is) ({_DURATION})", head)
     now = next((line for line in lines if re.match(rf"now {_DURATION}", line)), None)
     where = next((line for line in lines if re.match(r"Where (a step's|the) .* (go|went)", line)), None)
@@ -60,9 +66,8 @@ def _in_lengths(report: Report) -> Iterator[str]:
             yield f"a ladder that rises: {now!r}"
 
 
-def _in_parts(report: Report) -> Iterator[str]:
-    """The four buckets are the whole, and the parts of a bucket are not more than it."""
-    text = Terminal().render(report)
+def _in_parts(text: str) -> Iterator[str]:
+    """The four buckets are the whole."""
     where = re.search(r"^Where (?:a step's|the) .*$", text, re.MULTILINE)
     buckets = {found[1]: float(found[2].replace(",", "")) * _NS[found[3]] for found in _BAR.finditer(text)}
     if where is not None and buckets:
@@ -71,11 +76,8 @@ def _in_parts(report: Report) -> Iterator[str]:
             yield f"{buckets} is not {where[0]!r}"
 
 
-def _in_findings(report: Report) -> Iterator[str]:
-    """What a finding costs in its paragraph is what the head says of it, and no fix saves more than its cause costs."""
-    lines = Terminal().render(report).splitlines()
-    head = " ".join(lines[: lines.index("")] if "" in lines else lines)
-    text = "\n".join(lines)
+def _in_findings(text: str, head: str) -> Iterator[str]:
+    """What a finding costs in its paragraph is what the head says of it, and the share is that of the step."""
     first = re.search(r"^1\. .*?^    costs (.*?)$", text, re.MULTILINE | re.DOTALL)
     of_first = re.search(rf"First to fix: ({_DURATION})", head)
     if first is not None and of_first is not None and not agree(length_in(first[1]), length_in(of_first[1])):
@@ -85,9 +87,6 @@ def _in_findings(report: Report) -> Iterator[str]:
         share = float(cost[4]) / 100
         if now is not None and abs(length_in(cost[1]) / length_in(now[0]) - share) > 0.006 + _ROUNDING * share:
             yield f"{cost[0]!r} of {now[0]!r}"
-    for finding in report.findings:
-        if (finding.saving.high_ns or 0) > max(finding.cost_ns, finding.saving.alone.high_ns or 0):
-            yield f"{finding.rule} saves {finding.saving.high_ns} of {finding.cost_ns}"
 
 
 @pytest.mark.corpus

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loader_bound import loader_bound, remove_loader_waits
 from trace_strategies import lawful_file, rank_of
 
 from perfdoctor.pipeline import price_rank
@@ -47,24 +48,6 @@ def make_finding(rule: str, edit: Edit | None, cost_us: float = 1000, high_us: f
         claim=Claim(iv.window(0, cost)),
         edit=edit,
     )
-
-
-def loader_bound() -> Rank:
-    """Each step of 1000 us: 600 of them wait for a batch, then kernels of 300 us that the CPU waits for."""
-    trace = TraceBuilder()
-    for i in range(4):
-        at = 1000 * i
-        trace.step(at, 1000)
-        trace.call("cudaGetDevice", at, 5)
-        trace.kernel(KERNEL, at + 630, 150, launch_us=at + 620).kernel(KERNEL, at + 780, 150, launch_us=at + 626)
-        trace.call("cudaStreamSynchronize", at + 635, 300)
-        trace.call("cudaGetDevice", at + 990, 5)
-    return Rank(trace.trace())
-
-
-def remove_loader_waits(rank: Rank) -> Edit:
-    starts = np.arange(4) * 1_000_000 + 10_000
-    return remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 600_000), rank.window)
 
 
 def evidence_of(finding: Finding) -> dict[str, Any]:
