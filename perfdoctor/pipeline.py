@@ -208,7 +208,9 @@ def price_rank(rank: Rank, findings: Sequence[Finding], shareable: Intervals | N
 
     def price(some: Sequence[Finding]) -> tuple[Finding, ...]:
         has_edits = any(finding.edit is not None for finding in some)
-        return price_findings(some, rank.rank, ledger_of(rank), rank.replay if has_edits else None, shareable)
+        return price_findings(
+            some, rank.rank, ledger_of(rank), rank.replay if has_edits else None, shareable, rank.saving_bounds
+        )
 
     try:
         return price(findings)

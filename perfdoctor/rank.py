@@ -77,6 +77,7 @@ from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.savings.edits import Edit, remove_cause
+from perfdoctor.savings.saving_bounds import SavingBounds
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
 from perfdoctor.savings.what_if import Replay, replay_of
 from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
@@ -594,6 +595,11 @@ class Rank:
         if replay is None or replay.gates.reason is not None:
             return None
         return max(round(replay.step_ns() - replay.step_ns([(remove_cause(edit), 1.0)])), 0)
+
+    @cached_property
+    def saving_bounds(self) -> SavingBounds:
+        """The most that a fix can save: the time of what it takes away, whatever a replay says."""
+        return SavingBounds(self.trace, self.gaps, self.steps, self.window, self.cpu_waits)
 
     @cached_property
     def starvation(self) -> Starvation:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from perfdoctor.report.finding import SEVERITIES, Evidence, Finding, Severity, severity_of
-from perfdoctor.savings.edits import busiest_ns
+from perfdoctor.savings.edits import busiest_ns, remove_cause
 from perfdoctor.savings.fix_order import MASKED_SHARE, MIN_COVERED_SHARE, SavingRange, order_fixes_greedily
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving import Saving, SavingAlone, worth_ns
+from perfdoctor.savings.saving_bounds import SavingBounds
 from perfdoctor.savings.what_if import Replay
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -31,6 +32,9 @@ class Priced:
         order_key_ns: What it is ordered by instead of its saving.
         cost_ns: What its cause costs.
         step_ns: The step that cost and saving are of.
+        bound_ns: The most that the fix can save: the time of what it takes away, see `SavingBounds`; None where that is
+            not known.
+        cost_bound_ns: The same of the whole cause.
         covered_by: The finding after whose fix next to nothing is left for this one.
         evidence: What the replay adds.
     """
@@ -40,18 +44,26 @@ class Priced:
     order_key_ns: float | None
     cost_ns: int
     step_ns: float
+    bound_ns: int | None = None
+    cost_bound_ns: int | None = None
     covered_by: Priced | None = None
     evidence: tuple[Evidence, ...] = ()
 
     @classmethod
-    def of(cls, finding: Finding, ledger: Ledger | None, step_ns: float) -> Priced:
+    def of(cls, finding: Finding, ledger: Ledger | None, step_ns: float, bounds: SavingBounds | None = None) -> Priced:
         """The finding before its pricing; what its fix saves alone is what its rule says, where nothing else does."""
-        saving = finding.saving.cap(min(finding.cost_ns, _shortenable_ns([finding], step_ns)))
+        bound_ns = cost_bound_ns = None
+        if bounds is not None:
+            edit = finding.edit
+            bound_ns = bounds.of_fix(edit, finding.claim)
+            cost_bound_ns = None if edit is None else bounds.of_fix(remove_cause(edit), finding.claim)
+        limit_ns = min(finding.cost_ns, _shortenable_ns([finding], step_ns))
+        saving = finding.saving.cap(limit_ns if bound_ns is None else min(limit_ns, bound_ns))
         if saving.alone == SavingAlone():
             # Whatever other fixes do, faster kernels save at most the time that the CPU waits for them.
             alone = saving if ledger is None else saving.cap(ledger.limit_ns(finding.claim))
             saving = replace(saving, alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
-        return cls(finding, saving, finding.order_key_ns, finding.cost_ns, step_ns)
+        return cls(finding, saving, finding.order_key_ns, finding.cost_ns, step_ns, bound_ns, cost_bound_ns)
 
     @property
     def sort_key(self) -> tuple[bool, float, int, int, str, str, str]:
@@ -231,7 +243,10 @@ class ReplayPricer:
             each.cost_ns = fix.cost_ns if fix.masked_by is None else max(fix.cost_ns, fix.in_turn.high_ns)
             # The rule's own bound is time right behind the cause. What else the cause drains comes back, too.
             each.cost_ns = max(each.cost_ns, _estimate_of_rule_ns(each.finding))
-            alone, in_turn = (_saving_of_range(each, saved).cap(each.cost_ns) for saved in (fix.alone, fix.in_turn))
+            if each.cost_bound_ns is not None:
+                each.cost_ns = min(each.cost_ns, each.cost_bound_ns)
+            limit_ns = each.cost_ns if each.bound_ns is None else min(each.cost_ns, each.bound_ns)
+            alone, in_turn = (_saving_of_range(each, saved).cap(limit_ns) for saved in (fix.alone, fix.in_turn))
             in_turn = in_turn.cap(fix.limit_ns)
             each.saving = replace(in_turn, alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
             order_key_ns = min(order_key_ns, each.worth_ns)

@@ -16,6 +16,7 @@ from perfdoctor.report.one_fix import join_by_fix
 from perfdoctor.report.pricers import LedgerPricer, Priced, Pricer, ReplayPricer
 from perfdoctor.savings.fix_order import MASKED_SHARE
 from perfdoctor.savings.ledger import Ledger
+from perfdoctor.savings.saving_bounds import SavingBounds
 from perfdoctor.savings.what_if import Replay
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -26,6 +27,7 @@ def price_findings(
     ledger: Ledger,
     replay: Replay | None = None,
     shareable: Intervals | None = None,
+    bounds: SavingBounds | None = None,
 ) -> tuple[Finding, ...]:
     """The findings of one rank with what their causes cost, what their fixes save, and their severity; in order.
 
@@ -37,19 +39,21 @@ def price_findings(
             each finding with an edit says why, and cost and saving stay those that the rule gave.
         shareable: The time that rules which compare ranks may claim as well. Of all other claimed time only the length
             remains. None leaves the intervals of all claims as they are.
+        bounds: What bounds each saving whoever says it; None where that is not known.
 
     Returns:
-        The findings, the largest saving first. Each promises at most its cost and, unless it was replayed, the part of
-        its claimed time that no finding before it has claimed; kernel time also at most what is left of the CPU's wait
-        for the GPU. Together they promise no more than the step. A replayed saving takes the other fixes into account
-        already: it is charged to the ledger but not limited by it.
+        The findings, the largest saving first. Each promises at most its cost, the time of what its fix takes away
+        and, unless it was replayed, the part of its claimed time that no finding before it has claimed; kernel time
+        also at most what is left of the CPU's wait for the GPU. Together they promise no more than the step. A replayed
+        saving takes the other fixes into account already: it is charged to the ledger but not limited by it.
     """
     untrusted = None if replay is None else replay.gates.reason
     by_ledger = LedgerPricer({rank: ledger}, ledger.step_ns, untrusted)
     pricer: Pricer = by_ledger
     if replay is not None and untrusted is None:
         pricer = ReplayPricer(replay, by_ledger)
-    ordered = pricer.price([Priced.of(finding, ledger, ledger.step_ns) for finding in join_by_fix(findings, ledger)])
+    joined = join_by_fix(findings, ledger)
+    ordered = pricer.price([Priced.of(finding, ledger, ledger.step_ns, bounds) for finding in joined])
     own_steps_ns = {rank: pricer.step_ns}
     return _finish([each.build(rank, shareable) for each in ordered], pricer.step_ns, own_steps_ns)
 

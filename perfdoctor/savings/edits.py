@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -245,6 +246,8 @@ def fuse(
 def _cpu_time_of_launches(trace: Trace, dropped: Int64Array, removed: BoolArray) -> tuple[RemovedCpuTime, ...]:
     """The time in dropped calls, or in the op around such a call where it launches nothing else.
 
+    Without the calls in it that ask the driver for memory: what needs memory next would ask in its place.
+
     Args:
         trace: The trace.
         dropped: Rows of the calls.
@@ -259,7 +262,10 @@ def _cpu_time_of_launches(trace: Trace, dropped: Int64Array, removed: BoolArray)
     takes_op = (op >= 0) & ~still_launching[op]
     start_ns = np.where(takes_op, np.append(ops.start_ns, 0)[op], calls.start_ns[dropped])
     end_ns = np.where(takes_op, np.append(ops.end_ns, 0)[op], calls.end_ns[dropped])
-    return _remove_spans(calls.thread[dropped], start_ns, end_ns)
+    allocator = trace.match_rows(calls, vocabulary.ALLOCATOR_CALL)
+    allocating = iv.union(calls.start_ns[allocator], calls.end_ns[allocator])
+    removed_time = _remove_spans(calls.thread[dropped], start_ns, end_ns)
+    return tuple(replace(each, intervals=iv.subtract(each.intervals, allocating)) for each in removed_time)
 
 
 def _remove_spans(thread: Int32Array, start_ns: Int64Array, end_ns: Int64Array) -> tuple[RemovedCpuTime, ...]:
