@@ -5,7 +5,6 @@ A report keeps what tables are made of: the files, and the rank whose table was 
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
@@ -29,6 +28,7 @@ from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
 from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
+from perfdoctor.trace.io.quoted_source import read_source_line
 from perfdoctor.trace.io.remote import redact
 
 __all__ = ["FileProgress", "Guide", "Progress", "Report", "Table", "analyze", "guide", "read"]
@@ -350,8 +350,8 @@ def analyze_traces(found: Sequence[TraceFile], options: AnalysisOptions, progres
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
-    findings = with_source_lines(report.findings, linecache.getline)
-    result = Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, linecache.getline)})
+    findings = with_source_lines(report.findings, read_source_line)
+    result = Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, read_source_line)})
     object.__setattr__(result, "_table_source", _TableSource(files, options))
     return result
 
@@ -381,7 +381,7 @@ def make_table(
 
 
 def _as_table(table: BaseTable) -> Table:
-    table = with_quoted_table(table, linecache.getline)
+    table = with_quoted_table(table, read_source_line)
     return Table(**{field.name: getattr(table, field.name) for field in fields(table)})
 
 

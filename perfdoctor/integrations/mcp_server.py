@@ -33,6 +33,7 @@ from perfdoctor.reporters.table_text import render_table_markdown
 from perfdoctor.reporters.write_comparison import render_comparison
 from perfdoctor.reporters.write_report import render_report
 from perfdoctor.tables.catalog import TABLES, check_table
+from perfdoctor.trace.io.quoted_source import quote_only_under
 from perfdoctor.trace.io.remote import STDIN, is_remote
 
 _INSTRUCTIONS = """\
@@ -82,7 +83,7 @@ class Recordings:
     """Reports and comparisons of local recordings, kept while their files stay as they are.
 
     Args:
-        roots: Folders outside of which no recording is read; none for no limit.
+        roots: Folders outside of which no recording and no source line is read; none for no limit.
         options: Arguments for every `perfdoctor.analyze` and `compare`.
     """
 
@@ -99,7 +100,7 @@ class Recordings:
         Raises:
             PerfdoctorError: It cannot be analysed.
         """
-        with self._lock:
+        with self._lock, quote_only_under(self._roots):
             return self._analyze(path, steps, device)
 
     def show(
@@ -118,7 +119,7 @@ class Recordings:
             PerfdoctorError: There is no such table, or the recording cannot be analysed.
         """
         check_table(what, by)  # before anything is read
-        with self._lock:
+        with self._lock, quote_only_under(self._roots):
             return self._analyze(path, steps, device).table(what, by, rank=rank)
 
     def compare(self, before: str, after: str) -> Comparison:
@@ -127,7 +128,7 @@ class Recordings:
         Raises:
             PerfdoctorError: They cannot be compared.
         """
-        with self._lock:
+        with self._lock, quote_only_under(self._roots):
             paths = [self._check_path(path) for path in (before, after)]
             comparison: Comparison = self._keep(
                 "compare", *map(_state_of, paths), make=lambda: perfdoctor.compare(*paths, **self._options)
@@ -159,8 +160,10 @@ class Recordings:
         if not path.strip() or path == STDIN or is_remote(path):
             raise UsageError(f"'{path}' is no local path; give that of a trace or of a folder")
         path = os.path.expanduser(path)
-        for file in _files_of(path) if self._roots else ():
-            if not any(file.resolve().is_relative_to(root) for root in self._roots):
+        for file in _files_of(path):
+            if file.exists() and not (file.is_file() or file.is_dir()):
+                raise InputError(f"{file} is no regular file: a pipe may never end, and is not read")
+            if self._roots and not any(file.resolve().is_relative_to(root) for root in self._roots):
                 raise InputError(f"{path}: only files under {', '.join(map(str, self._roots))} are read")
         return path
 

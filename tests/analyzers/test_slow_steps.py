@@ -258,6 +258,16 @@ def test_lines_that_are_no_steps_are_ignored() -> None:
     assert parse_run_steps(b"") is None
 
 
+@pytest.mark.parametrize("name", ["step", "dur_ns", "loader_wait_ns"])
+@pytest.mark.parametrize("value", ["18446744073709551615", "-1", "true", "1e3"])
+def test_a_step_with_a_number_that_is_no_count_is_ignored(name: str, value: str) -> None:
+    numbers = {"step": "0", "dur_ns": "7", "loader_wait_ns": "1"}
+    lines = ["".join(f'"{key}":{each},' for key, each in row.items()) for row in (numbers, numbers | {name: value})]
+    found = parse_run_steps("".join(f'{{{line}"window":"base"}}\n' for line in lines).encode())
+    assert found is not None
+    assert found.number.tolist() == [0]
+
+
 def test_what_a_row_lacks_is_unknown_of_all() -> None:
     rows = [
         {"step": n, "dur_ns": 5, "window": "after", "loader_wait_ns": 0, "cpu_ns": 4, "backwards": 1} for n in (0, 1)

@@ -162,6 +162,12 @@ def test_folders_outside_the_roots_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.json")
+    with pytest.raises(InputError, match="no regular file"):
+        Recordings().analyze(str(tmp_path / "trace.json"))
+
+
 def test_standard_output_holds_messages_and_nothing_else(tmp_path: Path) -> None:
     program().write(tmp_path / "trace.json")
     opening = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}

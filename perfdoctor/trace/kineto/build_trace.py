@@ -286,7 +286,20 @@ def _build_frames(block: _EventBlock) -> Frames:
     parent = find_first(caller_keys, keys)
     if len(block) and not (keys >= 0).any():
         parent = parents(columns["start_ns"], columns["end_ns"], columns["thread"])
-    return Frames(**columns, parent=parent)
+    else:
+        parent = np.where(_begins_before(parent, columns["start_ns"], block.int64("id")), parent, NONE)
+    return Frames(**columns, parent=parent.astype(np.int32))
+
+
+def _begins_before(parent: Int32Array, start_ns: Int64Array, number: Int64Array) -> BoolArray:
+    """Whether each frame's caller began before it, or with it and under a lower number.
+
+    A frame that is its own caller, or a circle of them, would be climbed without end. In real files a frame can outlive
+    its caller, but does not begin before it.
+    """
+    earlier = start_ns[parent] < start_ns
+    result: BoolArray = earlier | ((start_ns[parent] == start_ns) & (number[parent] < number))
+    return result
 
 
 def _other_device_error(path: str, events: _EventBlock) -> TraceError:

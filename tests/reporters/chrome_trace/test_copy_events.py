@@ -124,3 +124,10 @@ def test_a_value_that_is_no_json_stays_and_does_not_count():
 def test_an_event_is_changed_by_itself():
     assert change_event(b'{"tid" : 1 , "x": 2}', NOTHING, 5) == b'{"tid" : 5 , "x": 2}'
     assert change_event(b'{"x": 2}', NOTHING, 5) == b'{"x": 2}'
+
+
+@both_ways
+@pytest.mark.parametrize(("ts", "shift"), [("9999999999999999", "0"), ("4611686018427387", "1.5")])
+def test_times_that_do_not_fit_into_nanoseconds_stay(ts, shift):
+    [event] = json.loads(b"[" + copied(b'{"ph": "X", "pid": 12, "ts": %s}]' % ts.encode(), ALL), parse_float=Decimal)
+    assert Decimal(event["ts"]) == Decimal(ts) + Decimal(shift)

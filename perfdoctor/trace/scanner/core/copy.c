@@ -6,10 +6,11 @@
 
 enum {
     MAX_PID = 100000000,
-    MAX_DIGITS = 16, /* of microseconds: with three more they fit into int64 */
+    MAX_DIGITS = 16, /* of microseconds */
 };
 
 #define MAX_ID ((int64_t)1 << 52)
+#define MAX_MICROSECONDS (INT64_MAX / 2000) /* in nanoseconds, and with an offset as large, they fit into int64 */
 
 struct copier {
     struct reader reader;
@@ -62,7 +63,9 @@ static int shift_number(struct copier *copier, place p, place end, int64_t by, i
 static int shift_time(struct copier *copier, place p, place end) {
     place at = skip_digits(p);
     if (at == p || at - p > MAX_DIGITS) return 0;
-    int64_t ns = 1000 * whole_number(p, at);
+    int64_t microseconds = whole_number(p, at);
+    if (microseconds > MAX_MICROSECONDS) return 0;
+    int64_t ns = 1000 * microseconds;
     if (*at == '.') {
         at++;
         for (int unit = 100; unit && *at >= '0' && *at <= '9'; unit /= 10) ns += unit * (*at++ - '0');
