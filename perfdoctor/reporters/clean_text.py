@@ -18,8 +18,13 @@ _ESCAPES = re.compile(
 _LINE_BREAKS = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 # C0, DEL, C1, and marks that change the reading direction or have no width: they make a name look like another one.
 _INVISIBLE = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+# What a CI service takes for a command wherever it stands in a line: ##[error], ##vso[...], ##teamcity[...].
+_COMMANDS = re.compile(r"##(?=\w*\[)")
+# And what GitHub takes for one at the beginning of a line.
+_LEADING_COMMANDS = re.compile(r"^\s*:+(?=:)", re.MULTILINE)
 _PATH = re.compile(r"/[\w.-]+\.py\b")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
@@ -27,10 +32,18 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 def clean_line(text: str) -> str:
     """One line without escape sequences, control characters, invisible marks and lone surrogates.
 
-    A line break becomes a blank.
+    A line break becomes a blank, and what a CI service takes for a command is none any more.
     """
-    text = _LINE_BREAKS.sub(" ", _ESCAPES.sub("", text))
-    return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", _INVISIBLE.sub("", text)).strip()
+    text = _INVISIBLE.sub("", _LINE_BREAKS.sub(" ", _ESCAPES.sub("", text)))
+    return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", _COMMANDS.sub("# #", text)).strip()
+
+
+def defuse_commands(text: str) -> str:
+    """Wrapped text of which no line begins with `::`, which GitHub takes for a command; each line is as long as before.
+
+    Names in C++ are full of `::`, so that a line can be broken right before one.
+    """
+    return _LEADING_COMMANDS.sub(lambda found: found[0].replace(":", " "), text)
 
 
 def clean_block(text: str) -> str:

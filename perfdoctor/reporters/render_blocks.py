@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from rich.console import Console, RenderableType
 
+from perfdoctor.reporters.clean_text import defuse_commands
+
 
 def render_blocks(blocks: Iterable[RenderableType], width: int, *, color: bool) -> str:
     """The blocks below each other as text in `width` columns, with ANSI colours if `color`.
@@ -28,4 +30,4 @@ def render_blocks(blocks: Iterable[RenderableType], width: int, *, color: bool) 
     with console.capture() as captured:
         for block in blocks:
             console.print(block, crop=False)
-    return captured.get()
+    return defuse_commands(captured.get())

@@ -16,6 +16,8 @@ from perfdoctor.reporters import clean_text
         ("\x1b]8;;http://evil.example\x1b\\link", "link"),
         ("a\r\nb\x00c\x08", "a bc"),
         ("\u202eevil\u2066", "evil"),
+        ("a\U000e0041\u3164\u115f\u180e\ufe0fb", "ab"),
+        ("x ##[error]stop ##vso[task.setvariable]y", "x # #[error]stop # #vso[task.setvariable]y"),
         ("lone \ud800", "lone \ufffd"),
         ("\x1b", ""),
     ],
@@ -47,3 +49,11 @@ def test_shortened_text_fits_and_keeps_both_ends(text, width):
     short = clean_text.shorten(text, width)
     assert len(short) <= width
     assert (short == text) if len(text) <= width else (short.startswith(text[:2].rstrip()) and "..." in short)
+
+
+@given(st.text(" :\nab\t", max_size=60))
+def test_no_line_of_defused_text_is_a_command(text):
+    defused = clean_text.defuse_commands(text)
+    assert len(defused) == len(text)
+    assert not any(line.lstrip().startswith("::") for line in defused.splitlines())
+    assert "::" in text or defused == text

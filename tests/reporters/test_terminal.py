@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 import report_samples as samples
@@ -159,3 +160,14 @@ def test_a_stream_that_cannot_encode_gets_question_marks(monkeypatch):
     write_stdout("naïve")
     assert stream.getvalue() == "na?ve"
     assert not terminal_for(stream).unicode
+
+
+@pytest.mark.parametrize("width", range(60, 101))
+def test_no_wrapped_line_is_a_command_of_a_ci_service(width):
+    report = samples.loader_stall()
+    hostile = replace(
+        report.findings[0], title="a kernel ::error file=train.py::stop " * 4, advice="::warning::x " * 30
+    )
+    text = Terminal(width=width, verbosity=1).render(replace(report, findings=(hostile, *report.findings[1:])))
+    assert "::error" in text
+    assert not [line for line in text.split("\n") if line.lstrip().startswith("::")]

@@ -19,7 +19,8 @@ from perfdoctor.errors import TraceError
 STDIN = "-"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(?:::[A-Za-z][^/]*)?://")
-_PASSWORD = re.compile(r"(?<=://)[^/@]*@")
+# User and password, also where a slash stands in the password: what follows the colon is no port then.
+_PASSWORD = re.compile(r"(?<=://)(?:[^/]*@|[^/:@]*:(?!\d+(?:/|\Z)).*@)", re.DOTALL)
 _SIGNATURE = re.compile(r"[?#].*\Z", re.DOTALL)
 _WEB = ("http", "https")
 # Extras of perfdoctor that install what a protocol needs; fsspec's own message names the package for the others.

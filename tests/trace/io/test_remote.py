@@ -63,6 +63,15 @@ def test_passwords_and_signatures_are_not_shown() -> None:
     assert redact("s3://key:secret@bucket/a@b.json") == "s3://bucket/a@b.json"
     assert redact("s3://bucket/what?.json") == "s3://bucket/what?.json"
     assert redact("a?b.json") == "a?b.json"
+    assert redact("http://host:8080/a@b.json") == "http://host:8080/a@b.json"
+
+
+@pytest.mark.parametrize(
+    "password", ["pa/ss", "p@ss", "pa#ss", "pa?ss", "p:a/ss", "/pass", "pass/", "p/a@ss", "%2Fpass"]
+)
+@pytest.mark.parametrize("scheme", ["https", "s3"])
+def test_a_password_with_any_sign_is_left_out(scheme: str, password: str) -> None:
+    assert redact(f"{scheme}://me:{password}@host/a.json") == f"{scheme}://host/a.json"
     assert str(RemotePath("https://me:secret@host/a.json?sig=1")) == "https://host/a.json"
     assert protocol_of("S3://bucket") == "s3"
 
