@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -30,6 +31,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "perfdoctor"))
 # Threads of programs that tests start sleep while they wait: spinning, those of two programs at a time on two cores
 # take each other's time, and a program of 15 s of CPU time takes a minute (torch's libgomp reads this once).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# What runs in the background of a script ignores Ctrl-C, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Plugins that happen to be installed change no result: the tests see the entry points of the built-in rules alone.
 _all_entry_points = registry.entry_points

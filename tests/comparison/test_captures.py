@@ -60,7 +60,8 @@ def test_captures_of_a_real_program(tmp_path: Path) -> None:
     assert comparison.before.is_unprofiled
     assert comparison.after.is_unprofiled
     assert comparison.before.steps == len(base_steps_ns(slow)) == 8
-    assert min(base_steps_ns(slow)) <= (comparison.step.before_ns or 0) <= max(base_steps_ns(slow))
+    # At least the sleep: what other programs took of a step is left out, on a busy machine also of the shortest.
+    assert 60e6 <= (comparison.step.before_ns or 0) <= max(base_steps_ns(slow))
     assert comparison.step.verdict == "faster"
     assert comparison.step.difference_ns == pytest.approx(-40e6, rel=0.4)
     # Rows add up, and the evidence window says which modules there are.
