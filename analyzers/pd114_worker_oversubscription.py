@@ -20,6 +20,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    advise,
     captured_location,
 )
 from perfdoctor.rules import intervals as iv
@@ -142,13 +143,7 @@ def _find_remedy(rank: Rank, loader: SharedCores) -> _Remedy | None:
     if loader.threads < 2:
         return None
     here = _Remedy(
-        Advice(
-            "Load in the program's own process: the cores are taken, so workers load no sooner than it would itself, "
-            "and handing batches over costs time on top. Workers pay where loading waits for a disk or a network, or "
-            "where cores idle.",
-            "DataLoader(..., num_workers=0)",
-            actions=(Action("workers", 0),),
-        ),
+        advise("loader takes the program's cores", rank.context),
         0.0,
         loader.wait_ns,
         1.5 * loader.wait_ns,

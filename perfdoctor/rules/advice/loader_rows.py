@@ -1,4 +1,4 @@
-"""Advice about input that the GPU waits for: PD101, PD103."""
+"""Advice about loading: PD101, PD103, PD112 and PD114."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from perfdoctor.rules.advice.programs import ANY, ENGINES, rows_of
 
 _WORKERS = (Action("workers", "{workers}"),)
 _PERSISTENT = (Action("persistent-workers"),)
+_NO_WORKERS = (Action("workers", 0),)
 _MORE_WORKERS = "Load batches in {workers} worker processes."
 _KEEP_WORKERS = "Keep the workers from one epoch to the next."
+_LOAD_ITSELF = (
+    "Load in the program's own process: the cores are taken, so workers load no sooner than it would itself, and "
+    "handing batches over costs time on top. Workers pay where loading waits for a disk or a network, or where cores "
+    "idle."
+)
 _LOADER = "https://docs.pytorch.org/docs/stable/data.html"
 _PIPELINE = "https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/base.py"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html"
@@ -36,6 +42,11 @@ LOADER_ROWS = (
         "loader starts its workers anew",
         *spell("argument of the loader", _KEEP_WORKERS, "persistent_workers=True", actions=_PERSISTENT),
         Row(ANY, _KEEP_WORKERS, "DataLoader(..., persistent_workers=True)", _LOADER, actions=_PERSISTENT),
+    ),
+    *rows_of(
+        "loader takes the program's cores",
+        *spell("argument of the loader", _LOAD_ITSELF, "num_workers=0", actions=_NO_WORKERS),
+        Row(ANY, _LOAD_ITSELF, "DataLoader(..., num_workers=0)", _LOADER, actions=_NO_WORKERS),
     ),
     *rows_of(
         "input prepared on the CPU",
