@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject
 from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTraits
 from perfdoctor.field_guide.subjects import all_of, gpu, kernels, only_cpu, pointwise, processes
-from perfdoctor.field_guide.training_guide_rows import copies_to_gpu, is_compiled
+from perfdoctor.field_guide.training_guide_rows import copies_to_gpu
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.units import format_share
@@ -70,13 +68,6 @@ def _known_device(traits: ProgramTraits) -> Subject:
     return found
 
 
-def _little_overhead(traits: ProgramTraits) -> str | None:
-    share = traits.account.get("idle_launch")
-    if traits.device_kind != "gpu" or share is None or share >= _LITTLE or not traits.ran("PD104"):
-        return None
-    return f"the GPU waits {format_share(share)} of the {traits.unit} for launches"
-
-
 def _launches(traits: ProgramTraits) -> Subject:
     """Ops that are launched one by one."""
     found = _anything(traits) if traits.device_kind == "cpu" else _calls(traits)
@@ -87,10 +78,6 @@ def _launches(traits: ProgramTraits) -> Subject:
         overhead = traits.account["overhead"] - traits.account["idle_dataloader"]
         return Subject(True, f"{format_share(overhead)} of the {traits.unit} is overhead of Python and the framework")
     return Subject(True, f"the GPU waits {format_share(share)} of the {traits.unit} for launches")
-
-
-def _is_graphed(traits: ProgramTraits) -> str | None:
-    return is_compiled(traits) or _little_overhead(traits)
 
 
 def _without_gradients(traits: ProgramTraits) -> Subject:
@@ -129,11 +116,6 @@ def _libraries(traits: ProgramTraits) -> Subject:
     return found
 
 
-def _loaded(names: Sequence[str] | None, *words: str) -> str | None:
-    found = [name for name in names or () if any(word in name for word in words)]
-    return f"{found[0]} is loaded" if found else None
-
-
 def _is_about(topic: str) -> FindingTest:
     """Whether a finding has a topic."""
 
@@ -149,30 +131,18 @@ def _is_of_threads(traits: ProgramTraits, finding: Finding) -> bool:
     return "numa" not in finding.topics
 
 
-def _no_sync(traits: ProgramTraits) -> str | None:
-    if traits.syncs is None or not traits.ran("PD102"):
-        return None
-    share = traits.account.get("idle_sync", 0.0)
-    if traits.syncs == 0:
-        return f"no call of a {traits.unit} waits for the GPU"
-    if not share:
-        return f"the GPU never idles for the calls that wait for it ({traits.syncs:,.0f} a {traits.unit})"
-    if share < _LITTLE:
-        return f"the GPU idles {format_share(share)} of the {traits.unit} because of calls that wait for it"
-    return None
-
-
 def _calls(traits: ProgramTraits) -> Subject:
     found = gpu(traits)
-    if found.is_present and traits.syncs is None:
+    if found.is_present and "launches" not in traits.available:
         return Subject(None, REQUIREMENTS["launches"])
     return found
 
 
-def _no_allocation(traits: ProgramTraits) -> str | None:
-    if traits.allocations == 0 and traits.ran("PD107"):
-        return f"no {traits.unit} allocates device memory from the driver"
-    return None
+def _syncs(traits: ProgramTraits) -> Subject:
+    """Calls that wait for the GPU."""
+    found, share = _calls(traits), traits.account.get("idle_sync", 0.0)
+    text = f"the GPU idles {format_share(share)} of the {traits.unit} because of calls that wait for it"
+    return Subject(True, text) if found.is_present else found
 
 
 def _collectives_on_cpu(traits: ProgramTraits) -> Subject:
@@ -207,7 +177,6 @@ ROWS = (
         ("PD301",),
         "kernels; input shapes for bytes",
         all_of(kernels, pointwise),
-        is_compiled,
         since="torch.compile does it.",
     ),
     GuideRow(
@@ -228,7 +197,6 @@ ROWS = (
         ("PD104",),
         "launches",
         _launches,
-        _little_overhead,
         checked_by="`perfdoctor calibrate`, which measures the ops a second",
     ),
     GuideRow(
@@ -238,7 +206,6 @@ ROWS = (
         ("PD104", "PD517"),
         "launches; facts for graph breaks",
         _launches,
-        _is_graphed,
         since='CUDA graphs come with torch.compile(mode="reduce-overhead").',
     ),
     GuideRow(
@@ -277,8 +244,7 @@ ROWS = (
         ("PD513",),
         "facts",
         _libraries,
-        lambda traits: _loaded(traits.facts.libraries.openmp, "iomp"),
-        _is_about("openmp"),
+        concerns=_is_about("openmp"),
     ),
     GuideRow(
         45,
@@ -287,8 +253,7 @@ ROWS = (
         ("PD513",),
         "facts",
         _libraries,
-        lambda traits: _loaded(traits.facts.libraries.allocators, "jemalloc", "tcmalloc"),
-        _is_about("allocator"),
+        concerns=_is_about("allocator"),
         checked_by="`perfdoctor try --only allocator`",
     ),
     GuideRow(
@@ -307,8 +272,7 @@ ROWS = (
         "No synchronisation of host and device: print, item, copies, nonzero, if on a tensor.",
         ("PD102",),
         "launches; source lines",
-        _calls,
-        _no_sync,
+        _syncs,
     ),
     GuideRow(
         48,
@@ -326,7 +290,6 @@ ROWS = (
         ("PD107",),
         "launches",
         _calls,
-        _no_allocation,
         since="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes changing sizes cheaper.",
     ),
 )

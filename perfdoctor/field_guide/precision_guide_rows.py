@@ -20,7 +20,7 @@ from perfdoctor.field_guide.subjects import (
 )
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules.requirements import REQUIREMENTS
-from perfdoctor.units import format_duration, format_share
+from perfdoctor.units import format_share
 
 _MAIN_SHARE = 0.9
 _HALF = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
@@ -41,26 +41,6 @@ def _clipping(traits: ProgramTraits) -> Subject:
     if clipped is None:
         return Subject(None, REQUIREMENTS["facts"])
     return Subject(clipped > 0, f"gradients are clipped {clipped:,} times" if clipped else "gradients are not clipped")
-
-
-def _clips_unscaled(traits: ProgramTraits) -> str | None:
-    amp = traits.facts.amp
-    if not amp.clipped or amp.clipped_before_unscale != 0:
-        return None
-    return f"gradients are clipped {amp.clipped:,} times, never before they are unscaled"
-
-
-def _checksums_agree(traits: ProgramTraits) -> str | None:
-    if traits.ran("PD516") and traits.facts.parameter_checksums:
-        return "the checksums of the parameters agree on all ranks"
-    return None
-
-
-def _loss_in_float32(traits: ProgramTraits) -> str | None:
-    exact = {name for name, types in traits.loss_types.items() if types <= {"float", "double"}}
-    if exact and not set(traits.loss_types) - exact:
-        return f"the loss computes in float32 ({min(exact)})"
-    return None
 
 
 def _levels(traits: ProgramTraits) -> str | None:
@@ -95,20 +75,6 @@ def _fast_path(traits: ProgramTraits) -> Subject:
     return Subject(True, f"Tensor Cores do {format_share(share)} of the matrix work's time")
 
 
-def _on_the_fast_path(traits: ProgramTraits) -> str | None:
-    used, slow = (traits.tensor_core.get(name) for name in ("used", "slow_path"))
-    if used and slow == 0 and traits.ran("PD202"):
-        return f"no kernel takes a slow path of the Tensor Cores ({format_duration(used)} on the fast one)"
-    return None
-
-
-def _layers_are_aligned(traits: ProgramTraits) -> str | None:
-    models = [model for model in traits.facts.models if model.unaligned_layers is not None]
-    if models and not any(model.unaligned_layers for model in models):
-        return "every size of the model's layers is a multiple of 8"
-    return _on_the_fast_path(traits)
-
-
 def _of_convolution(traits: ProgramTraits, finding: Finding) -> bool:
     del traits
     return "convolution" in finding.topics
@@ -127,21 +93,6 @@ def _of_recurrent(traits: ProgramTraits, finding: Finding) -> bool:
 
 def _of_product(traits: ProgramTraits, finding: Finding) -> bool:
     return not _of_convolution(traits, finding)
-
-
-def _on_tensor_cores(traits: ProgramTraits) -> str | None:
-    share = tensor_core_share(traits)
-    if share is None or share < _MAIN_SHARE:
-        return None
-    return f"Tensor Cores do {format_share(share)} of the time of products, convolutions and attention"
-
-
-def _in_half(traits: ProgramTraits) -> str | None:
-    shown = _on_tensor_cores(traits)
-    half = sorted(_HALF[name] for name in traits.input_types & _HALF.keys())
-    if shown is None:
-        return None
-    return f"{shown}{f', in {chr(32).join(half)}' if len(half) == 1 else ''}"
 
 
 def _matrix_kernels(traits: ProgramTraits) -> Subject:
@@ -181,7 +132,6 @@ ROWS = (
         ("PD505",),
         "facts",
         _clipping,
-        _clips_unscaled,
         since="scaler.unscale_(optimizer) before clip_grad_norm_; weight decay of AdamW does not touch gradients.",
     ),
     GuideRow(
@@ -191,7 +141,6 @@ ROWS = (
         ("PD516",),
         "facts of all ranks",
         gradient_sharing,
-        _checksums_agree,
         since="DDP and FSDP keep them so; what an own loop changes on one rank only is still a fault.",
     ),
     GuideRow(
@@ -201,7 +150,6 @@ ROWS = (
         ("PD506",),
         _SHAPES,
         reduced_precision,
-        _loss_in_float32,
         since="autocast keeps losses, softmax and norms in float32 by itself; a model cast by .half() does not.",
     ),
     GuideRow(
@@ -223,8 +171,7 @@ ROWS = (
         ("PD202",),
         _SHAPES,
         _fast_path,
-        _on_the_fast_path,
-        _of_product,
+        concerns=_of_product,
         since="16 bytes: 4 values of TF32, 8 of FP16 and BF16, 16 of FP8; since cuBLAS 11 others are only slower.",
     ),
     GuideRow(
@@ -234,8 +181,7 @@ ROWS = (
         ("PD202",),
         f"{_SHAPES}; the model's layers from facts",
         all_of(_fast_path, products),
-        _layers_are_aligned,
-        _of_product,
+        concerns=_of_product,
         since="The vocabulary of a language model is padded, to 64 or 128 as a rule.",
     ),
     GuideRow(
@@ -245,8 +191,7 @@ ROWS = (
         ("PD202",),
         _SHAPES,
         all_of(gpu, recurrent, _fast_path),
-        _on_the_fast_path,
-        _of_recurrent,
+        concerns=_of_recurrent,
     ),
     GuideRow(
         9,
@@ -255,8 +200,7 @@ ROWS = (
         ("PD203", "PD202"),
         _SHAPES,
         all_of(convolutions, _fast_path),
-        _on_the_fast_path,
-        _of_narrow_convolution,
+        concerns=_of_narrow_convolution,
         since="cuDNN 7.3 lifted the condition; since then it costs a transposition or a padded copy.",
     ),
     GuideRow(
@@ -266,8 +210,7 @@ ROWS = (
         ("PD202",),
         _SHAPES,
         _fast_path,
-        _on_the_fast_path,
-        _of_product,
+        concerns=_of_product,
         since="PD202 names the dimension and what the padding costs; masks keep padded tokens out of the loss.",
     ),
     GuideRow(
@@ -305,7 +248,6 @@ ROWS = (
         ("PD201", "PD203"),
         "kernels",
         _matrix_kernels,
-        _in_half,
         checked_by="`perfdoctor try --only autocast-bf16`",
         since="torch.autocast instead of Apex; bfloat16 needs no loss scale; TF32 takes one line.",
     ),

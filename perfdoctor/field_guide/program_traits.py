@@ -22,20 +22,8 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.nesting import own_durations
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
-_LOSS_OP = (
-    r"^aten::(nll_loss|cross_entropy|_?log_softmax|binary_cross_entropy|mse_loss|smooth_l1|huber|kl_div|_ctc_loss)"
-)
 _HALF_TYPES = frozenset({"c10::Half", "c10::BFloat16"})
 _FLOAT_TYPES = _HALF_TYPES | {"float", "double"}
-
-
-@frozen_dataclass
-class HostToDevice:
-    """Copies from host to device in the analysed time: how many, of these from pinned memory, and their bytes."""
-
-    count: int
-    pinned: int
-    bytes: int
 
 
 @frozen_dataclass
@@ -52,19 +40,14 @@ class ProgramTraits:
         balance: FLOPs that the GPU can do in the time of a byte, in float32; None where its peaks are not known.
         processes: How many processes the job has.
         devices: How many GPUs the process used.
-        step_ns: Length of a step without the profiler, or of the trace.
         unit: "step" or "trace".
         op_names: The distinct names of the ops, in the evidence window as well.
         time_share: By category the share (0 to 1) of the kernel time, on a CPU of the time of outermost ops.
         flops_share: Share (0 to 1) of the known FLOPs that matrix products and convolutions have.
         flops_known: Share (0 to 1) of the kernel time whose FLOPs are known.
         wait_share: Share (0 to 1) of the time that the loop waited for a loader; None where it asked none.
-        copies: Copies from host to device; None without GPU items.
-        syncs: Calls that wait for the GPU, a step; None without calls.
-        allocations: Calls that allocate or free device memory, a step; None without calls.
+        copies: How many copies from host to device are in the analysed time; None without GPU items.
         input_types: Floating-point types of the inputs of ops; empty without recorded inputs.
-        loss_types: By the name of a loss op the types of its inputs.
-        optimizer_ranges: Names of optimizer steps in the trace.
         checkpoints: Whether activations are computed again; None where neither ops nor frames were recorded.
         account: The account's buckets and details as shares (0 to 1) of the window.
         tensor_core: Time of matrix work by how it uses Tensor Cores, as in the account; empty without a GPU.
@@ -79,19 +62,14 @@ class ProgramTraits:
     balance: float | None
     processes: int
     devices: int
-    step_ns: int
     unit: str
     op_names: frozenset[str]
     time_share: Mapping[str, float]
     flops_share: float | None
     flops_known: float
     wait_share: float | None
-    copies: HostToDevice | None
-    syncs: float | None
-    allocations: float | None
+    copies: int | None
     input_types: frozenset[str]
-    loss_types: Mapping[str, frozenset[str]]
-    optimizer_ranges: tuple[str, ...]
     checkpoints: bool | None
     account: Mapping[str, float] = field(default_factory=dict)
     tensor_core: Mapping[str, int | None] = field(default_factory=dict)
@@ -138,7 +116,6 @@ def traits_of(report: Report, rank: Rank) -> ProgramTraits:
     trace, facts = rank.trace, rank.facts
     traces = [trace] if rank.evidence_trace is None else [trace, rank.evidence_trace]
     flops_share, flops_known = _flops_of_matrix_work(rank)
-    loss_types = _loss_types(traces)
     return ProgramTraits(
         report=report,
         facts=facts,
@@ -149,19 +126,14 @@ def traits_of(report: Report, rank: Rank) -> ProgramTraits:
         balance=_balance(rank),
         processes=_count_processes(report, facts),
         devices=max(len(np.unique(trace.gpu.device)), len(facts.devices), 0),
-        step_ns=rank.mean_step_ns,
         unit=rank.unit_name,
         op_names=frozenset(each.strings[code] for each in traces for code in each.name_ids(each.ops)),
         time_share=_time_by_category(rank),
         flops_share=flops_share,
         flops_known=flops_known,
         wait_share=_wait_share(rank),
-        copies=_host_to_device(rank),
-        syncs=_calls_per_step(rank, vocabulary.SYNC_CALL),
-        allocations=_calls_per_step(rank, vocabulary.ALLOCATOR_CALL),
+        copies=_count_host_to_device(rank),
         input_types=_input_types(traces),
-        loss_types=loss_types,
-        optimizer_ranges=_optimizer_ranges(trace),
         checkpoints=_recomputes(traces),
         account=_account_shares(rank),
         tensor_core=rank.account.tensor_core if rank.device_kind == "gpu" else {},
@@ -229,44 +201,16 @@ def _wait_share(rank: Rank) -> float | None:
     return iv.total(iv.intersect(rank.loader_waits.intervals, rank.window)) / rank.window_ns
 
 
-def _host_to_device(rank: Rank) -> HostToDevice | None:
+def _count_host_to_device(rank: Rank) -> int | None:
     if rank.device_kind != "gpu":
         return None
-    kinds = copy_kinds_of(rank.trace)
-    rows = kinds.matches(vocabulary.HTOD) & rank.in_window
-    pinned = rows & kinds.matches(vocabulary.HTOD, vocabulary.PINNED)
-    return HostToDevice(int(rows.sum()), int(pinned.sum()), int(np.maximum(rank.trace.gpu.bytes[rows], 0).sum()))
-
-
-def _calls_per_step(rank: Rank, pattern: str) -> float | None:
-    if not len(rank.trace.calls):
-        return None
-    return len(rank.calls.named(pattern).in_steps()) / max(rank.steps.count, 1)
+    return int((copy_kinds_of(rank.trace).matches(vocabulary.HTOD) & rank.in_window).sum())
 
 
 def _input_types(traces: list[Trace]) -> frozenset[str]:
     codes = {(trace, code) for trace in traces for code in np.unique(trace.ops.types).tolist() if code >= 0}
     texts = (trace.strings[code] for trace, code in codes)
     return frozenset(name for text in texts for name in _FLOAT_TYPES if f'"{name}"' in text)
-
-
-def _loss_types(traces: list[Trace]) -> dict[str, frozenset[str]]:
-    """By loss op the floating-point types of its inputs, where they were recorded."""
-    found: dict[str, frozenset[str]] = {}
-    for trace in traces:
-        rows = np.flatnonzero(trace.match_rows(trace.ops, _LOSS_OP) & (trace.ops.types >= 0))
-        pairs = {(int(trace.ops.name[row]), int(trace.ops.types[row])) for row in rows.tolist()}
-        for name, types in pairs:
-            text = trace.strings[types]
-            floats = frozenset(each for each in _FLOAT_TYPES if f'"{each}"' in text)
-            if floats:
-                found[trace.strings[name]] = found.get(trace.strings[name], frozenset()) | floats
-    return found
-
-
-def _optimizer_ranges(trace: Trace) -> tuple[str, ...]:
-    codes = np.flatnonzero(trace.match_strings(trace.ranges, vocabulary.OPTIMIZER_RANGE))
-    return tuple(sorted(trace.strings[code] for code in codes.tolist()))
 
 
 def _recomputes(traces: list[Trace]) -> bool | None:

@@ -74,7 +74,9 @@ def training(traits: ProgramTraits) -> Subject:
 
 def loader(traits: ProgramTraits) -> Subject:
     """A DataLoader that the loop asks for batches."""
-    if traits.wait_share is not None or traits.facts.loaders:
+    if traits.wait_share is not None:
+        return Subject(True, f"the loop waits {format_share(traits.wait_share)} of the {traits.unit} for a DataLoader")
+    if traits.facts.loaders:
         return Subject(True, "there is a DataLoader")
     if traits.facts or "cpu" in traits.available:
         return Subject(False, "no DataLoader is asked for batches")

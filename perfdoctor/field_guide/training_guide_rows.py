@@ -20,46 +20,18 @@ from perfdoctor.field_guide.subjects import (
 )
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules.requirements import REQUIREMENTS
-from perfdoctor.units import format_count, format_share, format_size
+from perfdoctor.units import format_size
 
-_MAIN_SHARE = 0.5
-# Below a few per cent of the step no number of workers is measurably better.
-_KEEPS_UP = 0.03
 # Up to here plain SGD and Adam scale with a warm-up alone (Goyal et al. 2017: 8,192 images; You et al.: beyond it).
 _LARGE_BATCH = 4096
 _LAYERWISE = ("lars", "lamb", "novograd")
 
 
-def _autotuner_is_on(traits: ProgramTraits) -> str | None:
-    return "torch.backends.cudnn.benchmark is on" if traits.facts.flags.cudnn_benchmark else None
-
-
-def is_compiled(traits: ProgramTraits) -> str | None:
-    """What shows that compiled code or graphs launch most kernels; None where nothing does."""
-    context = traits.report.context
-    for share, how in ((context.graph_share, "graphs"), (context.compiled_share, "compiled code")):
-        if share is not None and share >= _MAIN_SHARE:
-            return f"{format_share(share)} of the kernels are launched by {how}"
-    return None
-
-
-def _loading_keeps_up(traits: ProgramTraits) -> str | None:
-    share = traits.wait_share
-    if share is None or share >= _KEEPS_UP or not traits.ran("PD101"):
-        return None
-    workers = [each.num_workers for each in traits.facts.loaders if each.num_workers is not None]
-    who = (
-        f"{format_count(max(workers), 'worker')} {'keeps' if max(workers) == 1 else 'keep'} up" if any(workers) else ""
-    )
-    waits = f"the loop waits {format_share(share)} of the {traits.unit} for its batches"
-    return f"{who}: {waits}" if who else waits
-
-
 def _tried_workers(traits: ProgramTraits) -> str | None:
     tried = [trial for trial in traits.report.trials if trial.change == "workers"]
-    if tried:
-        return f"`perfdoctor try` has measured it: {'; '.join(f'{each.setting} {each.verdict}' for each in tried)}"
-    return _loading_keeps_up(traits)
+    if not tried:
+        return None
+    return f"`perfdoctor try` has measured it: {'; '.join(f'{each.setting} {each.verdict}' for each in tried)}"
 
 
 def copies_to_gpu(traits: ProgramTraits) -> Subject:
@@ -67,17 +39,9 @@ def copies_to_gpu(traits: ProgramTraits) -> Subject:
     found = gpu(traits)
     if not found.is_present or traits.copies is None:
         return found
-    count = traits.copies.count
-    return Subject(
-        count > 0, f"{count:,} copies go to the GPU" if count else "nothing is copied to the GPU in the steps"
-    )
-
-
-def _copies_are_pinned(traits: ProgramTraits) -> str | None:
-    copies = traits.copies
-    if copies is None or not copies.count or copies.pinned < copies.count:
-        return None
-    return f"all {copies.count:,} copies to the GPU ({format_size(copies.bytes)}) are from pinned memory"
+    if not traits.copies:
+        return Subject(False, "nothing is copied to the GPU in the steps")
+    return Subject(True, f"{traits.copies:,} copies go to the GPU")
 
 
 def _batch(traits: ProgramTraits) -> int | None:
@@ -112,23 +76,11 @@ def _no_bias_before_norm(traits: ProgramTraits) -> str | None:
     return None
 
 
-def _sets_to_none(traits: ProgramTraits) -> str | None:
-    if traits.facts.zero_grad_to_zero != 0 or not any(each.steps for each in traits.facts.optimizers):
-        return None
-    return "zero_grad never fills gradients with zeros"
-
-
 def _program_with_flags(traits: ProgramTraits) -> Subject:
     """Any program whose flags were captured: a trace alone does not show what is off."""
     if not traits.facts.flags:
         return Subject(None, REQUIREMENTS["facts"])
     return Subject(True, f"it is {traits.phase}") if traits.phase != "unknown" else training(traits)
-
-
-def _no_debug_flags(traits: ProgramTraits) -> str | None:
-    if traits.ran("PD503") and traits.facts.flags.anomaly_detection is False:
-        return "anomaly detection is off, and no profiler or check of the program's own was seen"
-    return None
 
 
 def _several_devices(traits: ProgramTraits) -> Subject:
@@ -142,28 +94,6 @@ def _several_devices(traits: ProgramTraits) -> Subject:
     return Subject(False, "one process on one GPU")
 
 
-def _is_ddp(traits: ProgramTraits) -> str | None:
-    kinds = [kind for kind in traits.parallelism if kind in ("DDP", "FSDP")]
-    if kinds and "DataParallel" not in traits.parallelism:
-        return f"it is {kinds[0]}, with a process for each GPU"
-    return None
-
-
-def _overlaps(traits: ProgramTraits) -> str | None:
-    share = traits.account.get("communication")
-    if share is None or not traits.ran("PD402", "PD404", "PD405") or share >= _KEEPS_UP:
-        return None
-    return f"communication that nothing overlaps takes {format_share(share)} of the {traits.unit}"
-
-
-def _is_fused(traits: ProgramTraits) -> str | None:
-    op = traits.has_op(r"^aten::_fused_(adam|adamw|sgd|adagrad)_$")
-    if op:
-        return f"the optimizer is fused ({op})"
-    fused = [str(each.class_) for each in traits.facts.optimizers if each.fused]
-    return f"the optimizer is fused ({fused[0]})" if fused else None
-
-
 def _gelu(traits: ProgramTraits) -> Subject:
     name = traits.has_op(r"^aten::gelu")
     if name or has_own_gelu(traits):
@@ -174,11 +104,6 @@ def _gelu(traits: ProgramTraits) -> Subject:
 def has_own_gelu(traits: ProgramTraits) -> bool:
     """Whether ops are there of which a GELU is made by hand: erf, or tanh beside a power."""
     return bool(traits.has_op(r"^aten::erf$") or (traits.has_op(r"^aten::tanh$") and traits.has_op(r"^aten::pow$")))
-
-
-def _is_one_kernel(traits: ProgramTraits) -> str | None:
-    name = traits.has_op(r"^aten::gelu$")
-    return f"{name} is one kernel" if name and not has_own_gelu(traits) else is_compiled(traits)
 
 
 def _is_of_gelu(traits: ProgramTraits, finding: Finding) -> bool:
@@ -209,17 +134,6 @@ def _sharing_or_one_process(traits: ProgramTraits) -> Subject:
     return gradient_sharing(traits)
 
 
-def _accumulates(traits: ProgramTraits) -> str | None:
-    numbers = [each for each in traits.facts.base.backwards if each is not None]
-    if not numbers or not traits.ran("PD406") or min(numbers) < 2:
-        return None
-    return f"{min(numbers)} backward passes share an update, and their all-reduce"
-
-
-def _static_graph(traits: ProgramTraits) -> str | None:
-    return "static_graph is on" if any(model.ddp.static_graph for model in traits.facts.models) else None
-
-
 def _of_graph_or_buckets(traits: ProgramTraits, finding: Finding) -> bool:
     del traits
     return finding.subject != "broadcast_buffers"
@@ -236,7 +150,6 @@ ROWS = (
         ("PD501",),
         "facts and kernels",
         all_of(gpu, convolutions),
-        _autotuner_is_on,
         checked_by="`perfdoctor try --only cudnn-benchmark`",
         since=_AUTOTUNER_SINCE,
     ),
@@ -247,7 +160,6 @@ ROWS = (
         ("PD301", "PD104"),
         "kernels and launches",
         all_of(kernels, pointwise),
-        is_compiled,
         checked_by="`perfdoctor try --only compile`",
         since="torch.compile instead of the JIT and of XLA.",
     ),
@@ -258,7 +170,6 @@ ROWS = (
         ("PD101",),
         "the loop's ranges; facts for the number of workers",
         loader,
-        _loading_keeps_up,
     ),
     GuideRow(
         17,
@@ -278,7 +189,6 @@ ROWS = (
         ("PD105",),
         "copies and launches",
         copies_to_gpu,
-        _copies_are_pinned,
         since="pin_memory=True and non_blocking=True; neither helps alone.",
     ),
     GuideRow(
@@ -316,7 +226,6 @@ ROWS = (
         ("PD304",),
         "launches; facts",
         training,
-        _sets_to_none,
         since="The default of zero_grad since PyTorch 2.0.",
     ),
     GuideRow(
@@ -326,7 +235,6 @@ ROWS = (
         ("PD503",),
         "facts",
         _program_with_flags,
-        _no_debug_flags,
     ),
     GuideRow(
         24,
@@ -335,7 +243,6 @@ ROWS = (
         ("PD403",),
         "launches; facts",
         _several_devices,
-        _is_ddp,
         since="DataParallel is kept for old programs only; for large models FSDP.",
     ),
     GuideRow(
@@ -345,7 +252,6 @@ ROWS = (
         ("PD402", "PD404", "PD405"),
         "kernels of the collectives; facts for DDP's settings",
         gradient_sharing,
-        _overlaps,
     ),
     GuideRow(
         26,
@@ -371,7 +277,6 @@ ROWS = (
         ("PD303", "PD301"),
         "launches; facts",
         training,
-        _is_fused,
         checked_by="`perfdoctor try --only fused`",
         since="In torch itself instead of Apex: fused=True, nn.LayerNorm, nn.RMSNorm, nn.SyncBatchNorm.",
     ),
@@ -391,8 +296,7 @@ ROWS = (
         ("PD301",),
         "launches",
         _gelu,
-        _is_one_kernel,
-        _is_of_gelu,
+        concerns=_is_of_gelu,
         since="nn.GELU is one kernel; GELUs written by hand and their backward pass need torch.compile.",
     ),
     GuideRow(
@@ -402,7 +306,6 @@ ROWS = (
         ("PD501",),
         "facts and kernels",
         all_of(gpu, convolutions),
-        _autotuner_is_on,
         checked_by="`perfdoctor try --only cudnn-benchmark`",
         since=_AUTOTUNER_SINCE,
     ),
@@ -413,7 +316,6 @@ ROWS = (
         ("PD406",),
         "launches of the collectives; facts",
         _sharing_or_one_process,
-        _accumulates,
     ),
     GuideRow(
         51,
@@ -422,8 +324,7 @@ ROWS = (
         ("PD405",),
         "facts",
         ddp,
-        _static_graph,
-        _of_graph_or_buckets,
+        concerns=_of_graph_or_buckets,
         since="DDP reorders its buckets after the first iteration; static_graph=True says that the graph stays.",
     ),
 )
