@@ -43,8 +43,8 @@ class AllocatorChurn(RankAnalyzer):
 
     How it is measured:
         The account's idle_allocator: gaps between GPU items during such calls. What stands out in one or two steps, or
-        only in the first half of the steps, happens once and is left out; without steps so is all that an allocator
-        asks for and keeps.
+        only in the first half of the steps, happens once and is left out; without steps, and in fewer than three since
+        memory was last given back, so is all that an allocator asks for and keeps.
 
     How to fix:
         Warm up with the largest input, pad inputs to few sizes, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use

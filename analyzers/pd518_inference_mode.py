@@ -42,22 +42,22 @@ class InferenceMode(RankAnalyzer):
     rule = "PD518"
     name = "inference-mode"
     needs = frozenset({"cpu"})
-    # min_share: as in PD507.
-    defaults = {"min_share": 0.1}
+    # min_share: of the bound. A forward pass of large ops makes as many nodes as one of small ops, and feels none.
+    defaults = {"min_share": 0.01}
     references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#inference-mode",
         "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html",
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding when passes that make nodes take at least `min_share` of the step."""
+        """One finding when making the nodes may take at least `min_share` of the step."""
         if not rank.context.is_forward_only or may_be_differentiated(rank):
             return
         graphs = find_unused_graphs(rank.trace, trains=False)
-        passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
-        if not graphs.pass_count or not self.exceeds_min_share(rank, passes_ns):
-            return
         cost = bound_bookkeeping(rank, graphs)
+        if not graphs.pass_count or not self.exceeds_min_share(rank, cost.cost_ns):
+            return
+        passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
         advice = advise("inference with gradients", rank.context)
         yield self.finding(
             rank,

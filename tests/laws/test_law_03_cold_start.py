@@ -234,6 +234,18 @@ def in_every_step(call: str, dur_us: float) -> TraceBuilder:
     return trace
 
 
+def flushed_before(*, every: bool) -> TraceBuilder:
+    """A step that gives all memory back, and two that ask for it again; or that give it back as well."""
+    trace = TraceBuilder()
+    for step in range(3):
+        at = 10 * MS * step
+        trace.step(at, 10 * MS).call("cudaMalloc", at + 100, 2 * MS)
+        trace.kernel(GEMM, at + 3 * MS, 3 * MS, launch_us=at + 3 * MS - 50)
+        if every or step == 0:
+            trace.call("cudaFree", at + 7 * MS, 2 * MS)
+    return trace
+
+
 def warm_up_before(measured: bool) -> TraceBuilder:
     """A pass that the program calls its warm-up, and one that it measures, if it does."""
     trace = TraceBuilder()
@@ -279,6 +291,7 @@ COLD_CASES: dict[str, tuple[Callable[[], TraceBuilder], str]] = {
     "occupancy": (lambda: pass_with(("cudaOccupancyMaxActiveBlocksPerMultiprocessor", 7 * MS)), "library_start"),
     "free-of-an-empty-pool": (lambda: pass_with(("cudaFree", 600 * MS)), "library_start"),
     "first-memory": (lambda: pass_with(*[("cudaMalloc", 1 * MS)] * 8), "allocator_growth"),
+    "memory-asked-for-again": (lambda: flushed_before(every=False), "allocator_growth"),
     "capture": (captured, "graph_capture"),
     "first-collective": (first_collective, "first_collective"),
     "warm-up": (lambda: warm_up_before(measured=True), "warm_up"),
@@ -295,6 +308,7 @@ STEADY_CASES: dict[str, Callable[[], TraceBuilder]] = {
     "pinning": lambda: pass_with(("cudaHostAlloc", 60 * MS)),
     "churn": lambda: pass_with(*[("cudaMalloc", 1 * MS), ("cudaFree", 1 * MS)] * 4),
     "allocation-in-every-step": lambda: in_every_step("cudaMalloc", 4 * MS),
+    "churn-in-three-steps": lambda: flushed_before(every=True),
     "stream-in-every-step": lambda: in_every_step("cudaStreamCreate", 4 * MS),
     "compilation-in-every-step": lambda: compiled(in_every=True),
     "nothing-but-a-warm-up": lambda: warm_up_before(measured=False),

@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from perfdoctor.analysis.host.compile_time import compile_time
-from perfdoctor.analysis.timeline.recurrence import split_one_offs
+from perfdoctor.analysis.timeline.recurrence import RECURRING_STEPS, split_one_offs
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
@@ -168,7 +168,9 @@ def find_first_use(trace: Trace, steps: Steps, recorded: Intervals) -> FirstUse:
         found[each.cause] = iv.union_of((found[each.cause], time))
     found = _add_rest_of_gaps(trace, found, idle)
     if has_steps:
+        growth = iv.intersect(found["allocator_growth"], _find_growing_steps(trace, steps))
         found = {cause: _leave_out_recurring(time, steps) for cause, time in found.items()}
+        found["allocator_growth"] = iv.union_of((found["allocator_growth"], growth))
     parts = _make_disjoint(found)
     window, cold = _select_window(trace, steps, recorded, parts)
     if has_steps:  # compiling in steps that are kept may come with every new size: that is PD108's
@@ -483,6 +485,15 @@ def _leave_out_recurring(time: Intervals, steps: Steps) -> Intervals:
     until_ns = int(steps.intervals[0 if comes_back else lacking, 0])
     before = iv.clip(time, int(time[0, 0]), until_ns)
     return iv.union_of((before, split_one_offs(iv.intersect(time, steps.window), steps).once))
+
+
+def _find_growing_steps(trace: Trace, steps: Steps) -> Intervals:
+    """The steps since memory was last given back, if they are too few to show that each of them asks for more."""
+    frees_ns = trace.calls.start_ns[trace.match_rows(trace.calls, vocabulary.FREE_CALL)]
+    starts_ns, ends_ns = steps.intervals[:, 0], steps.intervals[:, 1]
+    after = starts_ns > frees_ns.max(initial=-1)
+    few = np.count_nonzero(after) < RECURRING_STEPS
+    return iv.union(starts_ns[after], ends_ns[after]) if few else iv.EMPTY
 
 
 def _make_disjoint(found: Mapping[OnceCause, Intervals]) -> dict[OnceCause, Intervals]:

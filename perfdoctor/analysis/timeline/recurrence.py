@@ -22,8 +22,8 @@ from perfdoctor.trace.tables.steps import Steps
 # A step that has so many times as much as the usual one has it from something else: steps of steady recordings lie
 # within 1.2 of their median, the pauses in them within 2.
 _STANDS_OUT = 2
-# What occurs in this many steps, in both halves of the trace, recurs.
-_RECURRING_STEPS = 3
+RECURRING_STEPS = 3
+"""What occurs in this many steps, in both halves of the trace, recurs."""
 
 
 @frozen_dataclass
@@ -114,5 +114,5 @@ def is_rare(steps: Int64Array, count: int) -> bool:
 
     `steps` are the numbers of these steps, from 0 on, ascending.
     """
-    few = len(steps) < _RECURRING_STEPS or steps[-1] < count // 2
+    few = len(steps) < RECURRING_STEPS or steps[-1] < count // 2
     return bool(0 < 2 * len(steps) <= count and few)
