@@ -26,7 +26,7 @@ _DTYPES = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "fp16", "bf16",
 # Patterns as texts: only those that are used are compiled; compiling all of them takes 2 ms.
 
 # Suffixes of a model's name that make it another part: "RTX 3090 Ti", "A100-SXM4-40GB MIG 1g.5gb", "H200 NVL".
-_OTHER_PART = r"(?<![a-z0-9])(?:ti|super|laptop|mobile|max-q|embedded|mig|nvl|pcie|dd?|v2)(?![a-z0-9])"
+_OTHER_PART = r"(?<![a-z0-9])(?:ti|super|laptop|mobile|max-q|embedded|mig|nvl|pcie|dd?|v2|sff|gre)(?![a-z0-9])"
 
 _AMD_NAME = r"\b(?:amd|radeon|instinct)\b|\bgfx\d|\bmi\d{2,3}[ax]?\b"
 _NVIDIA_NAME = r"\b(?:nvidia|tesla|geforce|quadro|titan|rtx|gtx)\b"
@@ -37,7 +37,7 @@ _AMD_WITHOUT_MATRIX_CORES = (
 # Turing chips TU116 and TU117 report compute capability 7.5 but have no Tensor Cores.
 _TURING_WITHOUT_TENSOR_CORES = r"\bgtx 16\d\d|\bmx(?:4|5)50\b|\bt(?:400|500|550|600|1000|1200)\b"
 _NVIDIA_BEFORE_VOLTA = r"\bgtx\b|\b(?:gp100|p100|p40|p4|k\d0m?|k80|m\d0|m60)\b|quadro [pmk]\d|\bmx\d{3}\b|titan x"
-_NVIDIA_WITH_TENSOR_CORES = r"\brtx\b|titan v\b|\b(?:v100|t4|a\d{1,3}[a-z]?|l\d{1,2}s?|h\d{2,3}|b\d{3}|g[hb]\d{3})\b"
+_NVIDIA_WITH_TENSOR_CORES = r"\brtx\b|titan v\b|\b(?:v100|t4|a\d{1,3}[a-z]?|l\d{1,2}s?|h\d{2,3}|b\d{3}|g[hb]\d{2,3})\b"
 
 
 @frozen_dataclass

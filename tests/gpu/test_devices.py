@@ -29,6 +29,9 @@ from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision, all_device
         ("NVIDIA RTX A4000", (8, 6), "bf16", 76.7),
         ("NVIDIA B300 SXM6 AC", (10, 3), "bf16", 2250),
         ("AMD Instinct MI300X", (9, 4), "bf16", 1307.4),
+        ("NVIDIA L40", (8, 9), "bf16", 181),
+        ("NVIDIA GB10", (12, 1), "bf16", 118.8),
+        ("Tesla P100-PCIE-16GB", (6, 0), "fp32", 9.526),
         ("Tesla V100-DGXS-32GB", (7, 0), "fp16", 125.3),
         ("Tesla V100S-PCIE-32GB", (7, 0), "fp16", 130),
         ("NVIDIA GeForce RTX 2080 Ti", (7, 5), "fp16", 53.79),
@@ -64,14 +67,17 @@ def test_known_names_have_their_peaks(name: str, capability: tuple[int, int], dt
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA H800 NVL",
-        "NVIDIA L40",
         "NVIDIA T400",
-        "Quadro GP100",
         "NVIDIA GeForce RTX 3090 Ti Laptop GPU",
         "NVIDIA GeForce RTX 2080 Ti MIG",
         "NVIDIA GeForce RTX 3070 Laptop GPU",
         "NVIDIA RTX A4500 Embedded GPU",
         "NVIDIA RTX 6000",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",  # sources disagree
+        "NVIDIA RTX PRO 4000 Blackwell SFF Edition",
+        "NVIDIA GeForce RTX 3050 Laptop GPU",
+        "NVIDIA GeForce GTX 1650",  # 14 or 16 multiprocessors, GDDR5 or GDDR6
+        "AMD Radeon RX 9070 GRE",
         "NVIDIA A800",
         "AMD Instinct MI308X",  # what sources say of its peaks differs by ten times
     ],
@@ -82,6 +88,16 @@ def test_unknown_names_have_no_device(name: str | None) -> None:
 
 # The name as CUDA or HIP prints it, the multiprocessors and GiB of memory that it reports, and the row.
 PRINTED = [
+    ("Tesla P100-PCIE-16GB", 56, 15.9, "NVIDIA P100 PCIe 16GB"),
+    ("Tesla P100-PCIE-12GB", 56, 11.9, "NVIDIA P100 PCIe 12GB"),
+    ("Tesla P100-SXM2-16GB", 56, 15.9, "NVIDIA P100 SXM2 16GB"),
+    ("Quadro GP100", 56, 15.9, "NVIDIA Quadro GP100"),
+    ("Tesla P40", 30, 22.4, "NVIDIA P40"),
+    ("Tesla P4", 20, 7.4, "NVIDIA P4"),
+    ("NVIDIA TITAN Xp", 30, 11.9, "NVIDIA TITAN Xp"),
+    ("NVIDIA GeForce GTX 1080 Ti", 28, 10.9, "NVIDIA GeForce GTX 1080 Ti"),
+    ("GeForce GTX 1080", 20, 7.9, "NVIDIA GeForce GTX 1080"),
+    ("NVIDIA GeForce GTX 1070 Ti", 19, 7.9, "NVIDIA GeForce GTX 1070 Ti"),
     ("Tesla V100-SXM2-16GB", 80, 15.8, "NVIDIA V100 SXM2 16GB"),
     ("Tesla V100-SXM2-32GB", 80, 31.7, "NVIDIA V100 SXM2 32GB"),
     ("Tesla V100-SXM3-32GB", 80, 31.7, "NVIDIA V100 SXM3 32GB"),
@@ -168,6 +184,35 @@ PRINTED = [
     ("NVIDIA GeForce RTX 5060 Ti", 36, 15.5, "NVIDIA GeForce RTX 5060 Ti 16GB"),
     ("NVIDIA GeForce RTX 5060", 30, 7.7, "NVIDIA GeForce RTX 5060"),
     ("NVIDIA GeForce RTX 5050", 20, 7.7, "NVIDIA GeForce RTX 5050"),
+    ("TITAN RTX", 72, 23.6, "NVIDIA TITAN RTX"),
+    ("Quadro RTX 8000", 72, 47.5, "NVIDIA Quadro RTX 8000"),
+    ("Quadro RTX 6000", 72, 23.7, "NVIDIA Quadro RTX 6000"),
+    ("Quadro RTX 5000", 48, 15.7, "NVIDIA Quadro RTX 5000"),
+    ("Quadro RTX 4000", 36, 7.8, "NVIDIA Quadro RTX 4000"),
+    ("NVIDIA PG509-210", 108, 79.2, "NVIDIA A100 SXM 80GB (engineering name PG509-210)"),
+    ("NVIDIA A16", 10, 14.5, "NVIDIA A16 (one of its four GPUs)"),
+    ("NVIDIA A2", 10, 14.5, "NVIDIA A2"),
+    ("NVIDIA RTX A5500", 80, 23.7, "NVIDIA RTX A5500"),
+    ("NVIDIA GeForce RTX 3050", 20, 7.7, "NVIDIA GeForce RTX 3050 8GB"),
+    ("NVIDIA GeForce RTX 3050", 18, 5.8, "NVIDIA GeForce RTX 3050 6GB"),
+    ("NVIDIA L40", 142, 44.3, "NVIDIA L40"),
+    ("NVIDIA RTX 5000 Ada Generation", 100, 31.6, "NVIDIA RTX 5000 Ada"),
+    ("NVIDIA RTX 4500 Ada Generation", 60, 23.6, "NVIDIA RTX 4500 Ada"),
+    ("NVIDIA RTX 4000 SFF Ada Generation", 48, 19.6, "NVIDIA RTX 4000 SFF Ada"),
+    ("NVIDIA RTX 4000 Ada Generation", 48, 19.6, "NVIDIA RTX 4000 Ada"),
+    ("NVIDIA H100 64GB HBM2", 132, 63.4, "NVIDIA H100 SXM5 64GB"),
+    ("NVIDIA GB10", 48, 119.6, "NVIDIA GB10 (DGX Spark)"),
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, 95.0, "NVIDIA RTX PRO 6000 Blackwell Workstation"),
+    ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 188, 95.0, "NVIDIA RTX PRO 6000 Blackwell Max-Q"),
+    ("NVIDIA RTX PRO 5000 Blackwell", 110, 47.4, "NVIDIA RTX PRO 5000 Blackwell"),
+    ("NVIDIA RTX PRO 4500 Blackwell", 82, 31.4, "NVIDIA RTX PRO 4500 Blackwell"),
+    ("NVIDIA RTX PRO 4000 Blackwell", 70, 23.5, "NVIDIA RTX PRO 4000 Blackwell"),
+    ("AMD Instinct MI100", 120, 32.0, "AMD MI100"),
+    ("AMD Radeon RX 7900 XTX", 48, 24.0, "AMD Radeon RX 7900 XTX"),
+    ("AMD Radeon RX 7900 XT", 42, 20.0, "AMD Radeon RX 7900 XT"),
+    ("AMD Radeon PRO W7900", 48, 45.0, "AMD Radeon PRO W7900"),
+    ("AMD Radeon RX 9070 XT", 32, 15.9, "AMD Radeon RX 9070 XT"),
+    ("AMD Radeon RX 9070", 28, 15.9, "AMD Radeon RX 9070"),
     ("AMD Instinct MI210", 104, 64.0, "AMD MI210"),
     ("AMD Instinct MI250X / MI250", 104, 64.0, "AMD MI250 (one GCD = one torch device)"),
     ("AMD Instinct MI250X / MI250", 110, 64.0, "AMD MI250X (one GCD = one torch device)"),
@@ -187,7 +232,7 @@ def test_rows_are_found_by_what_the_driver_prints(printed: str, sm_count: int, m
     assert device is not None
     assert device.name == name
     assert vendor_of(printed) == device.vendor
-    assert has_tensor_cores(printed, device.compute_capability) is True
+    assert has_tensor_cores(printed, device.compute_capability) is ("fp16" in device.peaks_flops)
 
 
 def test_every_row_has_a_name_that_the_driver_prints() -> None:
@@ -221,8 +266,10 @@ def test_size_decides_between_parts_of_one_name(
 # FLOP per clock and multiprocessor (compute unit) of float16 on Tensor Cores with float32 accumulation, by chip: the
 # whitepapers of Volta, Turing, GA100, GA102, AD102, GH100 and RTX Blackwell, and of CDNA 2 to 4. GeForce has half.
 FP16_PER_CLOCK = {"7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.7": 2048, "8.9": 1024, "9.0": 4096}
-FP16_PER_CLOCK |= {"12.0": 1024, "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}
-FP32_PER_CLOCK = {"7.0": 128, "7.5": 128, "8.0": 128, "gfx90a": 128}
+FP16_PER_CLOCK |= {"12.0": 1024, "12.1": 1024, "gfx908": 1024, "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}
+FP32_PER_CLOCK = {"6.0": 128, "7.0": 128, "7.5": 128, "8.0": 128, "gfx908": 128, "gfx90a": 128}
+HALF_RATE = ("NVIDIA L40",)  # by its datasheet; the L40S, of the same chip, has all
+BEFORE_TENSOR_CORES = ("6.0", "6.1")
 ROWS = {named.row["name"]: named.row for named in read_table()}
 
 
@@ -233,13 +280,18 @@ def test_the_figures_of_a_row_agree(name: str) -> None:
         title.removesuffix("_tflops"): float(text) for title, text in row.items() if title.endswith("_tflops") and text
     }
     chip = row["compute_capability"] or row["gfx_arch"]
-    is_geforce, is_amd = "GeForce" in name, row["vendor"] == "amd"
+    is_half_rate, is_amd = "GeForce" in name or name in HALF_RATE, row["vendor"] == "amd"
 
     assert row["source"]
     assert row["checked"] != "recall"
     assert all(figure > 0 for figure in value.values())
     assert float(row["memory_bandwidth_gb_per_s"] or 1) > 0
-    assert value["fp16"] == value.get("bf16", value["fp16"])
+    if chip in BEFORE_TENSOR_CORES:
+        assert not {"tf32", "fp16", "bf16", "fp8"} & set(value)
+        clocks = float(row["sm_count"]) * float(row["boost_clock_mhz"]) * 1e6 / 1e12
+        assert value["fp32"] == pytest.approx(clocks * FP32_PER_CLOCK.get(chip, 256), rel=0.01)
+        return
+    assert value["fp16"] == pytest.approx(value.get("bf16", value["fp16"]) * (2 if chip == "gfx908" else 1), rel=0.001)
     assert ("bf16" in value) == (chip not in ("7.0", "7.5"))
     assert value.get("fp8", 2 * value["fp16"]) == pytest.approx(2 * value["fp16"], rel=0.02)
     if not is_amd and "tf32" in value:
@@ -247,7 +299,7 @@ def test_the_figures_of_a_row_agree(name: str) -> None:
     if not row["boost_clock_mhz"] or not row["sm_count"]:
         return
     clocks = float(row["sm_count"]) * float(row["boost_clock_mhz"]) * 1e6 / 1e12
-    fp16 = clocks * FP16_PER_CLOCK[chip] / (2 if is_geforce else 1)
+    fp16 = clocks * FP16_PER_CLOCK[chip] / (2 if is_half_rate else 1)
     # The Tensor Cores of Hopper's PCIe cards are specified at a lower clock than their other units.
     if value["fp16"] != pytest.approx(fp16, rel=0.05):
         assert chip == "9.0"
@@ -260,12 +312,13 @@ def test_the_figures_of_a_row_agree(name: str) -> None:
 def test_bandwidth_is_unknown_only_where_it_cannot_be_known() -> None:
     unknown = {device.name for device in all_devices() if device.memory_bandwidth_bytes_per_s is None}
 
-    # Of one name with GDDR6 and with GDDR6X, or in no source that was found, or in two that disagree.
+    # Of one name with faster and with slower memory, or in no source that was found, or in two that disagree.
     assert unknown == {
         "NVIDIA GeForce RTX 3060 Ti",
         "NVIDIA GeForce RTX 4070",
         "NVIDIA GeForce RTX 2070",
         "NVIDIA A800 PCIe 80GB",
+        "NVIDIA GeForce GTX 1080",
         "NVIDIA GH200 (144GB HBM3e)",
     }
 
@@ -277,7 +330,7 @@ def test_bandwidth_is_unknown_only_where_it_cannot_be_known() -> None:
         ("MI300", "MI300A"),
         ("NVIDIA A100", "A100 80GB PCIe"),
         ("H1000", "H100 80GB HBM3"),
-        ("GeForce RTX 3050", "RTX 5050"),
+        ("GeForce RTX 3055", "RTX 3050 6GB"),
         ("V100", "V100-DGXS-16GB"),
     ],
 )
