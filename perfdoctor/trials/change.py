@@ -76,6 +76,25 @@ class Program(Protocol):
         """Call back at each border of steps with the number of steps so far; its time is that of the next step."""
 
 
+class ChangeDefaults:
+    """What a change need not say; `load_changes` adds it, because the file of a change imports nothing of ours.
+
+    Attributes:
+        needs: Where it can be tried, one of `NEEDS`.
+        alters_numerics: Whether results differ by more than rounding in another order (autocast, TF32, compile). Such
+            a change is part of the combination only with `--allow-numerics`.
+        is_what_if: Whether results are wrong with it: it is measured, and never recommended or combined.
+    """
+
+    needs = ""
+    alters_numerics = False
+    is_what_if = False
+
+    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
+        """The variables to set before the program starts."""
+        return {}
+
+
 class Change(Protocol):
     """One thing that can be changed from outside. It answers the findings with an `Action` of its name and setting.
 
@@ -83,11 +102,8 @@ class Change(Protocol):
         name: What `--only` takes, such as "workers".
         summary: What it does, in one line for `--list`.
         rules: The rules whose advice it carries out, such as ("PD101", "PD114"), for `--list`.
-        needs: Where it can be tried, one of `NEEDS`.
-        alters_numerics: Whether results differ by more than rounding in another order (autocast, TF32, compile). Such
-            a change is part of the combination only with `--allow-numerics`.
         effect_on_results: What it may change in results, for `--list`: "none", or a short clause.
-        is_what_if: Whether results are wrong with it: it is measured, and never recommended or combined.
+        needs, alters_numerics, is_what_if: As in `ChangeDefaults`, where the class does not have them.
     """
 
     name: str
@@ -107,7 +123,7 @@ class Change(Protocol):
         """
 
     def environment(self, setting: str) -> Mapping[str, str]:
-        """The variables to set before the program starts; mostly none."""
+        """The variables to set before the program starts; none where the class does not say it."""
 
     def apply(self, setting: str, program: Program) -> None:
         """Change the program; called in it, right after torch was imported."""

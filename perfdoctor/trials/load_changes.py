@@ -6,14 +6,14 @@ import difflib
 import inspect
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 
 from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.trials.change import ENTRY_POINT_GROUP, NEEDS, Change
+from perfdoctor.trials.change import ENTRY_POINT_GROUP, NEEDS, Change, ChangeDefaults
 
-_TEXTS = ("name", "summary", "needs", "effect_on_results")
-_METHODS = ("settings", "environment", "apply", "fix")
+_TEXTS = ("name", "summary", "effect_on_results")
+_METHODS = ("settings", "apply", "fix")
 
 
 @frozen_dataclass
@@ -51,7 +51,7 @@ def load_changes() -> tuple[tuple[LoadedChange, ...], tuple[BrokenChange, ...]]:
     broken: list[BrokenChange] = []
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         try:
-            loaded = load_change(point)
+            loaded = wrap_change(point.load())
         except Exception as error:  # a stranger's module may raise anything at import
             broken.append(BrokenChange(point.name, f"{point.value} does not load: {error!r}"))
             continue
@@ -62,24 +62,15 @@ def load_changes() -> tuple[tuple[LoadedChange, ...], tuple[BrokenChange, ...]]:
     return tuple(found[name] for name in sorted(found)), tuple(broken)
 
 
-def load_change(point: EntryPoint) -> LoadedChange:
-    """The change that an entry point leads to.
-
-    Raises:
-        TypeError: It is no class with the members of a change.
-    """
-    return wrap_change(point.load())
-
-
 def wrap_change(kind: type) -> LoadedChange:
-    """A class of a change with its file.
+    """A class of a change with its file, and with the defaults of what it does not say.
 
     Raises:
-        TypeError: It lacks a member of a change.
+        TypeError: It is no class, or lacks a member of a change.
     """
     if not isinstance(kind, type):
         raise TypeError("it is no class")
-    change = kind()
+    change = type(kind.__name__, (kind, ChangeDefaults), {})()
     for name in _TEXTS:
         if not isinstance(getattr(change, name, None), str):
             raise TypeError(f"{kind.__name__} needs a text {name}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,10 @@ import pytest
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.rules.advice.advice_table import TABLE
 from perfdoctor.trials.change import NEEDS, Change
+from perfdoctor.trials.load_changes import load_changes
 
-CHANGES: dict[str, Any] = {each.name: each.load()() for each in entry_points(group="perfdoctor.changes")}
+LOADED = {each.name: each for each in load_changes()[0]}
+CHANGES: dict[str, Change] = {name: each.change for name, each in LOADED.items()}
 TRIED = {
     "allocator": "expandable_segments",
     "compile": "default",
@@ -49,7 +49,7 @@ def finding(change: str, value: int | str | None = None, rule: str = "PD101") ->
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
 def test_a_change_says_what_the_list_of_changes_shows(name: str) -> None:
-    change: Change = CHANGES[name]
+    change = CHANGES[name]
     assert change.name == name
     assert change.needs in NEEDS
     assert len(change.summary) < 100
@@ -63,10 +63,7 @@ def test_a_change_says_what_the_list_of_changes_shows(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
 def test_a_change_imports_the_standard_library_alone(name: str) -> None:
-    spec = find_spec(type(CHANGES[name]).__module__)
-    assert spec is not None
-    assert spec.origin is not None
-    tree = ast.parse(Path(spec.origin).read_text())
+    tree = ast.parse(Path(LOADED[name].file).read_text())
     imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert {each.partition(".")[0] for each in imported} <= sys.stdlib_module_names

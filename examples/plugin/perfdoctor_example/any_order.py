@@ -17,18 +17,11 @@ class AnyOrder:
     name = "any-order"
     summary = "loops take the batch that is ready first, in any order"
     rules = ("PD003",)
-    needs = ""
-    alters_numerics = False
     effect_on_results = "batches come in another order, which may differ from run to run"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting, where a loader has workers that can overtake each other."""
         return ("on",) if any((each.num_workers or 0) > 1 for each in facts.loaders) else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Set the argument of every DataLoader that is made; torch has it since 2.6."""

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 EXPANDABLE = "expandable_segments"
 CUDA_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 # What lets glibc keep freed memory; either variable alone switches off its own adjustment, and makes it slower.
@@ -27,10 +26,7 @@ class Allocator:
     name = "allocator"
     summary = "expandable_segments on a GPU; on the CPU glibc keeps pages, or jemalloc or tcmalloc where installed"
     rules = ("PD107", "PD513")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "none"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """What the machine has and the program does not use."""

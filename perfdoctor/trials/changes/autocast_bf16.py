@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # Instructions of x86 CPUs for products in bfloat16; without them autocast is slower than float32.
 CPU_FLAGS = ("amx_bf16", "avx512_bf16")
 MIN_CAPABILITY = 8.0
@@ -21,10 +20,8 @@ class AutocastBf16:
     name = "autocast-bf16"
     summary = "forward pass and loss under autocast in bfloat16"
     rules = ("PD201", "PD203", "PD204")
-    needs = ""
     alters_numerics = True
     effect_on_results = "products in bfloat16: 8 bits of mantissa"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where the device computes products in bfloat16, and the program does not use autocast."""
@@ -34,10 +31,6 @@ class AutocastBf16:
             capable = all(float(each.capability or 0) >= MIN_CAPABILITY for each in facts.devices)
             return ("on",) if capable else ()
         return ("on",) if cpu_has_bfloat16() else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Enter autocast at each forward of a model, and leave it before the backward pass."""

@@ -16,18 +16,11 @@ class ChannelsLast:
     name = "channels-last"
     summary = "models with 2-d convolutions and their inputs in the layout channels_last"
     rules = ("PD203", "PD302")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "sums in another order"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting: facts do not tell which layers a model has."""
         return ("on",)
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Convert each model when it is first called, and its inputs at each call."""

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"mode": "reduce-overhead"},
@@ -24,10 +23,8 @@ class CompileModel:
     name = "compile"
     summary = "models by torch.compile: default, reduce-overhead (CUDA graphs), or dynamic (sizes that change)"
     rules = ("PD104", "PD301", "PD306", "PD108")
-    needs = ""
     alters_numerics = True
     effect_on_results = "sums in another order, fewer roundings between fused ops, other random numbers in dropout"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """What a finding advises first; CUDA graphs only on a GPU. Nothing where the program compiles."""
@@ -39,10 +36,6 @@ class CompileModel:
         wanted = advised_settings(self.name, findings)
         advised = [name for name in ARGUMENTS if name in wanted]
         return tuple(dict.fromkeys([*advised, *found]))
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:
         """Compile each model at its first forward."""

@@ -17,17 +17,11 @@ class CudnnBenchmark:
     summary = "cuDNN chooses the algorithms of convolutions by measuring"
     rules = ("PD203", "PD501")
     needs = "cuda"
-    alters_numerics = False
     effect_on_results = "sums in another order, which may differ from run to run"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """On a GPU, where it is off."""
         return ("on",) if facts.devices and not facts.flags.cudnn_benchmark else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Set the flag after the program's own; where the program wants deterministic algorithms, leave it."""

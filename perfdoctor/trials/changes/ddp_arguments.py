@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # Without an argument torch fills buckets of 25 MiB; larger ones are fewer collectives, smaller ones overlap earlier.
 DEFAULT_BUCKET_MB = 25
 BUCKETS_MB = (25, 100, 5)
@@ -24,9 +23,7 @@ class DdpArguments:
     summary = "DistributedDataParallel with another bucket_cap_mb, gradient_as_bucket_view, static_graph, ..."
     rules = ("PD402", "PD404", "PD405")
     needs = "ranks"
-    alters_numerics = False
     effect_on_results = "without broadcasts each rank keeps buffers of its own; sums in another order"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """What a finding advises first, then whatever is not set so."""
@@ -45,12 +42,7 @@ class DdpArguments:
         if wrapped.broadcast_buffers:
             found.append("broadcast_buffers=False")
         wanted = advised_settings(self.name, findings)
-        advised = [name for name in found if name in wanted]
-        return tuple(dict.fromkeys([*advised, *found]))
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
+        return tuple(sorted(found, key=lambda each: each not in wanted))
 
     def apply(self, setting: str, program: Program) -> None:
         """Set the argument."""

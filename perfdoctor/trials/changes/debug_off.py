@@ -23,10 +23,7 @@ class DebugOff:
     name = "debug-off"
     summary = "anomaly detection, emit_nvtx and the program's own profiler do nothing"
     rules = ("PD503",)
-    needs = ""
-    alters_numerics = False
     effect_on_results = "none; a NaN in a gradient is no error any more"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where anomaly detection is on, or a profiler of the program was seen."""
@@ -34,10 +31,6 @@ class DebugOff:
         is_profiled = any("program's own profiler" in each for each in said)
         is_on = any(each.switch in SWITCHES for each in facts.debug_switches)
         return ("on",) if is_profiled or is_on or facts.flags.anomaly_detection else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Let the setters do nothing."""

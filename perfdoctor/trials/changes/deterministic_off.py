@@ -16,19 +16,12 @@ class DeterministicOff:
     name = "deterministic-off"
     summary = "deterministic algorithms are turned off"
     rules = ("PD514",)
-    needs = ""
-    alters_numerics = False
     effect_on_results = "sums in another order, which may differ from run to run"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where they are on, at the end of the run or in its steps."""
         was_on = any(each.switch == "deterministic algorithms" for each in facts.debug_switches)
         return ("on",) if was_on or facts.flags.deterministic_algorithms else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Turn the setter's argument off, and cuDNN's flag at the first forward."""

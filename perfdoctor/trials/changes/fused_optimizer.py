@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # Classes of torch.optim that have a fused form; which devices and types it takes is asked at run time.
 HAVE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
@@ -21,10 +20,7 @@ class FusedOptimizer:
     name = "fused"
     summary = "optimizers by their fused (or foreach) implementation"
     rules = ("PD303",)
-    needs = ""
-    alters_numerics = False
     effect_on_results = "sums in another order"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fused form where a class has one; on a CPU the foreach form, too, which is the default on a GPU."""
@@ -36,12 +32,7 @@ class FusedOptimizer:
         if is_foreach and not facts.devices:
             found.append("foreach")
         wanted = advised_settings(self.name, findings)
-        advised = [name for name in found if name in wanted]
-        return tuple(dict.fromkeys([*advised, *found]))
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
+        return tuple(sorted(found, key=lambda each: each not in wanted))
 
     def apply(self, setting: str, program: Program) -> None:
         """Set the argument of every optimizer that is made."""

@@ -17,18 +17,11 @@ class GarbageCollection:
     name = "gc"
     summary = "garbage collection at the borders of steps only; long-lived objects are frozen"
     rules = ("PD003", "PD110")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "none; cycles that outlive a step are not freed"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting: what the garbage collector takes below a millisecond is in no fact."""
         return ("step-borders",)
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Freeze at the first border of steps; the program's own calls within a step do nothing from then on."""

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # What is offered unasked; any other may be given by hand, as --only environment=NAME=VALUE.
 IN_JOBS = ("CUDA_DEVICE_MAX_CONNECTIONS=1", "NCCL_NTHREADS=512", "NCCL_BUFFSIZE=8388608")
 
@@ -21,10 +20,7 @@ class LaunchEnvironment:
     name = "environment"
     summary = "an environment variable, such as CUDA_DEVICE_MAX_CONNECTIONS=1 or one of NCCL"
     rules = ("PD402", "PD407")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "that of the variable"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """For jobs of several ranks on GPUs, what is not set."""

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # How deep outputs are looked through for tensors: lists of dictionaries of tensors.
 MAX_DEPTH = 3
 
@@ -20,18 +19,11 @@ class NoGradEvaluation:
     name = "no-grad-evaluation"
     summary = "evaluation without gradients (torch.no_grad)"
     rules = ("PD507", "PD518")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "none"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting: whether evaluation has gradients is in no fact."""
         return ("on",)
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Watch each model: the first steps tell which of them are evaluated."""

@@ -16,10 +16,7 @@ class PersistentWorkers:
     name = "persistent-workers"
     summary = "workers of DataLoaders live from one epoch to the next"
     rules = ("PD101", "PD112")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "what a data set changes in itself between epochs does not reach its workers"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where workers were started more than once."""
@@ -27,10 +24,6 @@ class PersistentWorkers:
             each.num_workers and not each.persistent_workers and (each.iterations or 0) > 1 for each in facts.loaders
         )
         return ("on",) if any(restarts) else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Set the argument of every DataLoader that is made with workers."""

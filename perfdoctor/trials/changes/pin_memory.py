@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 NON_BLOCKING = "non-blocking"
 
 
@@ -20,18 +19,12 @@ class PinMemory:
     summary = "DataLoaders pin their batches; non-blocking: copies to the GPU do not block, either"
     rules = ("PD105",)
     needs = "cuda"
-    alters_numerics = False
     effect_on_results = "none"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where a GPU is used and a loader does not pin."""
         is_open = any(not each.pin_memory for each in facts.loaders)
         return (NON_BLOCKING, "on") if is_open and facts.devices else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:
         """Set the argument of every DataLoader that is made, and that of copies from pinned memory."""

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 TORCH_DEFAULT = 2
 
 
@@ -19,19 +18,12 @@ class PrefetchFactor:
     name = "prefetch-factor"
     summary = "workers of DataLoaders load N batches ahead"
     rules = ("PD003", "PD101")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "none"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """More than now, where a loader has workers."""
         now = [each.prefetch_factor or TORCH_DEFAULT for each in facts.loaders if each.num_workers]
         return tuple(str(number) for number in (4, 8) if now and number > max(now))
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:
         """Set the argument of every DataLoader that is made with workers."""

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # The switches of torch.backends.cuda; "math" is the one that takes every input, and stays on beside the others.
 SWITCHES = ("flash", "mem_efficient", "cudnn")
 
@@ -21,17 +20,11 @@ class SdpaBackend:
     summary = "scaled_dot_product_attention by flash, mem_efficient, cudnn or math"
     rules = ("PD205",)
     needs = "cuda"
-    alters_numerics = False
     effect_on_results = "sums in another order"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The fast ones, on a GPU."""
         return SWITCHES if facts.devices else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:
         """Turn the other implementations off; the program's own choice around a call still counts."""

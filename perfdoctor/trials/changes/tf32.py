@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 MIN_CAPABILITY = 8.0
 
 
@@ -22,17 +21,12 @@ class Tf32:
     needs = "cuda"
     alters_numerics = True
     effect_on_results = "products with 10 bits of mantissa in place of 23"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """On a GPU that has it, where it is off."""
         is_on = facts.flags.matmul_allow_tf32 and facts.flags.cudnn_allow_tf32
         capable = facts.devices and all(float(each.capability or 0) >= MIN_CAPABILITY for each in facts.devices)
         return ("on",) if capable and not is_on else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Set the flags after the program's own."""

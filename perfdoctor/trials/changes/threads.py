@@ -17,10 +17,7 @@ class Threads:
     name = "threads"
     summary = "N threads for each op on the CPU (torch.set_num_threads)"
     rules = ("PD101", "PD114", "PD115", "PD512")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "sums in another order"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The number that a finding advises; without a GPU all cores, those that workers leave, half of them, one."""
@@ -35,12 +32,8 @@ class Threads:
         order = dict.fromkeys([*advised, *sweep])
         return tuple(str(number) for number in order if number > 0 and number != facts.cpu.torch_threads)
 
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable: set before the start, the number would be taken for the program's own."""
-        return {}
-
     def apply(self, setting: str, program: Program) -> None:
-        """Set the number now, and again where the program sets it."""
+        """Set the number now, and again where the program sets it; not by a variable, which would count as its own."""
         import torch
 
         threads = int(setting)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # Types of devices on which reading a value waits for all work before it.
 ASYNCHRONOUS = ("cuda", "xpu", "mps")
 
@@ -31,10 +30,6 @@ class WhatIfItem:
         """On a GPU, where a finding is about waits."""
         is_found = any(each.get("rule") in self.rules for each in findings)
         return ("on",) if facts.devices and is_found else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Replace `item` and the conversions to numbers that call it."""

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-
 # A wait for the loader below this share of the step leaves nothing to gain by more workers.
 MIN_WAIT_SHARE = 0.01
 
@@ -20,10 +19,7 @@ class Workers:
     name = "workers"
     summary = "DataLoaders with N worker processes, which live through all epochs"
     rules = ("PD101", "PD114")
-    needs = ""
-    alters_numerics = False
     effect_on_results = "other random numbers in data sets that draw their own"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The number that a finding advises, and those around it up to the cores."""
@@ -42,10 +38,6 @@ class Workers:
         nearest = sorted(sweep, key=lambda number: (abs(number - middle), number))
         order = dict.fromkeys([*advised, *nearest])
         return tuple(str(number) for number in order if used != {number})
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:
         """Set the argument of every DataLoader that is made."""

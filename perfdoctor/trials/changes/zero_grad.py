@@ -17,20 +17,13 @@ class ZeroGrad:
     name = "zero-grad"
     summary = "zero_grad drops gradients in place of filling them with zeros"
     rules = ("PD304",)
-    needs = ""
-    alters_numerics = False
     effect_on_results = "an optimizer passes over parameters without a gradient, where a zero would let it decay them"
-    is_what_if = False
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Where the program was seen to fill gradients."""
         from perfdoctor.trials.change import advised_settings
 
         return ("set-to-none",) if advised_settings(self.name, findings) or facts.zero_grad_to_zero else ()
-
-    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
-        """No variable."""
-        return {}
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Replace the argument in optimizers and modules."""
