@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoctor.report.finding import Action
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.framework_settings import spell
-from perfdoctor.rules.advice.programs import ANY, rows_of
+from perfdoctor.rules.advice.programs import ANY, any_program, rows_of
 
 _EVAL_PAGE = "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval"
 _EVAL = (
@@ -76,16 +76,13 @@ AUTOGRAD_ROWS = (
             ANY, _ALLOW_OTHERS, "torch.use_deterministic_algorithms(False)", _DETERMINISTIC, actions=_NOT_DETERMINISTIC
         ),
     ),
-    *rows_of(
+    any_program(
         "new tensors are filled",
-        Row(
-            ANY,
-            "Keep deterministic algorithms, but do not fill each new tensor: only a program that reads memory which it "
-            "never wrote needs it.",
-            "torch.utils.deterministic.fill_uninitialized_memory = False",
-            _FILL,
-            since="PyTorch 2.2",
-            actions=_NOT_DETERMINISTIC,
-        ),
+        "Keep deterministic algorithms, but do not fill each new tensor: only a program that reads memory which it "
+        "never wrote needs it.",
+        "torch.utils.deterministic.fill_uninitialized_memory = False",
+        _FILL,
+        since="PyTorch 2.2",
+        actions=_NOT_DETERMINISTIC,
     ),
 )

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
-from perfdoctor.rules.advice.framework_settings import (
-    ACCELERATE,
-    ACCELERATE_PAGE,
-    LIGHTNING,
-    LIGHTNING_PAGE,
-    TRAINER,
-    TRAINER_PAGE,
-    spell,
-)
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC, ZERO, rows_of
+from perfdoctor.rules.advice.framework_settings import ACCELERATE, LIGHTNING, TRAINER, spell
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC, ZERO, any_program, rows_of
 
-_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-_BUFFERS = "https://github.com/pytorch/pytorch/pull/178054"
-_FSDP2 = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
-_TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
-_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
-_TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _HOOKS = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 _NO_SEARCH = (Action("ddp", "find_unused_parameters=False"),)
 _LARGER_BUCKETS = (Action("ddp", "bucket_cap_mb=25"),)
@@ -31,7 +18,7 @@ _RUN_BARE = (
     When(phases=FORWARD),
     "Run the wrapped model itself: a forward pass needs no wrapper.",
     "with torch.inference_mode(): y = model.module(x)",
-    _DDP,
+    pages.DDP,
 )
 _BUCKET_VIEWS = "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less."
 _NO_BROADCAST = (
@@ -61,20 +48,28 @@ WRAPPER_ROWS = (
             "Leave find_unused_parameters out if every parameter gets a gradient; if the same ones never do, say "
             "static_graph=True.",
             "DistributedDataParallel(model)  # or static_graph=True",
-            _DDP,
+            pages.DDP,
             actions=_NO_SEARCH,
         ),
     ),
     *rows_of(
         "DDP has tiny buckets",
         *spell("argument of DDP", _USUAL_BUCKETS, "bucket_cap_mb=25", actions=_LARGER_BUCKETS),
-        Row(ANY, _USUAL_BUCKETS, "DistributedDataParallel(model, bucket_cap_mb=25)", _DDP, actions=_LARGER_BUCKETS),
+        Row(
+            ANY, _USUAL_BUCKETS, "DistributedDataParallel(model, bucket_cap_mb=25)", pages.DDP, actions=_LARGER_BUCKETS
+        ),
     ),
     *rows_of(
         "DDP copies gradients out of its buckets",
         _RUN_BARE,
         *spell("argument of DDP, not of the Trainer", _BUCKET_VIEWS, "gradient_as_bucket_view=True", actions=_VIEWS),
-        Row(ANY, _BUCKET_VIEWS, "DistributedDataParallel(model, gradient_as_bucket_view=True)", _DDP, actions=_VIEWS),
+        Row(
+            ANY,
+            _BUCKET_VIEWS,
+            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
+            pages.DDP,
+            actions=_VIEWS,
+        ),
     ),
     *rows_of(
         "DDP broadcasts buffers",
@@ -84,20 +79,20 @@ WRAPPER_ROWS = (
             When(torch_from="2.13"),
             _NO_BROADCAST,
             "DistributedDataParallel(model, forward_sync_buffers=False)",
-            _BUFFERS,
+            pages.DDP_BUFFERS,
         ),
         Row(
             When(torch_before="2.13"),
             _NO_BROADCAST,
             "DistributedDataParallel(model, broadcast_buffers=False)",
-            _DDP,
+            pages.DDP,
             actions=_BUFFERS_STAY,
         ),
         Row(
             ANY,
             _NO_BROADCAST,
             "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
-            _BUFFERS,
+            pages.DDP_BUFFERS,
             actions=_BUFFERS_STAY,
         ),
     ),
@@ -107,13 +102,13 @@ WRAPPER_ROWS = (
             TRAINER,
             f"{_ACCUMULATED}let the Trainer accumulate the gradients.",
             "TrainingArguments(..., gradient_accumulation_steps=...)",
-            TRAINER_PAGE,
+            pages.TRAINER,
         ),
         (
             LIGHTNING,
             f"{_ACCUMULATED}let the Trainer accumulate the gradients.",
             "Trainer(accumulate_grad_batches=...)",
-            "https://lightning.ai/docs/pytorch/stable/common/trainer.html",
+            pages.LIGHTNING,
         ),
         (
             ACCELERATE,
@@ -125,19 +120,19 @@ WRAPPER_ROWS = (
             When(uses=ZERO),
             f"{_ACCUMULATED}tell the engine how many micro-batches an update has; it reduces at the last.",
             '"gradient_accumulation_steps": N',
-            _DEEPSPEED,
+            pages.DEEPSPEED,
         ),
         (
             When(uses=("FSDP",)),
             f"{_ACCUMULATED}leave the reduction out in all micro-batches but the last, where memory allows.",
             "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: with model.no_sync(): ...",
-            _FSDP2,
+            pages.FSDP2,
         ),
         (
             ANY,
             f"{_ACCUMULATED}run all micro-batches but the last under no_sync(), forward pass included.",
             "with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
-            _DDP,
+            pages.DDP,
         ),
     ),
     *rows_of(
@@ -152,26 +147,26 @@ WRAPPER_ROWS = (
             When(uses=ZERO),
             f"{_HALF_GRADIENTS}tell DeepSpeed the type. {_LESS_EXACT}",
             '"communication_data_type": "bf16"',
-            _DEEPSPEED,
+            pages.DEEPSPEED,
         ),
         (
             When(uses=("FSDP",)),
             f"{_HALF_GRADIENTS}leave reduce_dtype out, or set it. {_LESS_EXACT}",
             "policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)\n"
             "fully_shard(block, mp_policy=policy)   # FSDP1: MixedPrecision(...) with the same types",
-            _FSDP2,
+            pages.FSDP2,
         ),
         (
             When(uses=("Lightning",), lacks_bfloat16=True),
             f"{_HALF_GRADIENTS}give the strategy a hook. {_LESS_EXACT}",
             "Trainer(strategy=DDPStrategy(ddp_comm_hook=default_hooks.fp16_compress_hook))",
-            LIGHTNING_PAGE,
+            pages.LIGHTNING_DDP,
         ),
         Row(
             LIGHTNING,
             f"{_HALF_GRADIENTS}give the strategy a hook. {_LESS_EXACT}",
             "Trainer(strategy=DDPStrategy(ddp_comm_hook=default_hooks.bf16_compress_hook))",
-            LIGHTNING_PAGE,
+            pages.LIGHTNING_DDP,
             since="PyTorch 1.11",
         ),
         (
@@ -179,13 +174,13 @@ WRAPPER_ROWS = (
             f"{_HALF_GRADIENTS}the Trainer has no argument for it, so a subclass has to give its Accelerator "
             f"DistributedDataParallelKwargs with a hook. {_LESS_EXACT}",
             None,
-            ACCELERATE_PAGE,
+            pages.ACCELERATE,
         ),
         (
             ACCELERATE,
             f"{_HALF_GRADIENTS}give the Accelerator a hook. {_LESS_EXACT}",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)])",
-            ACCELERATE_PAGE,
+            pages.ACCELERATE,
         ),
         (
             When(uses=("DDP",), lacks_bfloat16=True),
@@ -216,7 +211,7 @@ WRAPPER_ROWS = (
             "Fetch the parameters of the next layers while this one computes, or do not shard a model that fits on one "
             "GPU.",
             "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
-            _FSDP2,
+            pages.FSDP2,
             since="PyTorch 2.5",
         ),
         Row(
@@ -224,31 +219,25 @@ WRAPPER_ROWS = (
             "Let the CPU issue the all-gather of the next units before it launches this one's work; with FSDP1 only "
             "where the units run in the same order in each step, and limit_all_gathers=False where memory allows.",
             "block.set_modules_to_forward_prefetch([next_block, the_one_after])   # FSDP1: forward_prefetch=True",
-            _FSDP2,
+            pages.FSDP2,
             since="PyTorch 2.5",
         ),
     ),
-    *rows_of(
+    any_program(
         "FSDP gathers late in the backward pass",
-        Row(
-            ANY,
-            "Let each unit gather the parameters of the one before it ahead of its own gradients.",
-            "block.set_modules_to_backward_prefetch([previous_block])   # FSDP1: "
-            "backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
-            _FSDP2,
-            since="PyTorch 2.5",
-        ),
+        "Let each unit gather the parameters of the one before it ahead of its own gradients.",
+        "block.set_modules_to_backward_prefetch([previous_block])   # FSDP1: "
+        "backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
+        pages.FSDP2,
+        since="PyTorch 2.5",
     ),
-    *rows_of(
+    any_program(
         "FSDP gathers again with memory to spare",
-        Row(
-            ANY,
-            "Keep the gathered parameters from the forward to the backward pass: the memory for them is there, and the "
-            "second all-gather falls away.",
-            "fully_shard(block, reshard_after_forward=False)   # FSDP1: ShardingStrategy.SHARD_GRAD_OP",
-            _FSDP2,
-            since="PyTorch 2.4",
-        ),
+        "Keep the gathered parameters from the forward to the backward pass: the memory for them is there, and the "
+        "second all-gather falls away.",
+        "fully_shard(block, reshard_after_forward=False)   # FSDP1: ShardingStrategy.SHARD_GRAD_OP",
+        pages.FSDP2,
+        since="PyTorch 2.4",
     ),
     *rows_of(
         "DataParallel",
@@ -270,11 +259,10 @@ WRAPPER_ROWS = (
             ANY,
             "Use DistributedDataParallel, one process a GPU: the weights stay, gradients overlap with backward.",
             "DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
-            _TUNING,
+            pages.TUNING_GUIDE,
         ),
     ),
 )
-"""What to do about wrappers of data-parallel models."""
 
 RANK_ROWS = (
     *rows_of(
@@ -284,21 +272,21 @@ RANK_ROWS = (
             "Look at the sharding plan first (tables whose rows some batches use more), then for what varies from step "
             "to step: garbage collection, CPUs shared with other programs.",
             None,
-            _TORCHREC,
+            pages.TORCHREC,
         ),
         (
             When(uses=ENGINES),
             "Look for what varies from step to step: the requests that each rank serves, CPUs shared with other "
             "programs; pin the processes.",
             None,
-            "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html",
+            pages.VLLM_TUNING,
         ),
         (
             ANY,
             "Look for what varies from step to step: lengths of inputs, garbage collection, CPUs shared with other "
             "programs; balance the inputs, collect garbage at fixed steps, pin the processes.",
             None,
-            _TUNING,
+            pages.TUNING_GUIDE,
         ),
     ),
     *rows_of(
@@ -308,14 +296,14 @@ RANK_ROWS = (
             "Look at the sharding plan: what a rank computes depends on the tables that it has, and on how often their "
             "rows are used.",
             None,
-            _TORCHREC,
+            pages.TORCHREC,
         ),
         (
             When(uses=("pipeline parallel",)),
             "Cut the model so that its stages take equally long: the first and the last have embeddings and the loss "
             "besides their layers.",
             None,
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
+            pages.PIPELINING,
         ),
         (
             When(uses=("expert parallel",)),
@@ -327,14 +315,13 @@ RANK_ROWS = (
             When(uses=ENGINES),
             "Give the ranks requests of equal length, or let a router balance them.",
             None,
-            "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html",
+            pages.VLLM_TUNING,
         ),
         (
             ANY,
             "Deal the same amount of work to each rank: batch inputs of similar length, pack or pad them.",
             None,
-            _TUNING,
+            pages.TUNING_GUIDE,
         ),
     ),
 )
-"""What to do about ranks that differ, and the links between them."""

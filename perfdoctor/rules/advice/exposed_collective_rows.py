@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import (
     ANY,
@@ -12,29 +13,18 @@ from perfdoctor.rules.advice.programs import (
     TORCHREC_PIPELINE,
     TORCHREC_QUANTIZED,
     ZERO,
+    any_program,
     rows_of,
 )
 
-_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-_DDP_NOTES = "https://docs.pytorch.org/docs/stable/notes/ddp.html"
-_FSDP2 = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
-_DISTRIBUTED = "https://docs.pytorch.org/docs/stable/distributed.html"
-_PIPELINING = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
-_TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
 _PLANNER = "https://docs.pytorch.org/torchrec/planner-api-reference.html"
 _QCOMMS = "https://github.com/pytorch/torchrec/blob/main/torchrec/distributed/fbgemm_qcomm_codec.py"
 _MEGATRON = "https://docs.nvidia.com/nemo/megatron-bridge/0.4.0/training/communication-overlap.html"
 _MEGATRON_MOE = (
     "https://docs.nvidia.com/nemo/megatron-bridge/nightly/skills/nemo-mbridge-perf-expert-parallel-overlap/SKILL.html"
 )
-_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 _ULYSSES = "https://github.com/deepspeedai/DeepSpeed/blob/master/blogs/deepspeed-ulysses/README.md"
-_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
-_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
-_ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
-_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
 _VLLM_EXPERTS = "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/"
-_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _SGLANG_EXPERTS = "https://docs.sglang.io/advanced_features/expert_parallelism.html"
 _TENSOR_PARALLEL = "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html"
 _ASYNC_TP = "https://github.com/pytorch/torchtitan/pull/2011"
@@ -54,14 +44,14 @@ EXPOSED_ROWS = (
             "See that the engine's own all-reduce is not disabled, use fewer tensor-parallel ranks, and more "
             "replicas of a model that fits on fewer GPUs: each layer waits for its all-reduce.",
             "vllm serve ... --tensor-parallel-size N   # without --disable-custom-all-reduce",
-            _VLLM,
+            pages.VLLM,
         ),
         (
             When(uses=("SGLang",)),
             "See that the engine's own all-reduce is not disabled, use fewer tensor-parallel ranks, and more "
             "replicas of a model that fits on fewer GPUs: each layer waits for its all-reduce.",
             "python -m sglang.launch_server ... --tp-size N   # without --disable-custom-all-reduce",
-            _SGLANG,
+            pages.SGLANG,
         ),
         (
             When(uses=ENGINES),
@@ -81,7 +71,7 @@ EXPOSED_ROWS = (
             When(uses=ZERO),
             "Let DeepSpeed overlap the reduction with the backward pass, in larger buckets.",
             _OVERLAP_DEEPSPEED,
-            _DEEPSPEED,
+            pages.DEEPSPEED,
         ),
         (
             When(uses=TENSOR_PARALLEL),
@@ -96,7 +86,7 @@ EXPOSED_ROWS = (
             "Shard larger groups of layers, and reduce once an update where gradients are accumulated: FSDP reduces "
             "over its replicas after it has reduced over its shards.",
             "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: model.no_sync()",
-            _FSDP2,
+            pages.FSDP2,
         ),
         (
             When(uses=TORCHREC),
@@ -110,77 +100,71 @@ EXPOSED_ROWS = (
             "Run the wrapped model itself, and combine results of the ranks at the end: a forward pass needs no "
             "wrapper.",
             "with torch.inference_mode(): y = model.module(x)",
-            _DDP_NOTES,
+            pages.DDP_NOTES,
         ),
         (
             When(phases=FORWARD),
             "Use fewer ranks for one input, or combine results (metrics) once at the end: the result is needed at "
             "once, so nothing hides the all-reduce.",
             None,
-            _DISTRIBUTED,
+            pages.DISTRIBUTED,
         ),
         (
             When(uses=("Hugging Face Trainer",)),
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or gradient "
             "accumulation, which reduces once an update.",
             "TrainingArguments(..., ddp_bucket_cap_mb=..., gradient_accumulation_steps=...)",
-            _TRAINER,
+            pages.TRAINER,
         ),
         (
             When(uses=("Lightning",)),
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or accumulated "
             "gradients, which are reduced once an update.",
             "Trainer(strategy=DDPStrategy(bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True))",
-            _LIGHTNING,
+            pages.LIGHTNING_DDP,
         ),
         (
             When(uses=("Accelerate",)),
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or accumulated "
             "gradients, which are reduced once an update.",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=..., static_graph=True)])",
-            _ACCELERATE,
+            pages.ACCELERATE,
         ),
         (
             When(uses=("DDP",)),
             "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, no_sync() in all "
             "micro-batches but the last, gradients compressed to bfloat16.",
             "DistributedDataParallel(model, bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True)",
-            _DDP,
+            pages.DDP,
         ),
         (
             When(uses=("data parallel",)),
             "Use DistributedDataParallel, which reduces gradients in buckets while the backward pass runs: here they "
             "are reduced by hand, after it.",
             "model = DistributedDataParallel(model, device_ids=[local_rank])   # and no all_reduce of gradients",
-            _DDP_NOTES,
+            pages.DDP_NOTES,
         ),
         (
             ANY,
             "Start the collective as soon as its input is there, and wait for it where its result is needed; or "
             "reduce less often.",
             "work = dist.all_reduce(x, async_op=True); ...; work.wait()",
-            _DISTRIBUTED,
+            pages.DISTRIBUTED,
         ),
     ),
-    *rows_of(
+    any_program(
         "exposed all_reduce of a small model on CPUs",
-        (
-            ANY,
-            "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide "
-            "it: less than a megabyte of gradients is sent at once, when all of it is there.",
-            None,
-            _DDP_NOTES,
-        ),
+        "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide "
+        "it: less than a megabyte of gradients is sent at once, when all of it is there.",
+        None,
+        pages.DDP_NOTES,
     ),
-    *rows_of(
+    any_program(
         "exposed all_reduce without a spare core",
-        (
-            ANY,
-            "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide it "
-            "here: the ranks compute on all cores, and gloo reduces on the same ones.",
-            None,
-            _DDP_NOTES,
-        ),
+        "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide it "
+        "here: the ranks compute on all cores, and gloo reduces on the same ones.",
+        None,
+        pages.DDP_NOTES,
     ),
     *rows_of(
         "exposed all_to_all",
@@ -203,7 +187,7 @@ EXPOSED_ROWS = (
             "Use TrainPipelineSparseDist, which exchanges the indices of the next batch while this one trains. A plan "
             "with fewer row-wise tables sends less; the lookups travel in 8 bits already.",
             "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
-            _TORCHREC,
+            pages.TORCHREC,
         ),
         (
             When(uses=TORCHREC_QUANTIZED),
@@ -225,7 +209,7 @@ EXPOSED_ROWS = (
             "precision halves what is sent; a plan with fewer row-wise tables sends less.",
             "pipeline = TrainPipelineSparseDist(model, optimizer, device)\n"
             "QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)   # to the sharders",
-            _TORCHREC,
+            pages.TORCHREC,
         ),
         (
             When(uses=TORCHREC),
@@ -261,7 +245,7 @@ EXPOSED_ROWS = (
             "Send less (half precision, several tensors in one exchange), keep the group inside one machine, or start "
             "the exchange early and wait for it where its result is needed.",
             "work = dist.all_to_all_single(output, input, async_op=True); ...; work.wait()",
-            _DISTRIBUTED,
+            pages.DISTRIBUTED,
         ),
     ),
     *rows_of(
@@ -271,7 +255,7 @@ EXPOSED_ROWS = (
             "Use fewer ranks for a layer, and more replicas of a model that fits on fewer GPUs: each layer waits for "
             "its collectives.",
             None,
-            _VLLM,
+            pages.VLLM,
         ),
         (
             When(uses=("Megatron",)),
@@ -284,14 +268,14 @@ EXPOSED_ROWS = (
             When(uses=ZERO),
             "Let DeepSpeed overlap its collectives, and fetch parameters earlier in larger pieces (stage 3).",
             f'{_OVERLAP_DEEPSPEED}\n"stage3_prefetch_bucket_size": 5e7, "allgather_bucket_size": 5e8',
-            _DEEPSPEED,
+            pages.DEEPSPEED,
         ),
         Row(
             When(phases=FORWARD, uses=("FSDP",)),
             "Fetch the parameters of the next layer while this one computes, or do not shard a model that fits on "
             "one GPU: each layer waits until its parameters are gathered.",
             "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
-            _FSDP2,
+            pages.FSDP2,
             since="PyTorch 2.5",
         ),
         Row(
@@ -299,7 +283,7 @@ EXPOSED_ROWS = (
             "Fetch the parameters of the next layers while this one computes, shard larger groups of layers, or shard "
             "inside a machine and replicate over machines.",
             _PREFETCH,
-            _FSDP2,
+            pages.FSDP2,
             since="PyTorch 2.5",
         ),
         (
@@ -327,19 +311,16 @@ EXPOSED_ROWS = (
             ANY,
             "Start the collective as soon as its input is there, and wait for it where its result is needed.",
             "work = dist.all_gather_into_tensor(output, x, async_op=True); ...; work.wait()",
-            _DISTRIBUTED,
+            pages.DISTRIBUTED,
         ),
     ),
-    *rows_of(
+    any_program(
         "exposed all_gather of logits",
-        (
-            ANY,
-            "Keep the logits sharded over the ranks, and gather only what is read: those of the last token, or the "
-            "best few of each rank. The last collective takes far longer than the others, which fits the logits of a "
-            "whole vocabulary.",
-            "logits = self.output(h[:, -1:])   # or ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)",
-            _TENSOR_PARALLEL,
-        ),
+        "Keep the logits sharded over the ranks, and gather only what is read: those of the last token, or the "
+        "best few of each rank. The last collective takes far longer than the others, which fits the logits of a "
+        "whole vocabulary.",
+        "logits = self.output(h[:, -1:])   # or ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)",
+        _TENSOR_PARALLEL,
     ),
     *rows_of(
         "exposed send_recv",
@@ -347,7 +328,7 @@ EXPOSED_ROWS = (
             When(uses=ENGINES),
             "Use fewer pipeline stages, or more requests at a time: stages of the pipeline wait for each other.",
             None,
-            _VLLM,
+            pages.VLLM,
         ),
         (
             When(uses=("Megatron",)),
@@ -367,25 +348,21 @@ EXPOSED_ROWS = (
             "Use more micro-batches in a step, stages that take equally long, and an interleaved schedule: stages of "
             "the pipeline wait for each other.",
             "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=...)",
-            _PIPELINING,
+            pages.PIPELINING,
             since="PyTorch 2.4",
         ),
         (
             ANY,
             "Post sends and receives together and early, and wait for them where the data is needed.",
             "works = dist.batch_isend_irecv(operations); ...; [work.wait() for work in works]",
-            _DISTRIBUTED,
+            pages.DISTRIBUTED,
         ),
     ),
-    *rows_of(
+    any_program(
         "exposed collectives",
-        (
-            ANY,
-            "Start collectives as soon as their input is there, and wait for them where their result is needed; or "
-            "do them less often.",
-            None,
-            _DISTRIBUTED,
-        ),
+        "Start collectives as soon as their input is there, and wait for them where their result is needed; or "
+        "do them less often.",
+        None,
+        pages.DISTRIBUTED,
     ),
 )
-"""What to do about collectives that run while nothing computes."""

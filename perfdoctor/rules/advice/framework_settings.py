@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 
 TRAINER = When(uses=("Hugging Face Trainer",))
@@ -12,10 +13,6 @@ LIGHTNING = When(uses=("Lightning",))
 ACCELERATE = When(uses=("Accelerate",))
 _ULTRALYTICS = When(uses=("Ultralytics",))
 
-TRAINER_PAGE = "https://huggingface.co/docs/transformers/main_classes/trainer"
-LIGHTNING_PAGE = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
-ACCELERATE_PAGE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
-_LIGHTNING_TRAINER = "https://lightning.ai/docs/pytorch/stable/common/trainer.html"
 _ULTRALYTICS_PAGE = "https://docs.ultralytics.com/usage/cfg/"
 
 _DDP_STRATEGY = "Trainer(strategy=DDPStrategy({argument}))"
@@ -33,40 +30,40 @@ class _Spelling(NamedTuple):
 
 _SPELLINGS = {
     "argument of DDP": (
-        _Spelling(TRAINER, "TrainingArguments(..., ddp_{argument})", TRAINER_PAGE),
-        _Spelling(LIGHTNING, _DDP_STRATEGY, LIGHTNING_PAGE),
-        _Spelling(ACCELERATE, _DDP_KEYWORDS, ACCELERATE_PAGE),
+        _Spelling(TRAINER, "TrainingArguments(..., ddp_{argument})", pages.TRAINER),
+        _Spelling(LIGHTNING, _DDP_STRATEGY, pages.LIGHTNING_DDP),
+        _Spelling(ACCELERATE, _DDP_KEYWORDS, pages.ACCELERATE),
     ),
     # TrainingArguments has only some of the arguments: the others go to the Accelerator that the Trainer uses.
     "argument of DDP, not of the Trainer": (
-        _Spelling(LIGHTNING, _DDP_STRATEGY, LIGHTNING_PAGE),
-        _Spelling(When(uses=("Accelerate", "Hugging Face Trainer")), _DDP_KEYWORDS, ACCELERATE_PAGE),
+        _Spelling(LIGHTNING, _DDP_STRATEGY, pages.LIGHTNING_DDP),
+        _Spelling(When(uses=("Accelerate", "Hugging Face Trainer")), _DDP_KEYWORDS, pages.ACCELERATE),
     ),
     "workers of the loader": (
         _Spelling(
             TRAINER,
             "TrainingArguments(..., dataloader_num_workers={workers}, dataloader_persistent_workers=True)",
-            TRAINER_PAGE,
+            pages.TRAINER,
         ),
         _Spelling(_ULTRALYTICS, "model.train(..., workers={workers})", _ULTRALYTICS_PAGE),
     ),
-    "argument of the loader": (_Spelling(TRAINER, "TrainingArguments(..., dataloader_{argument})", TRAINER_PAGE),),
-    "fused optimizer": (_Spelling(TRAINER, 'TrainingArguments(..., optim="adamw_torch_fused")', TRAINER_PAGE),),
+    "argument of the loader": (_Spelling(TRAINER, "TrainingArguments(..., dataloader_{argument})", pages.TRAINER),),
+    "fused optimizer": (_Spelling(TRAINER, 'TrainingArguments(..., optim="adamw_torch_fused")', pages.TRAINER),),
     "anomaly detection": (
         _Spelling(
             LIGHTNING,
             "Trainer(..., detect_anomaly=False)   # elsewhere: torch.autograd.set_detect_anomaly(False)",
-            f"{_LIGHTNING_TRAINER}#detect-anomaly",
+            f"{pages.LIGHTNING}#detect-anomaly",
         ),
     ),
     "deterministic algorithms": (
         _Spelling(
             LIGHTNING,
             f"Trainer(..., deterministic=False)   # elsewhere: {_ALGORITHMS_OFF}",
-            f"{_LIGHTNING_TRAINER}#deterministic",
+            f"{pages.LIGHTNING}#deterministic",
         ),
         _Spelling(
-            TRAINER, f"TrainingArguments(..., full_determinism=False)   # elsewhere: {_ALGORITHMS_OFF}", TRAINER_PAGE
+            TRAINER, f"TrainingArguments(..., full_determinism=False)   # elsewhere: {_ALGORITHMS_OFF}", pages.TRAINER
         ),
     ),
 }

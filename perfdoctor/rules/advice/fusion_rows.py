@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import (
     ANY,
@@ -17,17 +18,6 @@ from perfdoctor.rules.advice.programs import (
 
 _COMPILED = (Action("compile", "default"),)
 _CHANNELS_LAST = (Action("channels-last"),)
-_TRITON = "https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html"
-_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
-_GRAPH_BREAKS = "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"
-_TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
-_LAYOUT = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
-_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
-_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
-_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
-_TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
-_DEEPSPEED_COMPILE = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py"
-_TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/infra/parallelize.py"
 
 FUSION_ROWS = (
     *rows_of(
@@ -38,14 +28,14 @@ FUSION_ROWS = (
             "Use the fused operation where there is one: rms_norm, layer_norm, gelu. The kernels of torch.compile need "
             "Volta or a newer device.",
             None,
-            _TRITON,
+            pages.COMPILED_OPTIMIZER,
         ),
         Row(
             When(min_compiled=MAIN_SHARE),
             "Find what breaks the graph there, or use the fused operation where there is one (rms_norm, layer_norm, "
             "gelu): most of the program is compiled, but not these kernels.",
             "TORCH_LOGS=graph_breaks python ...",
-            _GRAPH_BREAKS,
+            pages.GRAPH_BREAKS,
             since="PyTorch 2.0",
         ),
         Row(
@@ -53,14 +43,14 @@ FUSION_ROWS = (
             "Compile what launches these kernels, or use the fused operation where there is one (rms_norm, "
             "layer_norm, gelu): some of the program is compiled, but not these.",
             "layer = torch.compile(layer)",
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
         Row(
             When(uses=("Hugging Face Trainer",)),
             "Let the Trainer compile the model, which fuses these kernels.",
             "TrainingArguments(..., torch_compile=True)",
-            _TRAINER_COMPILE,
+            pages.TRANSFORMERS_COMPILE,
             since="PyTorch 2.0",
             actions=_COMPILED,
         ),
@@ -68,7 +58,7 @@ FUSION_ROWS = (
             When(uses=ZERO),
             "Let DeepSpeed compile the model, which fuses these kernels.",
             "model_engine.compile()",
-            _DEEPSPEED_COMPILE,
+            pages.DEEPSPEED_ENGINE,
             since="PyTorch 2.0",
             actions=_COMPILED,
         ),
@@ -77,14 +67,14 @@ FUSION_ROWS = (
             "Compile each block before it is sharded, which fuses these kernels; or use the fused operation where "
             "there is one: rms_norm, layer_norm, gelu.",
             "block = torch.compile(block); fully_shard(block)",
-            _TITAN_COMPILE,
+            pages.TORCHTITAN,
             since="PyTorch 2.0",
         ),
         Row(
             When(uses=("Hugging Face pipeline",)),
             "Compile the pipeline's model, which fuses these kernels.",
             "pipe.model = torch.compile(pipe.model)",
-            _TRAINER_COMPILE,
+            pages.TRANSFORMERS_COMPILE,
             since="PyTorch 2.0",
         ),
         Row(
@@ -92,7 +82,7 @@ FUSION_ROWS = (
             "Fuse these kernels with torch.compile, or use the fused operation where there is one: rms_norm, "
             "layer_norm, gelu.",
             "model = torch.compile(model)",
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
             actions=_COMPILED,
         ),
@@ -120,13 +110,13 @@ FUSION_ROWS = (
             When(uses=("TensorRT",)),
             "Build the engine with input formats that need no copies: it chose these layouts when it was built.",
             None,
-            _TENSORRT,
+            pages.TENSORRT,
         ),
         Row(
             When(uses=("Hugging Face pipeline",)),
             "Keep the pipeline's model in channels_last{miopen}: the fast convolutions want it, and ops keep it.",
             "pipe.model = pipe.model.to(memory_format=torch.channels_last)",
-            _LAYOUT,
+            pages.CHANNELS_LAST,
             actions=_CHANNELS_LAST,
         ),
         Row(
@@ -134,7 +124,7 @@ FUSION_ROWS = (
             "Keep model and inputs in channels_last{miopen}: the fast convolutions want it, and ops keep it.",
             "model = model.to(memory_format=torch.channels_last)\n"
             "inputs = inputs.to(memory_format=torch.channels_last)",
-            _LAYOUT,
+            pages.CHANNELS_LAST,
             actions=_CHANNELS_LAST,
         ),
     ),
@@ -144,92 +134,87 @@ FUSION_ROWS = (
             When(uses=("vLLM",), lacks_bfloat16=True),
             "Load the weights in the type that they are used in.",
             "vllm serve ... --dtype half",
-            _VLLM,
+            pages.VLLM,
         ),
         (
             When(uses=("SGLang",), lacks_bfloat16=True),
             "Load the weights in the type that they are used in.",
             "python -m sglang.launch_server ... --dtype half",
-            _SGLANG,
+            pages.SGLANG,
         ),
         (
             When(uses=("vLLM",)),
             "Load the weights in the type that they are used in.",
             "vllm serve ... --dtype bfloat16",
-            _VLLM,
+            pages.VLLM,
         ),
         (
             When(uses=("SGLang",)),
             "Load the weights in the type that they are used in.",
             "python -m sglang.launch_server ... --dtype bfloat16",
-            _SGLANG,
+            pages.SGLANG,
         ),
         (
             When(phases=FORWARD, lacks_bfloat16=True),
             "Cast the weights once, before the loop, and leave autocast out.",
             "model = model.to(torch.float16)   # in place of torch.autocast",
-            _AMP,
+            pages.AMP,
         ),
         (
             When(phases=FORWARD),
             "Cast the weights once, before the loop, and leave autocast out.",
             "model = model.to(torch.bfloat16)   # in place of torch.autocast",
-            _AMP,
+            pages.AMP,
         ),
         (
             When(phases=("training",), lacks_bfloat16=True),
             "Give the casts a larger batch to spread over; with gradient accumulation put one autocast context around "
             "all passes of a step.",
             None,
-            _AMP,
+            pages.AMP,
         ),
         (
             When(phases=("training",), uses=("FSDP",)),
             "Let FSDP cast: it gathers the parameters in bfloat16 and keeps the shards in float32.",
             "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))",
-            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+            pages.FSDP2,
         ),
         (
             When(phases=("training",), uses=ZERO),
             "Let DeepSpeed keep the weights in bfloat16, with float32 master weights in its optimizer.",
             '"bf16": {"enabled": true}',
-            "https://www.deepspeed.ai/docs/config-json/",
+            pages.DEEPSPEED,
         ),
         (
             When(phases=("training",)),
             "Keep the weights in bfloat16 with float32 master weights in the optimizer, or give the casts a larger "
             "batch to spread over. With gradient accumulation put one autocast context around all passes of a step.",
             None,
-            _AMP,
+            pages.AMP,
         ),
         (
             ANY,
             "Put one autocast context around all that uses the weights between two changes of them, so that its cache "
             "of casts is used; where they never change, cast them once.",
             None,
-            _AMP,
+            pages.AMP,
         ),
     ),
     *rows_of(
         "copies by concatenation",
         ENGINE_KERNELS,
-        (
-            TOO_OLD_TO_COMPILE,
-            "Write the parts into one preallocated tensor.",
-            None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
-        ),
+        (TOO_OLD_TO_COMPILE, "Write the parts into one preallocated tensor.", None, pages.CAT),
         (
             When(min_compiled=MAIN_SHARE),
             "Write the parts into one preallocated tensor; the compiler did not fuse these copies.",
             None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
+            pages.CAT,
         ),
         (
             ANY,
             "Write the parts into one preallocated tensor, or let torch.compile fuse the parts into it.",
             None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
+            pages.CAT,
         ),
     ),
     *rows_of(
@@ -249,8 +234,7 @@ FUSION_ROWS = (
             ANY,
             "Keep one order of dimensions from end to end: most ops take transposed views as they are.",
             None,
-            "https://docs.pytorch.org/docs/stable/tensor_view.html",
+            pages.VIEWS,
         ),
     ),
 )
-"""What to do about kernels that only move memory."""

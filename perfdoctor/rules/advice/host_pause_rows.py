@@ -6,14 +6,13 @@ PD110, PD113 and PD515 ask for them.
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
-from perfdoctor.rules.advice.programs import ANY, rows_of
+from perfdoctor.rules.advice.programs import ANY, any_program, rows_of
 
 _FREEZE = (Action("gc"),)
 _GC = "https://docs.python.org/3/library/gc.html#gc.freeze"
-_CHECKPOINT = "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html"
 _ASYNC = "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html"
-_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/checkpointing_expert.html"
 _SEVERAL_RANKS = When(uses=("DDP", "FSDP", "ZeRO", "DeepSpeed", "Megatron", "tensor parallel", "pipeline parallel"))
 _SHARDED = When(uses=("FSDP", "DDP", "tensor parallel"), lacks=("DeepSpeed", "Megatron"), torch_from="2.3")
@@ -67,7 +66,7 @@ HOST_PAUSE_ROWS = (
             "Log every so many steps (control.should_log, logging_steps), and leave os.fsync out of the steps: each "
             "call waits for the disk.",
             None,
-            _TRAINER,
+            pages.TRAINER,
         ),
         (
             ANY,
@@ -89,7 +88,7 @@ HOST_PAUSE_ROWS = (
             When(uses=("Hugging Face Trainer",)),
             f"{_LESS_OFTEN}: the training waits until all is written.",
             'TrainingArguments(save_strategy="steps", save_steps=...)',
-            _TRAINER,
+            pages.TRAINER,
         ),
         Row(
             _SHARDED,
@@ -103,27 +102,20 @@ HOST_PAUSE_ROWS = (
             f"{_LESS_OFTEN}, or write on a thread of its own: copy the state dict first, as the next step changes it.",
             "state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}\n"
             "threading.Thread(target=torch.save, args=(state, path)).start()",
-            _CHECKPOINT,
+            pages.CHECKPOINT,
         ),
     ),
-    *rows_of(
+    any_program(
         "the step copies objects",
-        (
-            ANY,
-            "Copy less often (look for a better model every so many steps), or into tensors that exist already "
-            "(Tensor.copy_): copy.deepcopy makes each of them anew.",
-            None,
-            "https://docs.python.org/3/library/copy.html",
-        ),
+        "Copy less often (look for a better model every so many steps), or into tensors that exist already "
+        "(Tensor.copy_): copy.deepcopy makes each of them anew.",
+        None,
+        "https://docs.python.org/3/library/copy.html",
     ),
-    *rows_of(
+    any_program(
         "the step prints",
-        (
-            ANY,
-            "Print every so many steps, or collect what is to be printed and print it once.",
-            None,
-            "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        ),
+        "Print every so many steps, or collect what is to be printed and print it once.",
+        None,
+        pages.TUNING_GUIDE,
     ),
 )
-"""What to do about pauses of the CPU."""

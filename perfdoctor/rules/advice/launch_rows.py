@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINES, MAIN_SHARE, TOO_OLD_TO_COMPILE, ZERO, rows_of
 
 _COMPILED = (Action("compile", "default"),)
 _WITH_GRAPHS = (Action("compile", "reduce-overhead"),)
 _DYNAMIC = (Action("compile", "dynamic"),)
-_GRAPHS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
-_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
-_VLLM_GRAPHS = "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html"
-_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _TENSORRT = "https://docs.pytorch.org/TensorRT/tutorials/runtime_opt/cuda_graphs.html"
 _TENSORRT_LLM = "https://nvidia.github.io/TensorRT-LLM/1.0.0/examples/llm_runtime.html"
-_STATIC_CACHE = "https://huggingface.co/docs/transformers/llm_optims"
-_DEEPSPEED_COMPILE = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py"
-_TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/infra/parallelize.py"
-_MEGATRON_GRAPHS = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py"
-_TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
 
 
 _MORE_WORK = "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows."
@@ -28,14 +20,14 @@ _AFTER_GRAPHS = (
     When(min_graphed=MAIN_SHARE),
     f"Capture more in one graph, or prepare the next one's inputs while this one runs. {_GRAPHS_ALREADY}",
     None,
-    _GRAPHS,
+    pages.CUDA_GRAPHS,
 )
 _WITHOUT_TRITON = Row(
     TOO_OLD_TO_COMPILE,
     "Launch many kernels at once by CUDA graphs, with inputs of few sizes; what else torch.compile does needs Volta or "
     "a newer device.",
     'model = torch.compile(model, backend="cudagraphs")   # or torch.cuda.make_graphed_callables',
-    _GRAPHS,
+    pages.CUDA_GRAPHS,
     since="PyTorch 2.0",
 )
 _ENGINE_LAUNCHES = (
@@ -44,27 +36,27 @@ _ENGINE_LAUNCHES = (
         "Let the engine schedule the next step while this one runs, or serve more requests at a time. "
         f"{_GRAPHS_ALREADY}",
         "vllm serve ... --async-scheduling",
-        "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html",
+        pages.VLLM,
         since="vLLM 0.10",
     ),
     (
         When(uses=("vLLM",)),
         "Let the engine compile the model and run it in CUDA graphs: eager mode turns both off.",
         "vllm serve ...   # without --enforce-eager",
-        _VLLM_GRAPHS,
+        pages.VLLM_COMPILE,
     ),
     (
         When(uses=("SGLang",), min_graphed=MAIN_SHARE),
         "See that the engine schedules the next step while this one runs, or serve more requests at a time. "
         f"{_GRAPHS_ALREADY}",
         "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
-        _SGLANG,
+        pages.SGLANG,
     ),
     (
         When(uses=("SGLang",)),
         "Let the engine run the model in CUDA graphs: they are disabled, or the batch is larger than those captured.",
         "python -m sglang.launch_server ... --cuda-graph-max-bs N   # without --disable-cuda-graph",
-        _SGLANG,
+        pages.SGLANG,
     ),
     Row(
         When(uses=("TensorRT-LLM",)),
@@ -85,13 +77,13 @@ _WRAPPED_LAUNCHES = (
         When(uses=("Megatron",)),
         "Let Megatron launch many kernels at once, by CUDA graphs.",
         "--cuda-graph-impl local   # older releases: --enable-cuda-graph",
-        _MEGATRON_GRAPHS,
+        pages.MEGATRON,
     ),
     Row(
         When(uses=ZERO),
         "Let DeepSpeed compile the model: that leaves out Python and launches fewer kernels.",
         "model_engine.compile()",
-        _DEEPSPEED_COMPILE,
+        pages.DEEPSPEED_ENGINE,
         since="PyTorch 2.0",
         actions=_COMPILED,
     ),
@@ -99,7 +91,7 @@ _WRAPPED_LAUNCHES = (
         When(uses=("FSDP",)),
         "Compile each block before it is sharded: that leaves out Python and launches fewer kernels.",
         "block = torch.compile(block); fully_shard(block)",
-        _TITAN_COMPILE,
+        pages.TORCHTITAN,
         since="PyTorch 2.0",
     ),
     Row(
@@ -108,7 +100,7 @@ _WRAPPED_LAUNCHES = (
         "with every token.",
         'model.generation_config.cache_implementation = "static"\n'
         'model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)',
-        _STATIC_CACHE,
+        pages.GENERATION,
         since="PyTorch 2.0",
         actions=_WITH_GRAPHS,
     ),
@@ -116,7 +108,7 @@ _WRAPPED_LAUNCHES = (
         When(uses=("Hugging Face Trainer",)),
         "Let the Trainer compile the model: that leaves out Python and launches fewer kernels.",
         "TrainingArguments(..., torch_compile=True)",
-        _TRAINER_COMPILE,
+        pages.TRANSFORMERS_COMPILE,
         since="PyTorch 2.0",
         actions=_COMPILED,
     ),
@@ -125,7 +117,7 @@ _WRAPPED_LAUNCHES = (
         "Give the pipeline more inputs at a time, and compile its model: that leaves out Python and launches fewer "
         "kernels.",
         "pipe.model = torch.compile(pipe.model)",
-        _TRAINER_COMPILE,
+        pages.TRANSFORMERS_COMPILE,
         since="PyTorch 2.0",
     ),
 )
@@ -140,7 +132,7 @@ LAUNCH_ROWS = (
             When(min_compiled=MAIN_SHARE),
             'Put the kernels of the compiled code into CUDA graphs, by mode="reduce-overhead".',
             'model = torch.compile(model, mode="reduce-overhead")',
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
             actions=_WITH_GRAPHS,
         ),
@@ -149,7 +141,7 @@ LAUNCH_ROWS = (
             ANY,
             "Launch many kernels at once: torch.compile with CUDA graphs, or make_graphed_callables.",
             'model = torch.compile(model, mode="reduce-overhead")',
-            _GRAPHS,
+            pages.CUDA_GRAPHS,
             since="PyTorch 2.0",
             actions=_WITH_GRAPHS,
         ),
@@ -164,7 +156,7 @@ LAUNCH_ROWS = (
             "Compile for sizes that change, or pad inputs to few sizes: steps launch differently, which CUDA graphs "
             "cannot.",
             "model = torch.compile(model, dynamic=True)",
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
             actions=_DYNAMIC,
         ),
@@ -174,7 +166,7 @@ LAUNCH_ROWS = (
             "Compile with dynamic=True, which leaves out Python and fuses kernels: steps launch differently, which "
             "CUDA graphs cannot.",
             "model = torch.compile(model, dynamic=True)",
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
             actions=_DYNAMIC,
         ),
@@ -188,13 +180,13 @@ LAUNCH_ROWS = (
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one. What else torch.compile does "
             "needs Volta or a newer device.",
             None,
-            _GRAPHS,
+            pages.CUDA_GRAPHS,
         ),
         Row(
             When(min_compiled=MAIN_SHARE),
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one, and each breaks what is compiled.",
             "TORCH_LOGS=graph_breaks python ...",
-            "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+            pages.GRAPH_BREAKS,
             since="PyTorch 2.0",
         ),
         *_WRAPPED_LAUNCHES,
@@ -203,7 +195,7 @@ LAUNCH_ROWS = (
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one. Until then torch.compile leaves "
             "out Python and launches fewer kernels between them.",
             None,
-            _GRAPHS,
+            pages.CUDA_GRAPHS,
         ),
     ),
     *rows_of(
@@ -215,7 +207,7 @@ LAUNCH_ROWS = (
             When(min_compiled=MAIN_SHARE),
             "Find what breaks the graphs of the compiled code: most of the CPU time is Python.",
             "TORCH_LOGS=graph_breaks python ...",
-            "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+            pages.GRAPH_BREAKS,
             since="PyTorch 2.0",
         ),
         *_WRAPPED_LAUNCHES,
@@ -223,20 +215,20 @@ LAUNCH_ROWS = (
             ANY,
             "Compile the model, which leaves out Python and launches fewer kernels: most of the CPU time is Python.",
             'model = torch.compile(model, mode="reduce-overhead")',
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
             actions=_WITH_GRAPHS,
         ),
     ),
     *rows_of(
         "launch-bound: larger batch",
-        (When(uses=ENGINES), "Or serve more requests at a time.", None, _VLLM_GRAPHS),
+        (When(uses=ENGINES), "Or serve more requests at a time.", None, pages.VLLM_COMPILE),
         (
             ANY,
             "Or give each kernel more work by a larger batch: up to the size at which kernels fill the GPU it costs no "
             "time.",
             None,
-            _GRAPHS,
+            pages.CUDA_GRAPHS,
         ),
     ),
     *rows_of(
@@ -245,13 +237,13 @@ LAUNCH_ROWS = (
             When(phases=("training",), lacks=(*ENGINES, *ZERO, "Megatron")),
             "Or use a fused optimizer, which launches less.",
             None,
-            "https://docs.pytorch.org/docs/stable/optim.html",
+            pages.OPTIM,
         ),
-        (ANY, "", None, _GRAPHS),
+        (ANY, "", None, pages.CUDA_GRAPHS),
     ),
     *rows_of(
         "bound by ops on the CPU",
-        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, _VLLM_GRAPHS),
+        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, pages.VLLM_COMPILE),
         Row(
             ANY,
             # No code: no fix to rely on. A CNN took 0.74, a deep MLP 0.88, a tiny one 1.35, another 1.44 times as long.
@@ -259,15 +251,14 @@ LAUNCH_ROWS = (
             "1.44 times as long, measured on four programs. It needs a C++ compiler, and compiles for 6 to 15 s and "
             "more.",
             None,
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
             actions=(Action("consider-compiling"),),
         ),
     ),
     *rows_of(
         "bound by ops on the CPU, not to be compiled",
-        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, _VLLM_GRAPHS),
-        (ANY, _MORE_WORK, None, _COMPILE),
+        (When(uses=ENGINES), "Give each op more work: more requests at a time.", None, pages.VLLM_COMPILE),
+        (ANY, _MORE_WORK, None, pages.COMPILE),
     ),
 )
-"""What to do about launches."""

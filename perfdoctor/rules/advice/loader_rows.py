@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.framework_settings import spell
-from perfdoctor.rules.advice.programs import ANY, ENGINES, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, any_program, rows_of
 
 _WORKERS = (Action("workers", "{workers}"),)
 _PERSISTENT = (Action("persistent-workers"),)
@@ -17,9 +18,7 @@ _LOAD_ITSELF = (
     "handing batches over costs time on top. Workers pay where loading waits for a disk or a network, or where cores "
     "idle."
 )
-_LOADER = "https://docs.pytorch.org/docs/stable/data.html"
 _PIPELINE = "https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/base.py"
-_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html"
 _NEXT_INPUT = (
     "Prepare the next input in another process while the GPU works on this one: the pipeline's one worker does so "
     "where it gets all inputs at once, as a data set or generator."
@@ -34,19 +33,19 @@ LOADER_ROWS = (
             ANY,
             _MORE_WORKERS,
             "DataLoader(..., num_workers={workers}, persistent_workers=True{pin})",
-            _LOADER,
+            pages.DATA_LOADER,
             actions=_WORKERS,
         ),
     ),
     *rows_of(
         "loader starts its workers anew",
         *spell("argument of the loader", _KEEP_WORKERS, "persistent_workers=True", actions=_PERSISTENT),
-        Row(ANY, _KEEP_WORKERS, "DataLoader(..., persistent_workers=True)", _LOADER, actions=_PERSISTENT),
+        Row(ANY, _KEEP_WORKERS, "DataLoader(..., persistent_workers=True)", pages.DATA_LOADER, actions=_PERSISTENT),
     ),
     *rows_of(
         "loader takes the program's cores",
         *spell("argument of the loader", _LOAD_ITSELF, "num_workers=0", actions=_NO_WORKERS),
-        Row(ANY, _LOAD_ITSELF, "DataLoader(..., num_workers=0)", _LOADER, actions=_NO_WORKERS),
+        Row(ANY, _LOAD_ITSELF, "DataLoader(..., num_workers=0)", pages.DATA_LOADER, actions=_NO_WORKERS),
     ),
     *rows_of(
         "input prepared on the CPU",
@@ -54,25 +53,21 @@ LOADER_ROWS = (
             When(uses=ENGINES),
             "Prepare requests in other processes than the one that launches, while the GPU works.",
             None,
-            _VLLM,
+            pages.VLLM_TUNING,
         ),
         (When(uses=("Hugging Face pipeline",)), _NEXT_INPUT, None, _PIPELINE),
         (
             ANY,
             "Prepare the next input in another thread or process while the GPU works on this one.",
             None,
-            "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+            pages.TUNING_GUIDE,
         ),
     ),
-    *rows_of(
+    any_program(
         "input prepared on the CPU, beside a DataLoader",
-        (
-            ANY,
-            "Prepare the input in the DataLoader's workers (in the data set or collate_fn), so that the loop finds "
-            "it done.",
-            None,
-            _LOADER,
-        ),
+        "Prepare the input in the DataLoader's workers (in the data set or collate_fn), so that the loop finds "
+        "it done.",
+        None,
+        pages.DATA_LOADER,
     ),
 )
-"""What to do about input that the GPU waits for."""

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, ENGINES, FORWARD, MAIN_SHARE, rows_of
 
-_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
-_SDPA = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 _HF_ATTENTION = "https://huggingface.co/docs/transformers/attention_interface"
-_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
 _VLLM_ATTENTION = "https://github.com/vllm-project/vllm/pull/26315"
-_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _SGLANG_ATTENTION = "https://docs.sglang.io/advanced_features/attention_backend.html"
-_TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
 
-_MATRIX_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/"
-_CONVOLUTION_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/"
 _OLD_PEAKS = "the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's."
 
 MATRIX_ROWS = (
@@ -38,7 +32,7 @@ MATRIX_ROWS = (
             When(uses=("TensorRT", "TensorRT-LLM")),
             "Build the engine with its fused attention: the pattern of this model was not recognised.",
             None,
-            _TENSORRT,
+            pages.TENSORRT,
         ),
         Row(
             When(uses=("Hugging Face Transformers", "Hugging Face Trainer", "Hugging Face pipeline")),
@@ -53,7 +47,7 @@ MATRIX_ROWS = (
             ANY,
             "Use scaled_dot_product_attention: one kernel that never writes the scores.",
             "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
-            _SDPA,
+            pages.SDPA,
             since="PyTorch 2.0",
         ),
     ),
@@ -66,7 +60,7 @@ MATRIX_ROWS = (
             "fused kernel of scaled_dot_product_attention takes these inputs, so it fell back to its unfused form. "
             "The warnings of torch.nn.attention.sdpa_kernel say why a kernel was refused.",
             None,
-            _SDPA,
+            pages.SDPA,
         ),
     ),
     *(
@@ -78,33 +72,33 @@ MATRIX_ROWS = (
                 When(uses=("vLLM",)),
                 f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
                 f"vllm serve ... --dtype {dtype}",
-                _VLLM,
+                pages.VLLM,
             ),
             (
                 When(uses=("SGLang",)),
                 f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
                 f"python -m sglang.launch_server ... --dtype {dtype}",
-                _SGLANG,
+                pages.SGLANG,
             ),
             (
                 When(uses=ENGINES),
                 f"Build the engine in {dtype}: the fused kernels for half precision take no float32.",
                 None,
-                _TENSORRT,
+                pages.TENSORRT,
             ),
             (
                 When(phases=FORWARD),
                 f"Run the model in {dtype}: FlashAttention's kernels take no float32, and the kernel that does "
                 "multiplies three times.",
                 f"model = model.to(torch.{dtype})",
-                _SDPA,
+                pages.SDPA,
             ),
             (
                 ANY,
                 "Give scaled_dot_product_attention queries, keys and values in half precision, by autocast or a cast: "
                 "FlashAttention's kernels take no float32, and the kernel that does multiplies three times.",
                 f'with torch.autocast("cuda", dtype=torch.{dtype}): ...',
-                _SDPA,
+                pages.SDPA,
             ),
         )
     ),
@@ -114,14 +108,14 @@ MATRIX_ROWS = (
             When(uses=ENGINES),
             "Pad the model's dimensions to multiples of {multiple} before it is served (64 is better still).",
             None,
-            _MATRIX_GUIDE,
+            pages.MATRIX_GUIDE,
         ),
         (
             ANY,
             "Make the dimensions of these products multiples of {multiple} (vocabulary, features, sequence; 64 is "
             "better still), and start no slice at an odd element.",
             None,
-            _MATRIX_GUIDE,
+            pages.MATRIX_GUIDE,
         ),
     ),
     *rows_of(
@@ -137,7 +131,7 @@ MATRIX_ROWS = (
             "Use scaled_dot_product_attention in attention, which needs no padding; else pad {size} to {padded}, and "
             "mask what is added.",
             None,
-            _SDPA,
+            pages.SDPA,
         ),
     ),
     *rows_of(
@@ -147,14 +141,14 @@ MATRIX_ROWS = (
             "Pad {size} to {padded} in the model before it is served (vocabulary, features, heads): the rows then "
             "start at multiples of 16 bytes.",
             None,
-            _MATRIX_GUIDE,
+            pages.MATRIX_GUIDE,
         ),
         (
             ANY,
             "Pad {size} to {padded} where the layer is made (vocabulary, features, heads): the rows then start at "
             "multiples of 16 bytes.",
             None,
-            _MATRIX_GUIDE,
+            pages.MATRIX_GUIDE,
         ),
     ),
     *rows_of(
@@ -164,14 +158,14 @@ MATRIX_ROWS = (
             "Use half precision, which halves the traffic: memory bounds these convolutions, whatever their FLOPs "
             "say. A new design may do better with dense convolutions of fewer channels.",
             None,
-            _CONVOLUTION_GUIDE,
+            pages.CONVOLUTION_GUIDE,
         ),
         (
             ANY,
             "Use channels_last, and half precision, which halves the traffic: memory bounds these convolutions, "
             "whatever their FLOPs say. A new design may do better with dense convolutions of fewer channels.",
             None,
-            _CONVOLUTION_GUIDE,
+            pages.CONVOLUTION_GUIDE,
         ),
     ),
     *rows_of(
@@ -181,38 +175,43 @@ MATRIX_ROWS = (
             When(decodes=True),
             "Serve more sequences at a time: each new token reads every weight once, whatever else is fused.",
             None,
-            "https://huggingface.co/docs/transformers/llm_optims",
+            pages.GENERATION,
         ),
         (
             When(min_graphed=MAIN_SHARE),
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
             "values), and use one bmm for heads and experts. Graphs launch them already.",
             None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
+            pages.BMM,
         ),
         (
             When(phases=FORWARD),
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
             "values), one bmm for heads and experts, several inputs at a time. CUDA graphs cheapen the launches.",
             None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
+            pages.BMM,
         ),
         (
             ANY,
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
             "values), one bmm for heads and experts, a larger batch. CUDA graphs cheapen the launches.",
             None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
+            pages.BMM,
         ),
     ),
     *rows_of(
         "kernels of an old architecture",
-        (When(uses=ENGINES), f"Use a release of the engine that is built for this device: {_OLD_PEAKS}", None, _VLLM),
+        (
+            When(uses=ENGINES),
+            f"Use a release of the engine that is built for this device: {_OLD_PEAKS}",
+            None,
+            pages.VLLM,
+        ),
         Row(
             When(min_compiled=MAIN_SHARE),
             f"Use a PyTorch built with a newer CUDA, or let the compiler choose among its own kernels: {_OLD_PEAKS}",
             'model = torch.compile(model, mode="max-autotune")',
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
         Row(
@@ -220,9 +219,8 @@ MATRIX_ROWS = (
             "Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for this GPU: "
             f"{_OLD_PEAKS}",
             'model = torch.compile(model, mode="max-autotune")',
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
 )
-"""What to do about matrix products, convolutions and attention."""

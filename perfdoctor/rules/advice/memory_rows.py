@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINES, rows_of
 
 _EXPANDABLE = (Action("allocator", "expandable_segments"),)
-_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _ALLOCATOR = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
 _ALLOCATOR_ON_AMD = "https://github.com/pytorch/pytorch/pull/173330"
-_RECOMPILES = "https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html"
 
 MEMORY_ROWS = (
     *rows_of(
@@ -19,7 +18,7 @@ MEMORY_ROWS = (
             When(uses=ENGINES),
             "Leave the engine less memory for its cache, so that its steps find memory.",
             "vllm serve ... --gpu-memory-utilization 0.85   # SGLang: --mem-fraction-static 0.8",
-            _SGLANG,
+            pages.SGLANG,
         ),
         Row(
             ANY,
@@ -53,7 +52,7 @@ MEMORY_ROWS = (
             When(uses=ENGINES),
             "Send the engine inputs of few sizes before it serves; TORCH_LOGS=recompiles names the guard that failed.",
             "TORCH_LOGS=recompiles python ...",
-            _RECOMPILES,
+            pages.DYNAMIC_SHAPES,
             since="PyTorch 2.1",
         ),
         Row(
@@ -61,10 +60,9 @@ MEMORY_ROWS = (
             "Pad inputs to few sizes, mark sizes that change as dynamic, and pass numbers that change as tensors. "
             "TORCH_LOGS=recompiles names the guard that failed.",
             "torch._dynamo.mark_dynamic(x, 0)           # or torch.compile(model, dynamic=True)",
-            _RECOMPILES,
+            pages.DYNAMIC_SHAPES,
             since="PyTorch 2.0",
             actions=(Action("compile", "dynamic"),),
         ),
     ),
 )
-"""What to do about allocations, and compilation in steady steps."""

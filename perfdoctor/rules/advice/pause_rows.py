@@ -5,29 +5,22 @@ The kinds are those of `perfdoctor.trace.activity_kinds`. `{ahead}` is what the 
 
 from __future__ import annotations
 
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, any_program, rows_of
 from perfdoctor.trace import activity_kinds as kinds
 
-_GRAPHS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 _LAZY_LOADING = "https://docs.nvidia.com/cuda/cuda-programming-guide/04-special-topics/lazy-loading.html"
-_RECOMPILES = "https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html"
 _ALLOCATOR = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-memory-management"
 _GARBAGE = "https://docs.python.org/3/library/gc.html"
-_CHECKPOINT = "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html"
 _SAFETENSORS = "https://huggingface.co/docs/safetensors/index"
 _TOKENIZERS = "https://huggingface.co/docs/transformers/fast_tokenizers"
 _DECODING = "https://docs.pytorch.org/vision/stable/generated/torchvision.io.decode_jpeg.html"
 _IMAGE_PROCESSOR = "https://huggingface.co/docs/transformers/v4.47.0/main_classes/image_processor"
 _TENSOR = "https://docs.pytorch.org/docs/stable/generated/torch.tensor.html"
-_LOADER = "https://docs.pytorch.org/docs/stable/data.html"
-_TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _STACKS = "https://docs.pytorch.org/docs/stable/profiler.html"
 _NSIGHT = "https://docs.nvidia.com/nsight-systems/UserGuide/index.html"
-_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
-_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _TENSORRT_LLM = "https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html"
-_OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _CONDITION = "https://docs.python.org/3/library/threading.html"
 
 _OF_PYTORCH = When(uses=("PyTorch",))
@@ -41,7 +34,7 @@ _OVERLAPS = (
         When(uses=("vLLM",)),
         f"Let the engine schedule the next batch while the GPU works on this one. {_MORE_REQUESTS}",
         "vllm serve ... --async-scheduling",
-        _VLLM,
+        pages.VLLM,
         since="vLLM 0.10",
     ),
     (
@@ -49,7 +42,7 @@ _OVERLAPS = (
         "Let the engine schedule the next batch while the GPU works on this one: it does, if nothing turns that off. "
         f"{_MORE_REQUESTS}",
         "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
-        _SGLANG,
+        pages.SGLANG,
     ),
     Row(
         When(uses=("TensorRT-LLM",)),
@@ -63,56 +56,41 @@ _OVERLAPS = (
 _LAUNCH = "The launch itself takes this long, and the GPU has nothing else to do."
 
 PAUSE_ROWS = (
-    *rows_of(
+    any_program(
         f"pause: {kinds.GRAPH_CAPTURE}",
-        (
-            ANY,
-            "Run every input shape before the loop, and record after that: a graph is captured once for each "
-            "function and input shape, and replayed afterwards. If graphs are still captured later, pad inputs to "
-            "few shapes.",
-            None,
-            _GRAPHS,
-        ),
+        "Run every input shape before the loop, and record after that: a graph is captured once for each "
+        "function and input shape, and replayed afterwards. If graphs are still captured later, pad inputs to "
+        "few shapes.",
+        None,
+        pages.CUDA_GRAPHS,
     ),
-    *rows_of(
+    any_program(
         f"pause: {kinds.MODULE_LOAD}",
-        (
-            ANY,
-            "Run every shape once before the loop, and record after that: the driver loads a module at the first "
-            "launch of one of its kernels, which takes milliseconds once{eager}.",
-            None,
-            _LAZY_LOADING,
-        ),
+        "Run every shape once before the loop, and record after that: the driver loads a module at the first "
+        "launch of one of its kernels, which takes milliseconds once{eager}.",
+        None,
+        _LAZY_LOADING,
     ),
-    *rows_of(
+    any_program(
         f"pause: {kinds.COMPILATION}",
-        (
-            ANY,
-            "Run every input shape once before the loop, and record after that: compilation belongs to warm-up. If "
-            "it recurs, TORCH_LOGS=recompiles names what changed.",
-            None,
-            _RECOMPILES,
-        ),
+        "Run every input shape once before the loop, and record after that: compilation belongs to warm-up. If "
+        "it recurs, TORCH_LOGS=recompiles names what changed.",
+        None,
+        pages.DYNAMIC_SHAPES,
     ),
-    *rows_of(
+    any_program(
         f"pause: {kinds.ALLOCATION}",
-        (
-            ANY,
-            "Leave memory to PyTorch's caching allocator: no empty_cache() in the loop, and no "
-            "PYTORCH_NO_CUDA_MEMORY_CACHING or PYTORCH_NO_HIP_MEMORY_CACHING in the environment.",
-            None,
-            _ALLOCATOR,
-        ),
+        "Leave memory to PyTorch's caching allocator: no empty_cache() in the loop, and no "
+        "PYTORCH_NO_CUDA_MEMORY_CACHING or PYTORCH_NO_HIP_MEMORY_CACHING in the environment.",
+        None,
+        _ALLOCATOR,
     ),
-    *rows_of(
+    any_program(
         f"pause: {kinds.GARBAGE_COLLECTION}",
-        (
-            ANY,
-            "Collect at a time that you choose, such as every 1000 {units}, on all ranks at once; gc.freeze() after "
-            "set-up takes the model out of later collections.",
-            "gc.disable()                               # and gc.collect() every N {units}",
-            _GARBAGE,
-        ),
+        "Collect at a time that you choose, such as every 1000 {units}, on all ranks at once; gc.freeze() after "
+        "set-up takes the model out of later collections.",
+        "gc.disable()                               # and gc.collect() every N {units}",
+        _GARBAGE,
     ),
     *rows_of(
         f"pause: {kinds.CHECKPOINT}",
@@ -127,31 +105,34 @@ PAUSE_ROWS = (
             "Save less often, or copy the state to the CPU and write it from another thread: "
             "torch.distributed.checkpoint.async_save does so.",
             None,
-            _CHECKPOINT,
+            pages.CHECKPOINT,
             since="PyTorch 2.4",
         ),
     ),
-    *rows_of(f"pause: {kinds.LOGGING}", (ANY, "Log every N {units}, and write from another thread.", None, _TUNING)),
-    *rows_of(
+    any_program(
+        f"pause: {kinds.LOGGING}", "Log every N {units}, and write from another thread.", None, pages.TUNING_GUIDE
+    ),
+    any_program(
         f"pause: {kinds.TOKENIZING}",
-        (ANY, "{ahead} Or tokenize the data set once and store it; fast tokenizers take batches.", None, _TOKENIZERS),
+        "{ahead} Or tokenize the data set once and store it; fast tokenizers take batches.",
+        None,
+        _TOKENIZERS,
     ),
-    *rows_of(f"pause: {kinds.IMAGE_DECODING}", (ANY, "{ahead} Or decode on the GPU (nvJPEG, NVDEC).", None, _DECODING)),
-    *rows_of(
+    any_program(f"pause: {kinds.IMAGE_DECODING}", "{ahead} Or decode on the GPU (nvJPEG, NVDEC).", None, _DECODING),
+    any_program(
         f"pause: {kinds.LISTS_TO_TENSORS}",
-        (
-            ANY,
-            "Keep numbers in one NumPy array or tensor from the start: torch.tensor() reads lists element by element.",
-            "x = torch.from_numpy(array)                # instead of torch.tensor(list)",
-            _TENSOR,
-        ),
+        "Keep numbers in one NumPy array or tensor from the start: torch.tensor() reads lists element by element.",
+        "x = torch.from_numpy(array)                # instead of torch.tensor(list)",
+        _TENSOR,
     ),
-    *rows_of(f"pause: {kinds.FILE_OR_SOCKET}", (ANY, "{ahead} Reading needs no GPU.", None, _LOADER)),
-    *rows_of(
+    any_program(f"pause: {kinds.FILE_OR_SOCKET}", "{ahead} Reading needs no GPU.", None, pages.DATA_LOADER),
+    any_program(
         f"pause: {kinds.LOCK_WAIT}",
-        (ANY, "See what the other thread does meanwhile: the loop waits for its lock or queue.", None, _CONDITION),
+        "See what the other thread does meanwhile: the loop waits for its lock or queue.",
+        None,
+        _CONDITION,
     ),
-    *rows_of(f"pause: {kinds.SLEEP}", (ANY, "Wait for the event itself instead of sleeping.", None, _CONDITION)),
+    any_program(f"pause: {kinds.SLEEP}", "Wait for the event itself instead of sleeping.", None, _CONDITION),
     *rows_of(
         f"pause: {kinds.PREPROCESSING}",
         (
@@ -176,13 +157,13 @@ PAUSE_ROWS = (
             "Launch the next graph before this one is done, and read no result in between; fewer nodes in the graph "
             f"(fused kernels) shorten the launch. {_LAUNCH}",
             None,
-            _GRAPHS,
+            pages.CUDA_GRAPHS,
         ),
     ),
     *rows_of(
         f"pause: {kinds.BATCH_SCHEDULING}",
         *_OVERLAPS,
-        (ANY, f"Schedule the next batch while the GPU works on this one. {_MORE_REQUESTS}", None, _VLLM),
+        (ANY, f"Schedule the next batch while the GPU works on this one. {_MORE_REQUESTS}", None, pages.VLLM),
     ),
     *rows_of(
         "pause: nothing recorded",
@@ -200,36 +181,27 @@ PAUSE_ROWS = (
             _NSIGHT,
         ),
     ),
-    *rows_of(
+    any_program(
         "pause: set-up for a shape",
-        (
-            ANY,
-            "Run every shape once before the loop, and record after that: a library sets something up for a shape "
-            "that it sees for the first time. Elsewhere in this trace {what} takes {usual}, here {here}; if that "
-            "comes back, few input shapes keep it rare.",
-            None,
-            "https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
-        ),
+        "Run every shape once before the loop, and record after that: a library sets something up for a shape "
+        "that it sees for the first time. Elsewhere in this trace {what} takes {usual}, here {here}; if that "
+        "comes back, few input shapes keep it rare.",
+        None,
+        "https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
     ),
-    *rows_of(
+    any_program(
         "pause: an op",
-        (
-            ANY,
-            "Call this op less often, on fewer and larger tensors, or move it out of the loop: the CPU takes longer "
-            "for it than the GPU for all that is queued.",
-            None,
-            _TUNING,
-        ),
+        "Call this op less often, on fewer and larger tensors, or move it out of the loop: the CPU takes longer "
+        "for it than the GPU for all that is queued.",
+        None,
+        pages.TUNING_GUIDE,
     ),
-    *rows_of(
+    any_program(
         "pause: the optimizer",
-        (
-            ANY,
-            "Use a fused implementation, where the optimizer has one: it launches a few kernels for all parameters, "
-            "and these ops take longer on the CPU than on the GPU.",
-            None,
-            _OPTIM,
-        ),
+        "Use a fused implementation, where the optimizer has one: it launches a few kernels for all parameters, "
+        "and these ops take longer on the CPU than on the GPU.",
+        None,
+        pages.OPTIM,
     ),
     *rows_of(
         "pause: a range",
@@ -255,28 +227,26 @@ PAUSE_ROWS = (
             "Let the engine run the model in CUDA graphs, or serve more requests at a time: the model's own code "
             "takes longer here than the GPU for what is queued.",
             None,
-            _VLLM,
+            pages.VLLM,
         ),
         (
             ANY,
             "Shorten the model's own code, by fewer and larger ops or by compiling it: it takes longer here than the "
             "GPU for what is queued. Python stacks, where they were recorded, make it look slower than it is.",
             None,
-            _TUNING,
+            pages.TUNING_GUIDE,
         ),
     ),
-    *rows_of(
+    any_program(
         "pause: other code",
-        (ANY, "Move this work out of the loop: into another thread or process, or before it.", None, _TUNING),
+        "Move this work out of the loop: into another thread or process, or before it.",
+        None,
+        pages.TUNING_GUIDE,
     ),
-    *rows_of(
+    any_program(
         "pause: other code, beside a DataLoader",
-        (
-            ANY,
-            "Move this work out of the loop: into DataLoader workers, another thread, or before the loop.",
-            None,
-            _LOADER,
-        ),
+        "Move this work out of the loop: into DataLoader workers, another thread, or before the loop.",
+        None,
+        pages.DATA_LOADER,
     ),
 )
-"""What to do about pauses."""

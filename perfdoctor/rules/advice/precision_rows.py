@@ -8,19 +8,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import AdviceRow, Row, When
-from perfdoctor.rules.advice.framework_settings import LIGHTNING, TRAINER, TRAINER_PAGE
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, ZERO, rows_of
+from perfdoctor.rules.advice.framework_settings import LIGHTNING, TRAINER
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, ZERO, any_program, rows_of
 
-_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 _TF32 = "https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere"
-_LAYOUT = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
 _MIOPEN = "https://docs.pytorch.org/docs/stable/miopen_environment_variables.html"
-_TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/precision_basic.html"
-_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
-_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
-_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
@@ -47,31 +42,31 @@ def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
     does = (_AUTOCAST,) if short == "bf16" else ()
     lightning = "bf16-mixed" if short == "bf16" else "16-mixed"
     return (
-        _Way(When(uses=("vLLM",)), f"serve the model in {dtype}", f"vllm serve ... --dtype {dtype}", _VLLM),
+        _Way(When(uses=("vLLM",)), f"serve the model in {dtype}", f"vllm serve ... --dtype {dtype}", pages.VLLM),
         _Way(
             When(uses=("SGLang",)),
             f"serve the model in {dtype}",
             f"python -m sglang.launch_server ... --dtype {dtype}",
-            _SGLANG,
+            pages.SGLANG,
         ),
-        _Way(When(uses=ENGINES), f"build the engine in {dtype}", None, _TENSORRT),
+        _Way(When(uses=ENGINES), f"build the engine in {dtype}", None, pages.TENSORRT),
         _Way(
             When(phases=FORWARD),
             f"run the model in {dtype}, cast once, before the loop",
             f"model = model.to(torch.{dtype})",
-            _AMP,
+            pages.AMP,
         ),
-        _Way(TRAINER, f"train in {dtype}", f"TrainingArguments(..., {short}=True)", TRAINER_PAGE, does),
+        _Way(TRAINER, f"train in {dtype}", f"TrainingArguments(..., {short}=True)", pages.TRAINER, does),
         _Way(LIGHTNING, f"train in {dtype}", f'Trainer(precision="{lightning}")', _LIGHTNING, does),
-        _Way(When(uses=ZERO), f"train in {dtype}", f'"{short}": {{"enabled": true}}', _DEEPSPEED),
+        _Way(When(uses=ZERO), f"train in {dtype}", f'"{short}": {{"enabled": true}}', pages.DEEPSPEED),
         _Way(
             When(phases=("training",)),
             f"train under autocast in {dtype}{scaler}",
             autocast if short == "bf16" else _AUTOCAST_FLOAT16_TRAINING,
-            _AMP,
+            pages.AMP,
             does,
         ),
-        _Way(ANY, f"run under autocast in {dtype}", autocast, _AMP, does),
+        _Way(ANY, f"run under autocast in {dtype}", autocast, pages.AMP, does),
     )
 
 
@@ -139,7 +134,7 @@ PRECISION_ROWS = (
         "products keep them off the Tensor Cores.",
         _BFLOAT16,
         code=None,
-        source="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
+        source=pages.MATRIX_GUIDE,
     ),
     *_rows("float32 products: bfloat16", "{Way}: on this device TF32 is no faster than float32.", _BFLOAT16),
     *_rows("float32 products: float16", "{Way}: this device has Tensor Cores for float16 only.", _FLOAT16),
@@ -149,14 +144,11 @@ PRECISION_ROWS = (
         _FLOAT16,
         generations=_WITHOUT_TF32,
     ),
-    *rows_of(
+    any_program(
         "float32 products",
-        (
-            ANY,
-            "Use a precision for which the device has Tensor Cores: half precision, or TF32 where the device has it.",
-            None,
-            _TF32,
-        ),
+        "Use a precision for which the device has Tensor Cores: half precision, or TF32 where the device has it.",
+        None,
+        _TF32,
     ),
     *_rows(
         "float32 convolutions: TF32",
@@ -175,7 +167,7 @@ PRECISION_ROWS = (
         _BFLOAT16,
         code=_BENCHMARK,
         actions=(Action("cudnn-benchmark"), _LAYOUT_ON),
-        source="https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
+        source=pages.CONVOLUTION_GUIDE,
     ),
     *_rows(
         "float32 convolutions: bfloat16",
@@ -198,14 +190,11 @@ PRECISION_ROWS = (
         code=f"{{code}}\n{_CHANNELS_LAST}",
         generations=_WITHOUT_TF32,
     ),
-    *rows_of(
+    any_program(
         "float32 convolutions",
-        (
-            ANY,
-            "Use a precision for which the device has Tensor Cores (half precision), with channels_last.",
-            None,
-            _LAYOUT,
-        ),
+        "Use a precision for which the device has Tensor Cores (half precision), with channels_last.",
+        None,
+        pages.CHANNELS_LAST,
     ),
     *rows_of(
         "half-precision convolutions",
@@ -214,7 +203,7 @@ PRECISION_ROWS = (
             "Make channel counts multiples of 8 before the engine is built. These convolutions are in half precision "
             "already: layout or channel counts keep them off the Tensor Cores.",
             None,
-            _TENSORRT,
+            pages.TENSORRT,
         ),
         (
             ANY,
@@ -222,19 +211,15 @@ PRECISION_ROWS = (
             "the library choose by measuring. These convolutions are in half precision already: layout or channel "
             "counts keep them off the Tensor Cores.",
             _BENCHMARK,
-            _LAYOUT,
+            pages.CHANNELS_LAST,
         ),
     ),
-    *rows_of(
+    any_program(
         "half-precision convolutions on an AMD device",
-        (
-            ANY,
-            "Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring; or try "
-            "bfloat16. These convolutions are in half precision already, but MIOpen chose kernels for the vector units "
-            "(Winograd, direct, naive), not for the matrix cores.",
-            f"{_CHANNELS_LAST}   # and PYTORCH_MIOPEN_SUGGEST_NHWC=1 python ...\ntorch.backends.cudnn.benchmark = True",
-            _MIOPEN,
-        ),
+        "Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring; or try "
+        "bfloat16. These convolutions are in half precision already, but MIOpen chose kernels for the vector units "
+        "(Winograd, direct, naive), not for the matrix cores.",
+        f"{_CHANNELS_LAST}   # and PYTORCH_MIOPEN_SUGGEST_NHWC=1 python ...\ntorch.backends.cudnn.benchmark = True",
+        _MIOPEN,
     ),
 )
-"""What to do about products and convolutions in a precision that is slow."""

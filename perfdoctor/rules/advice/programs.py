@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from perfdoctor.analysis.context.name_signs import SERVING_ENGINES
 from perfdoctor.analysis.context.program_phase import FORWARD_ONLY
+from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import AdviceRow, Row, When
 
 ANY = When()
@@ -25,7 +27,7 @@ ENGINE_KERNELS = (
     When(uses=ENGINES),
     "Try a newer release of the engine, or another backend of it: its own kernels run here, and others may be fused.",
     None,
-    "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html",
+    pages.VLLM,
 )
 """The row about kernels of a serving engine, which its users do not write."""
 
@@ -37,3 +39,10 @@ def rows_of(situation: str, *rows: Row | tuple[When, str, str | None, str]) -> t
     situation. A row is a `Row`, or its first four members: (when, sentence, code, source).
     """
     return tuple(AdviceRow(situation, *row) for row in rows)
+
+
+def any_program(
+    situation: str, sentence: str, code: str | None, source: str, since: str = "", actions: tuple[Action, ...] = ()
+) -> AdviceRow:
+    """The only row of a situation whose advice is the same for any program."""
+    return AdviceRow(situation, ANY, sentence, code, source, since, actions)

@@ -2,131 +2,142 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules.advice.advice_row import Row, When
-from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, FORWARD, MAIN_SHARE, TOO_OLD_TO_COMPILE, rows_of
+from perfdoctor.rules.advice import pages
+from perfdoctor.rules.advice.advice_row import AdviceRow, Row, When
+from perfdoctor.rules.advice.programs import (
+    ANY,
+    ENGINE_KERNELS,
+    FORWARD,
+    MAIN_SHARE,
+    TOO_OLD_TO_COMPILE,
+    any_program,
+    rows_of,
+)
 
-_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
-_SDPA = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 _SDPA_KERNEL = "https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html"
 _BACKENDS = "https://docs.pytorch.org/docs/stable/backends.html"
-_GEMM_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/"
-_LAYOUT = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
 _CONTIGUOUS = "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html"
-_VIEWS = "https://docs.pytorch.org/docs/stable/tensor_view.html"
 _BROADCASTING = "https://docs.pytorch.org/docs/stable/notes/broadcasting.html"
 _PROMOTION = "https://docs.pytorch.org/docs/stable/tensor_attributes.html"
 _NCU = "https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html"
 _AUTOTUNE = 'model = torch.compile(model, mode="max-autotune")'
 
+
+def _rows_of_cause(cause: str, *rows: Row | tuple[When, str, str | None, str]) -> tuple[AdviceRow, ...]:
+    """The rows of a cause, by its id in PD209; users of a serving engine do not write its kernels."""
+    return rows_of(f"slow kernels: {cause}", ENGINE_KERNELS, *rows)
+
+
 SLOW_KERNEL_ROWS = (
-    *rows_of(
-        "slow kernels: few blocks",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "few blocks",
         (
             When(phases=FORWARD),
             "Try several inputs at a time: the kernels do not have enough work for all multiprocessors.",
             None,
-            _GEMM_GUIDE,
+            pages.MATRIX_GUIDE,
         ),
-        (ANY, "Try a larger batch: the kernels do not have enough work for all multiprocessors.", None, _GEMM_GUIDE),
+        (
+            ANY,
+            "Try a larger batch: the kernels do not have enough work for all multiprocessors.",
+            None,
+            pages.MATRIX_GUIDE,
+        ),
     ),
-    *rows_of(
-        "slow kernels: skinny product",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "skinny product",
         (
             TOO_OLD_TO_COMPILE,
             "Try to put more rows into one product: fold the batch into M, concatenate.",
             None,
-            _GEMM_GUIDE,
+            pages.MATRIX_GUIDE,
         ),
         (
             When(decodes=True),
             "Serve more sequences at a time: each new token reads every weight once.",
             None,
-            "https://huggingface.co/docs/transformers/llm_optims",
+            pages.GENERATION,
         ),
         Row(
             ANY,
             "Try to put more rows into one product (fold the batch into M, concatenate), or let max-autotune look for "
             "a kernel of this shape.",
             _AUTOTUNE,
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
-    *rows_of(
-        "slow kernels: small K",
-        ENGINE_KERNELS,
-        (TOO_OLD_TO_COMPILE, "Try a wider inner dimension, or one larger product in place of many.", None, _GEMM_GUIDE),
+    *_rows_of_cause(
+        "small K",
+        (
+            TOO_OLD_TO_COMPILE,
+            "Try a wider inner dimension, or one larger product in place of many.",
+            None,
+            pages.MATRIX_GUIDE,
+        ),
         Row(
             ANY,
             "Try a wider inner dimension or one larger product in place of many, or let max-autotune look for a kernel "
             "of this shape.",
             _AUTOTUNE,
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
-    *rows_of(
-        "slow kernels: small product",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "small product",
         (
             ANY,
             "Try a larger batch, or one product in place of several that share an input (queries with keys and values, "
             "gates): this one has fewer tiles than the GPU has multiprocessors.",
             None,
-            _GEMM_GUIDE,
+            pages.MATRIX_GUIDE,
         ),
     ),
-    *rows_of(
-        "slow kernels: tile quantization",
-        ENGINE_KERNELS,
-        (TOO_OLD_TO_COMPILE, "Try sizes that are multiples of the tile (128, or 64).", None, _GEMM_GUIDE),
+    *_rows_of_cause(
+        "tile quantization",
+        (TOO_OLD_TO_COMPILE, "Try sizes that are multiples of the tile (128, or 64).", None, pages.MATRIX_GUIDE),
         Row(
             ANY,
             "Try sizes that are multiples of the tile (128, or 64), or let max-autotune look for a tile that fits.",
             _AUTOTUNE,
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
-    *rows_of(
-        "slow kernels: wave quantization",
-        ENGINE_KERNELS,
-        (TOO_OLD_TO_COMPILE, "Try a batch or a width that fills the last wave of tiles.", None, _GEMM_GUIDE),
+    *_rows_of_cause(
+        "wave quantization",
+        (TOO_OLD_TO_COMPILE, "Try a batch or a width that fills the last wave of tiles.", None, pages.MATRIX_GUIDE),
         Row(
             ANY,
             "Try a batch or a width that fills the last wave of tiles, or let max-autotune look for a tile that does.",
             _AUTOTUNE,
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
-    *rows_of(
-        "slow kernels: few channels",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "few channels",
         (
             ANY,
             "Use more channels and fewer pixels there (space-to-depth on the input), where the model is yours to "
             "design. Else channels_last wastes least.",
             "model = model.to(memory_format=torch.channels_last)",
-            _LAYOUT,
+            pages.CHANNELS_LAST,
         ),
     ),
-    *rows_of(
-        "slow kernels: odd channels",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "odd channels",
         (
             ANY,
             "Make the channels multiples of 8 where the layer is made: a pixel's channels are then read 16 bytes at a "
             "time.",
             None,
-            "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
+            pages.CONVOLUTION_GUIDE,
         ),
     ),
-    *rows_of(
-        "slow kernels: fallback convolution",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "fallback convolution",
         (
             ANY,
             "Let MIOpen search for a tuned kernel of these shapes once; its result is kept for later runs.",
@@ -134,9 +145,8 @@ SLOW_KERNEL_ROWS = (
             "https://rocm.docs.amd.com/projects/MIOpen/en/latest/how-to/find-and-immediate.html",
         ),
     ),
-    *rows_of(
-        "slow kernels: atomic adds",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "atomic adds",
         (
             ANY,
             "Sum what has one index before it is scattered (sort by index, then segment_reduce), or use the op that "
@@ -145,30 +155,27 @@ SLOW_KERNEL_ROWS = (
             "https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html",
         ),
     ),
-    *rows_of(
-        "slow kernels: head size",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "head size",
         (
             ANY,
             "Choose heads of 64 or 128, where the model is yours to design: fused attention is made for these.",
             None,
-            _SDPA,
+            pages.SDPA,
         ),
     ),
-    *rows_of(
-        "slow kernels: few positions",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "few positions",
         (
             ANY,
             "Try to put more queries into one call: fold what is independent (points, windows, beams) into the "
             "sequence.",
             None,
-            _SDPA,
+            pages.SDPA,
         ),
     ),
-    *rows_of(
-        "slow kernels: mask as a tensor",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "mask as a tensor",
         Row(
             ANY,
             "Use is_causal=True where that is meant, or flex_attention, which computes the mask instead of reading it.",
@@ -177,9 +184,8 @@ SLOW_KERNEL_ROWS = (
             since="PyTorch 2.5",
         ),
     ),
-    *rows_of(
-        "slow kernels: Triton's attention",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "Triton's attention",
         Row(
             ANY,
             "Try the Composable Kernel backend of scaled_dot_product_attention, if this build of PyTorch has it.",
@@ -188,9 +194,8 @@ SLOW_KERNEL_ROWS = (
             since="PyTorch 2.7",
         ),
     ),
-    *rows_of(
-        "slow kernels: older attention",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "older attention",
         Row(
             ANY,
             "Try cuDNN's attention, which has code for this architecture, or FlashAttention-3.",
@@ -199,36 +204,31 @@ SLOW_KERNEL_ROWS = (
             since="PyTorch 2.5",
         ),
     ),
-    *rows_of(
+    any_program(
         "slow kernels: own batch norm",
-        (
-            ANY,
-            "Try channels_last, whose batch norm uses more blocks, with types that cuDNN or MIOpen takes: half "
-            "precision inputs and float32 weights, as autocast has them.",
-            "model = model.to(memory_format=torch.channels_last)",
-            _LAYOUT,
-        ),
+        "Try channels_last, whose batch norm uses more blocks, with types that cuDNN or MIOpen takes: half "
+        "precision inputs and float32 weights, as autocast has them.",
+        "model = model.to(memory_format=torch.channels_last)",
+        pages.CHANNELS_LAST,
     ),
-    *rows_of(
-        "slow kernels: short rows",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "short rows",
         (
             TOO_OLD_TO_COMPILE,
             "Use a kernel that takes several rows a block: in the library's, most threads wait for a row this short.",
             None,
-            _COMPILE,
+            pages.COMPILE,
         ),
         Row(
             ANY,
             "Try torch.compile: its kernel takes several rows a block, and fuses what stands before and behind.",
             "layer = torch.compile(layer)",
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
-    *rows_of(
-        "slow kernels: odd rows",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "odd rows",
         (
             ANY,
             "Pad the last dimension to a multiple of 8 (sequence, vocabulary): each row then starts at a multiple of "
@@ -237,20 +237,18 @@ SLOW_KERNEL_ROWS = (
             "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html",
         ),
     ),
-    *rows_of(
-        "slow kernels: inner dimension",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "inner dimension",
         (
             ANY,
             "Make the dimension that is reduced the innermost one where the tensor is made, keep images in "
             "channels_last, or let torch.compile fuse the reduction with what stands before it.",
             None,
-            _VIEWS,
+            pages.VIEWS,
         ),
     ),
-    *rows_of(
-        "slow kernels: strided",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "strided",
         (
             When(min_compiled=MAIN_SHARE),
             "Keep one order of dimensions from end to end: the compiler did not fuse these kernels.",
@@ -265,9 +263,8 @@ SLOW_KERNEL_ROWS = (
             _CONTIGUOUS,
         ),
     ),
-    *rows_of(
-        "slow kernels: broadcast",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "broadcast",
         (
             TOO_OLD_TO_COMPILE,
             "Give the bias to the layer before (linear, conv2d), which adds it in its own kernel.",
@@ -279,13 +276,12 @@ SLOW_KERNEL_ROWS = (
             "Give a bias to the layer before (linear, conv2d), which adds it in its own kernel, or let torch.compile "
             "fuse the op.",
             "layer = torch.compile(layer)",
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
-    *rows_of(
-        "slow kernels: mixed types",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "mixed types",
         (
             ANY,
             "Bring both inputs to one type where they are made: an op over two types converts each element by itself.",
@@ -293,9 +289,8 @@ SLOW_KERNEL_ROWS = (
             _PROMOTION,
         ),
     ),
-    *rows_of(
-        "slow kernels: unknown on AMD",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "unknown on AMD",
         (
             ANY,
             "Let a kernel profiler say what these kernels wait for; torch.compile may have a faster one.",
@@ -303,9 +298,8 @@ SLOW_KERNEL_ROWS = (
             "https://rocm.docs.amd.com/projects/rocprofiler-compute/en/latest/",
         ),
     ),
-    *rows_of(
-        "slow kernels: unknown",
-        ENGINE_KERNELS,
+    *_rows_of_cause(
+        "unknown",
         (
             ANY,
             "Let a kernel profiler say what these kernels wait for; torch.compile may have a faster one.",
@@ -314,4 +308,3 @@ SLOW_KERNEL_ROWS = (
         ),
     ),
 )
-"""What to do about kernels that are slower than comparable ones."""

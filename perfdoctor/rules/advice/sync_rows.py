@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.framework_settings import spell
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC_UNPIPELINED, WITHOUT_BFLOAT16, rows_of
+from perfdoctor.rules.advice.programs import (
+    ANY,
+    ENGINES,
+    FORWARD,
+    TORCHREC_UNPIPELINED,
+    WITHOUT_BFLOAT16,
+    any_program,
+    rows_of,
+)
 
 _ITEM = (Action("what-if-item"),)
-_TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
-_AVOID_SYNC = f"{_TUNING}#avoid-unnecessary-cpu-gpu-synchronization"
-_PINNING = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
-_STREAMS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams"
+_AVOID_SYNC = f"{pages.TUNING_GUIDE}#avoid-unnecessary-cpu-gpu-synchronization"
 _EVENT = "https://docs.pytorch.org/docs/stable/generated/torch.cuda.Event.html"
 _WHERE = "https://docs.pytorch.org/docs/stable/generated/torch.where.html"
 _UNIQUE = "https://docs.pytorch.org/docs/stable/generated/torch.unique.html"
 _REPEAT = "https://docs.pytorch.org/docs/stable/generated/torch.repeat_interleave.html"
 _CLIP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html"
-_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
-_TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
-_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html"
 
 _COPY_BACK = "host.copy_(x, non_blocking=True); ...; event.synchronize()   # host in pinned memory"
 _NOT_BLOCKING = "x = x.to(device, non_blocking=True)"
@@ -30,21 +33,21 @@ _ENGINES_OWN = (
     "Let the engine schedule the next step meanwhile, or serve more requests at a time. It waits here for what it "
     "has to know on the CPU: the tokens that it sampled, the sizes of a batch.",
     None,
-    _VLLM,
+    pages.VLLM_TUNING,
 )
 _TORCHREC_COPIES = (
     TORCHREC_UNPIPELINED,
     "Use TrainPipelineSparseDist, which copies the next batch on a stream of its own while this one runs, and pin "
     "what it copies.",
     _PIPELINE,
-    _TORCHREC,
+    pages.TORCHREC,
 )
 _TORCHREC_SIZES = (
     TORCHREC_UNPIPELINED,
     "Use TrainPipelineSparseDist, which exchanges sizes for the next batch while this one runs. The CPU has to know "
     "them before it can issue the exchange.",
     _PIPELINE,
-    _TORCHREC,
+    pages.TORCHREC,
 )
 _PIN_BATCHES = "Pin the batches and copy them without blocking: the CPU goes on launching while the copy runs."
 
@@ -120,23 +123,17 @@ SYNC_ROWS = (
             _WHERE,
         ),
     ),
-    *rows_of(
+    any_program(
         "sync: unique",
-        (
-            ANY,
-            "Count the values in the data set, or every N steps: the CPU needs the number of different ones.",
-            "counts = torch.zeros(num_classes, device=x.device).scatter_add_(0, x, ones)",
-            _UNIQUE,
-        ),
+        "Count the values in the data set, or every N steps: the CPU needs the number of different ones.",
+        "counts = torch.zeros(num_classes, device=x.device).scatter_add_(0, x, ones)",
+        _UNIQUE,
     ),
-    *rows_of(
+    any_program(
         "sync: repeat",
-        (
-            ANY,
-            "Give output_size: without it the size of the result is read from the GPU.",
-            "x.repeat_interleave(n, output_size=total)",
-            _REPEAT,
-        ),
+        "Give output_size: without it the size of the result is read from the GPU.",
+        "x.repeat_interleave(n, output_size=total)",
+        _REPEAT,
     ),
     *rows_of(
         "sync: compare",
@@ -170,15 +167,12 @@ SYNC_ROWS = (
             _AVOID_SYNC,
         ),
     ),
-    *rows_of(
+    any_program(
         "sync: clip",
-        (
-            ANY,
-            "Leave error_if_nonfinite off: the check reads the norm on the CPU before it clips, and a norm that is "
-            "not finite shows in the loss.",
-            "torch.nn.utils.clip_grad_norm_(parameters, max_norm)   # error_if_nonfinite=False, foreach=True",
-            _CLIP,
-        ),
+        "Leave error_if_nonfinite off: the check reads the norm on the CPU before it clips, and a norm that is "
+        "not finite shows in the loss.",
+        "torch.nn.utils.clip_grad_norm_(parameters, max_norm)   # error_if_nonfinite=False, foreach=True",
+        _CLIP,
     ),
     *rows_of(
         "sync: scaler",
@@ -186,7 +180,7 @@ SYNC_ROWS = (
             WITHOUT_BFLOAT16,
             "Use fused Adam or AdamW, which decides on the GPU whether a gradient overflowed.",
             "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-            _AMP,
+            pages.AMP,
             since="PyTorch 2.0",
         ),
         Row(
@@ -194,7 +188,7 @@ SYNC_ROWS = (
             "Use fused Adam or AdamW, which decides on the GPU whether a gradient overflowed. Bfloat16, which "
             "devices from Ampere on have, needs no scaler.",
             "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-            _AMP,
+            pages.AMP,
             since="PyTorch 2.0",
         ),
     ),
@@ -206,24 +200,21 @@ SYNC_ROWS = (
             When(phases=FORWARD),
             "Copy without blocking, and read the results of this batch after the next one was launched.",
             _COPY_BACK,
-            _PINNING,
+            pages.PINNED_MEMORY,
         ),
         (
             ANY,
             "Leave the result on the GPU, or copy without blocking and read it after the next step was launched.",
             _COPY_BACK,
-            _PINNING,
+            pages.PINNED_MEMORY,
         ),
     ),
-    *rows_of(
+    any_program(
         "sync: pinned",
-        (
-            ANY,
-            "Copy with non_blocking=True: the memory is pinned already, but without it the CPU waits for the copy "
-            "all the same.",
-            _NOT_BLOCKING,
-            _PINNING,
-        ),
+        "Copy with non_blocking=True: the memory is pinned already, but without it the CPU waits for the copy "
+        "all the same.",
+        _NOT_BLOCKING,
+        pages.PINNED_MEMORY,
     ),
     *rows_of(
         "sync: pageable",
@@ -233,13 +224,13 @@ SYNC_ROWS = (
             "Copy from pinned memory without blocking: a buffer that is pinned once, or pinned where the input is "
             "prepared.",
             "buffer.copy_(x); y = buffer.to(device, non_blocking=True)   # buffer pinned once",
-            _PINNING,
+            pages.PINNED_MEMORY,
         ),
     ),
     *rows_of(
         "sync: pageable, beside a DataLoader",
         *spell("argument of the loader", "Copy from pinned memory without blocking.", "pin_memory=True"),
-        (ANY, "Copy from pinned memory without blocking.", _WITH_LOADER, _PINNING),
+        (ANY, "Copy from pinned memory without blocking.", _WITH_LOADER, pages.PINNED_MEMORY),
     ),
     *rows_of(
         "sync: copy",
@@ -248,7 +239,7 @@ SYNC_ROWS = (
             ANY,
             "Copy from pinned memory without blocking; copy back after the next step's launch.",
             _NOT_BLOCKING,
-            _PINNING,
+            pages.PINNED_MEMORY,
         ),
     ),
     *rows_of(
@@ -274,7 +265,7 @@ SYNC_ROWS = (
             ANY,
             "Let the GPU's stream wait instead of the CPU, or ask for the event a step later.",
             "torch.cuda.current_stream().wait_event(event)",
-            _STREAMS,
+            pages.STREAMS,
         ),
     ),
     *rows_of(
@@ -284,12 +275,11 @@ SYNC_ROWS = (
             ANY,
             "Let the GPU's stream wait instead of the CPU.",
             "torch.cuda.current_stream().wait_stream(stream)",
-            _STREAMS,
+            pages.STREAMS,
         ),
     ),
-    *rows_of("sync: other", (ANY, "Remove the wait from the step, or do it every N steps.", None, _AVOID_SYNC)),
+    any_program("sync: other", "Remove the wait from the step, or do it every N steps.", None, _AVOID_SYNC),
 )
-"""What to do about calls in which the CPU waits for the GPU."""
 
 COPY_ROWS = (
     *rows_of(
@@ -300,7 +290,7 @@ COPY_ROWS = (
             "Copy from memory that is pinned once, or pinned by the thread that prepares the next input; pinning each "
             "tensor anew right before its copy can take longer than it saves.",
             "buffer = torch.empty_like(x, pin_memory=True); buffer.copy_(x); y = buffer.to(device, non_blocking=True)",
-            _PINNING,
+            pages.PINNED_MEMORY,
         ),
     ),
     *rows_of(
@@ -310,20 +300,16 @@ COPY_ROWS = (
             ANY,
             _PIN_BATCHES,
             "DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)",
-            _PINNING,
+            pages.PINNED_MEMORY,
             actions=(Action("pin-memory", "non-blocking"),),
         ),
     ),
-    *rows_of(
+    any_program(
         "pageable copies to the device, beside a DataLoader that pins",
-        (
-            ANY,
-            "Pin these tensors, too: the DataLoader pins its batches, but a batch of your own type needs a "
-            "pin_memory() method, and what is built after the loader is not pinned. Then copy with "
-            "non_blocking=True.",
-            "x = x.to(device, non_blocking=True)",
-            "https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
-        ),
+        "Pin these tensors, too: the DataLoader pins its batches, but a batch of your own type needs a "
+        "pin_memory() method, and what is built after the loader is not pinned. Then copy with "
+        "non_blocking=True.",
+        "x = x.to(device, non_blocking=True)",
+        "https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
     ),
 )
-"""What to do about copies between CPU and GPU."""

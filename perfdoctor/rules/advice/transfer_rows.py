@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.framework_settings import spell
 from perfdoctor.rules.advice.programs import (
@@ -11,26 +12,18 @@ from perfdoctor.rules.advice.programs import (
     TOO_OLD_TO_COMPILE,
     TORCHREC_UNPIPELINED,
     ZERO,
+    any_program,
     rows_of,
 )
 
-_PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
-_STREAMS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams"
 _OVERLAP = "https://developer.nvidia.com/blog/how-overlap-data-transfers-cuda-cc/"
 _DIFFUSERS = "https://huggingface.co/docs/diffusers/en/optimization/memory"
 _VLLM_OFFLOAD = "https://docs.vllm.ai/en/v0.7.2/getting_started/examples/cpu_offload.html"
 _BIG_MODELS = "https://huggingface.co/docs/accelerate/usage_guides/big_modeling"
-_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
-_BUCKETS = "https://docs.pytorch.org/docs/stable/notes/ddp.html"
 _FOREACH_COPY = "https://github.com/pytorch/pytorch/pull/107226"
-_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
-_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-_PIPELINES = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
-_OUT = "https://docs.pytorch.org/docs/stable/tensor_view.html"
 
 _CUDA = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 _ACCELERATE = "https://huggingface.co/docs/accelerate/en/basic_tutorials/migration"
-_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/trainer.html"
 _PIPELINE = "https://huggingface.co/docs/transformers/en/main_classes/pipelines"
 
 _MOVE = (
@@ -56,7 +49,7 @@ TRANSFER_ROWS = (
     *rows_of(
         "model on the CPU",
         Row(When(uses=("Hugging Face pipeline",)), _MOVE, "pipeline(..., device=0)", _PIPELINE),
-        Row(When(uses=("Lightning",)), _MOVE, 'Trainer(accelerator="gpu", devices=1)', _LIGHTNING),
+        Row(When(uses=("Lightning",)), _MOVE, 'Trainer(accelerator="gpu", devices=1)', pages.LIGHTNING),
         Row(
             When(uses=("Accelerate",)),
             _MOVE,
@@ -81,7 +74,7 @@ TRANSFER_ROWS = (
             "Prefetch parameters further ahead (stage3_prefetch_bucket_size) and pin them (offload_param.pin_memory), "
             f"or do not offload them. {_LESS}",
             None,
-            _DEEPSPEED,
+            pages.DEEPSPEED,
         ),
         (
             When(uses=("Accelerate",)),
@@ -89,9 +82,9 @@ TRANSFER_ROWS = (
             "AutoModel.from_pretrained(name, device_map='auto', max_memory={0: '...GiB', 'cpu': '...GiB'})",
             _BIG_MODELS,
         ),
-        (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, _STREAMS),
+        (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, pages.STREAMS),
     ),
-    *rows_of("copies of swapped state", (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, _STREAMS)),
+    any_program("copies of swapped state", f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, pages.STREAMS),
     *rows_of(
         "copies of a cache",
         (
@@ -115,56 +108,41 @@ TRANSFER_ROWS = (
             "{stream}: the next batch while this one computes.{limit} Copy it in the type in which it is stored "
             "(uint8 rather than float32), and convert it on the GPU.",
             _PREFETCH_BATCH,
-            _PINNED,
+            pages.PINNED_MEMORY,
         ),
     ),
-    *rows_of(
+    any_program(
         "copies of results",
-        (
-            ANY,
-            "{stream}, into a pinned buffer.{limit} Copy only what is needed, after it was reduced.",
-            _COPY_BACK,
-            _PINNED,
-        ),
+        "{stream}, into a pinned buffer.{limit} Copy only what is needed, after it was reduced.",
+        _COPY_BACK,
+        pages.PINNED_MEMORY,
     ),
-    *rows_of(
+    any_program(
         "copies of unknown purpose",
-        (
-            ANY,
-            "{stream}.{limit} The first copy of the weights to the GPU may be among them, which no later step repeats.",
-            None,
-            _OVERLAP,
-        ),
+        "{stream}.{limit} The first copy of the weights to the GPU may be among them, which no later step repeats.",
+        None,
+        _OVERLAP,
     ),
-    *rows_of(
+    any_program(
         "copies between GPUs",
-        (
-            ANY,
-            "Keep what computes together on one GPU, or split the batch, and compute one piece while another is sent.",
-            None,
-            _PIPELINES,
-        ),
+        "Keep what computes together on one GPU, or split the batch, and compute one piece while another is sent.",
+        None,
+        pages.PIPELINING,
     ),
-    *rows_of(
+    any_program(
         "many small copies",
-        Row(
-            ANY,
-            "Copy lists of tensors at once, or keep the tensors in one flat buffer: each copy is as short as a copy "
-            "gets, so only fewer of them help.",
-            "torch._foreach_copy_(targets, sources)",
-            _FOREACH_COPY,
-            since="PyTorch 2.1",
-        ),
+        "Copy lists of tensors at once, or keep the tensors in one flat buffer: each copy is as short as a copy "
+        "gets, so only fewer of them help.",
+        "torch._foreach_copy_(targets, sources)",
+        _FOREACH_COPY,
+        since="PyTorch 2.1",
     ),
-    *rows_of(
+    any_program(
         "copies within the GPU",
-        (
-            ANY,
-            "Write results where they are needed (out=, views of a preallocated tensor), and leave out clones that "
-            "nobody changes.",
-            None,
-            _OUT,
-        ),
+        "Write results where they are needed (out=, views of a preallocated tensor), and leave out clones that "
+        "nobody changes.",
+        None,
+        pages.VIEWS,
     ),
     *rows_of(
         "copies packed for collectives",
@@ -177,13 +155,13 @@ TRANSFER_ROWS = (
             When(uses=("DDP",)),
             "Let gradients be views of the buckets, by gradient_as_bucket_view=True: DDP copies them there and back.",
             None,
-            _DDP,
+            pages.DDP,
         ),
         (
             ANY,
             "Write the tensors into the buffer of the collective where they are made, in place of packing them.",
             None,
-            _BUCKETS,
+            pages.DDP_NOTES,
         ),
     ),
     *rows_of(
@@ -193,14 +171,14 @@ TRANSFER_ROWS = (
             "Let the engine compile by Inductor: a compiled region runs op by op (no kernel of Inductor is in the "
             "trace) and clones what eager code would share.",
             None,
-            "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html",
+            pages.VLLM_COMPILE,
         ),
         (
             TOO_OLD_TO_COMPILE,
             "Leave this code uncompiled: a compiled region runs op by op and clones what eager code would share, and "
             "Inductor's kernels need Volta or a newer device.",
             None,
-            _COMPILE,
+            pages.COMPILE,
         ),
         Row(
             When(min_compiled=MAIN_SHARE),
@@ -208,7 +186,7 @@ TRANSFER_ROWS = (
             "compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share.",
             'torch.compile(..., backend="inductor")',
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
         Row(
@@ -217,19 +195,15 @@ TRANSFER_ROWS = (
             "compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share.",
             'torch.compile(..., backend="inductor")',
-            _COMPILE,
+            pages.COMPILE,
             since="PyTorch 2.0",
         ),
     ),
-    *rows_of(
+    any_program(
         "copies by generated code",
-        (
-            ANY,
-            "Change no input in place inside the compiled function: compiled code copies back the inputs that it "
-            "changes, and clones what two of its results share.",
-            None,
-            _COMPILE,
-        ),
+        "Change no input in place inside the compiled function: compiled code copies back the inputs that it "
+        "changes, and clones what two of its results share.",
+        None,
+        pages.COMPILE,
     ),
 )
-"""The rows of copies."""

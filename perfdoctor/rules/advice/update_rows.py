@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from perfdoctor.report.finding import Action
+from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.framework_settings import spell
-from perfdoctor.rules.advice.programs import ANY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, any_program, rows_of
 
 _IS_FUSED = (Action("fused", "fused"),)
 _SET_TO_NONE = (Action("zero-grad"),)
-_OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _ADAGRAD = "https://github.com/pytorch/pytorch/pull/177672"
 _SGD = "https://github.com/pytorch/pytorch/pull/94791"
 _ON_CPU = "https://github.com/pytorch/pytorch/pull/124905"
-_COMPILED = "https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html"
 _ZERO_GRAD = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
-_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 
 _USE_FUSED = "Use the fused {optimizer}: one kernel reads and writes each parameter and its state once."
 _USE_FUSED_ON_CPU = "Use the fused {optimizer}: one op reads and writes each parameter and its state once."
@@ -65,12 +63,12 @@ UPDATE_ROWS = (
             When(uses=ZERO),
             "Let DeepSpeed make the optimizer: its Adam is fused.",
             '"optimizer": {"type": "AdamW", "params": {"lr": ...}}',
-            _DEEPSPEED,
+            pages.DEEPSPEED,
         ),
         *spell("fused optimizer", _USE_FUSED, since="PyTorch 2.0", actions=_IS_FUSED),
-        Row(ANY, _USE_FUSED, _FUSED, _OPTIM, since="PyTorch 2.0", actions=_IS_FUSED),
+        Row(ANY, _USE_FUSED, _FUSED, pages.OPTIM, since="PyTorch 2.0", actions=_IS_FUSED),
     ),
-    *rows_of("unfused SGD", Row(ANY, _USE_FUSED, _FUSED, _SGD, since="PyTorch 2.3", actions=_IS_FUSED)),
+    any_program("unfused SGD", _USE_FUSED, _FUSED, _SGD, since="PyTorch 2.3", actions=_IS_FUSED),
     *rows_of(
         "unfused SGD beside a GradScaler",
         (
@@ -78,65 +76,60 @@ UPDATE_ROWS = (
             "Use SGD with foreach=True, which launches less. With fused=True its momentum would advance in steps "
             "that the GradScaler skips.",
             None,
-            _COMPILED,
+            pages.COMPILED_OPTIMIZER,
         ),
         Row(
             ANY,
             "Fuse the optimizer's kernels by torch.compile. SGD(fused=True) is not safe here: its momentum advances "
             "in steps that the GradScaler skips.",
             "optimizer.step = torch.compile(optimizer.step)",
-            _COMPILED,
+            pages.COMPILED_OPTIMIZER,
             since="PyTorch 2.2",
         ),
     ),
-    *rows_of("unfused Adagrad", Row(ANY, _USE_FUSED, _FUSED, _ADAGRAD, since="PyTorch 2.12", actions=_IS_FUSED)),
-    *rows_of(
+    any_program("unfused Adagrad", _USE_FUSED, _FUSED, _ADAGRAD, since="PyTorch 2.12", actions=_IS_FUSED),
+    any_program(
         "optimizer of many small tensors on the CPU",
-        Row(
-            ANY,
-            "Update all tensors at once by foreach=True: calling an op for each of them takes longer than the ops do.",
-            "torch.optim.{optimizer}(..., foreach=True)",
-            _OPTIM,
-            actions=(Action("fused", "foreach"),),
-        ),
+        "Update all tensors at once by foreach=True: calling an op for each of them takes longer than the ops do.",
+        "torch.optim.{optimizer}(..., foreach=True)",
+        pages.OPTIM,
+        actions=(Action("fused", "foreach"),),
     ),
-    *rows_of(
+    any_program(
         "LBFGS on the CPU",
-        (
-            ANY,
-            "Let LBFGS remember fewer updates, if it converges as well: each iteration multiplies with all of them. "
-            "It has no fused form, and torch.compile would start again at most of its steps.",
-            None,
-            "https://docs.pytorch.org/docs/stable/generated/torch.optim.LBFGS.html",
-        ),
+        "Let LBFGS remember fewer updates, if it converges as well: each iteration multiplies with all of them. "
+        "It has no fused form, and torch.compile would start again at most of its steps.",
+        None,
+        "https://docs.pytorch.org/docs/stable/generated/torch.optim.LBFGS.html",
     ),
-    *rows_of(
+    any_program(
         "optimizer without a fused form on the CPU",
-        (
-            ANY,
-            "Update less often, by larger batches or accumulated gradients: this {optimizer} has no form that takes "
-            "less time on a CPU.",
-            None,
-            _OPTIM,
-        ),
+        "Update less often, by larger batches or accumulated gradients: this {optimizer} has no form that takes "
+        "less time on a CPU.",
+        None,
+        pages.OPTIM,
     ),
     *rows_of(
         "unfused Adam or AdamW on the CPU",
         *spell("fused optimizer", _USE_FUSED_ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
         Row(ANY, _USE_FUSED_ON_CPU, _FUSED, _ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
     ),
-    *rows_of(
-        "unfused optimizer on the CPU",
-        Row(ANY, _USE_FUSED_ON_CPU, _FUSED, _ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
+    any_program(
+        "unfused optimizer on the CPU", _USE_FUSED_ON_CPU, _FUSED, _ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED
     ),
     *rows_of(
         "optimizer updates tensor by tensor",
-        (TOO_OLD_TO_COMPILE, "Update all tensors at once by a foreach or fused implementation.", None, _COMPILED),
+        (
+            TOO_OLD_TO_COMPILE,
+            "Update all tensors at once by a foreach or fused implementation.",
+            None,
+            pages.COMPILED_OPTIMIZER,
+        ),
         Row(
             ANY,
             "Update all tensors at once: a foreach or fused implementation, or torch.compile(optimizer.step).",
             "optimizer.step = torch.compile(optimizer.step)",
-            _COMPILED,
+            pages.COMPILED_OPTIMIZER,
             since="PyTorch 2.2",
         ),
     ),
@@ -147,13 +140,13 @@ UPDATE_ROWS = (
             "Use fewer, larger parameters, which launch less: torch.optim has no fused form of this optimizer, and "
             "the kernels of torch.compile need Volta or a newer device.",
             None,
-            _COMPILED,
+            pages.COMPILED_OPTIMIZER,
         ),
         Row(
             ANY,
             "Compile the optimizer's step, which fuses its kernels: torch.optim has no fused form of this optimizer.",
             "optimizer.step = torch.compile(optimizer.step)",
-            _COMPILED,
+            pages.COMPILED_OPTIMIZER,
             since="PyTorch 2.2",
         ),
     ),
@@ -200,4 +193,3 @@ UPDATE_ROWS = (
         )
     ),
 )
-"""What to do about optimizers and gradients."""
