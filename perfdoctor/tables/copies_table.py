@@ -23,10 +23,9 @@ from perfdoctor.tables.shared_columns import (
     text_column,
     window_columns,
 )
-from perfdoctor.tables.work_in_window import time_column
+from perfdoctor.tables.work_in_window import exposed_column
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, Int64Array
-from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import MEMCPY, MEMSET
 
@@ -73,7 +72,7 @@ def copies_table(rank: Rank, by: str) -> Table:
         *step_columns(source, groups.time_ns),
         count_column(source, groups.counts),
         *_rate_columns(source, groups, found.direction),
-        _exposed_column(source, groups),
+        exposed_column(source, groups, gpu.start_ns, gpu.end_ns, "memcpy", "Time a step in which only they run."),
         text_column("direction", "direction", _directions(groups, found.direction), is_main=False),
         text_column(
             "memory", "host memory", [_MEMORY.get(each) for each in groups.of_first(found.memory)],
@@ -139,16 +138,6 @@ def _name(direction: int, memory: int) -> str:
 def _directions(groups: Groups, direction: Int64Array) -> list[str | None]:
     names = (*vocabulary.COPY_DIRECTIONS, None)
     return [names[each] if each != vocabulary.UNKNOWN_DIRECTION else None for each in groups.of_first(direction)]
-
-
-def _exposed_column(source: Source, groups: Groups) -> Column:
-    """The time in which nothing computes or communicates beside the copies of a row."""
-    gpu, alone = source.rank.trace.gpu, source.rank.exposed_parts["memcpy"]
-    rows = (groups.items[groups.group == group] for group in range(len(groups)))
-    exposed = [iv.total(iv.intersect(iv.union(gpu.start_ns[each], gpu.end_ns[each]), alone)) for each in rows]
-    return time_column(
-        source, "exposed_ns", "exposed", np.array(exposed, np.int64), "Time a step in which only they run."
-    )
 
 
 def _rate_columns(source: Source, groups: Groups, direction: Int64Array) -> tuple[Column, ...]:

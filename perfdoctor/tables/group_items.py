@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.recorded_inputs import name_of_type
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
-from perfdoctor.tables.line_columns import lines_of_work
+from perfdoctor.tables.line_columns import NO_LINE, LinesOfWork, line_columns, lines_of_work
 from perfdoctor.tables.shared_columns import Groups, Need, text_column
 from perfdoctor.tables.work_in_window import OUTSIDE, modules_of_work
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
@@ -23,7 +22,6 @@ from perfdoctor.trace.tables.model import KERNEL, Trace
 
 COPIES = "copy"
 """The category of copies and sets."""
-NO_LINE = "line not known"
 # A list of tensors longer than this is given by its length.
 _MAX_TENSORS = 4
 
@@ -147,18 +145,13 @@ def _by_line(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
     at_ns, thread = launch_instants(rank.trace)
     lines = lines_of_work(rank, at_ns[items], thread[items], rank.trace.gpu.op[items])
     groups = Groups.of_gpu(rank.trace, items, lines.code)
-    return NamedGroups(groups, *name_lines(lines.locations, groups.of_first(lines.code)))
+    return NamedGroups(groups, *name_lines(lines, groups.of_first(lines.code)))
 
 
-def name_lines(locations: Sequence[SourceLocation], codes: list[int]) -> tuple[list[str], tuple[Column, ...]]:
+def name_lines(lines: LinesOfWork, codes: list[int]) -> tuple[list[str], tuple[Column, ...]]:
     """The names of lines by their numbers, and their columns; NONE is a line that is not known."""
-    found = [locations[each] if each >= 0 else None for each in codes]
-    columns = (
-        text_column("file", "file", [None if each is None else each.file for each in found], is_main=False),
-        Column("line", "line", "count", tuple(None if each is None else each.line for each in found), is_main=False),
-        text_column("function", "function", [None if each is None else each.function for each in found]),
-    )
-    return [NO_LINE if each is None else str(each) for each in found], columns
+    names = [NO_LINE if each is None else str(each) for each in lines.at(codes)]
+    return names, line_columns(lines, codes, by_line=True)
 
 
 _GROUPINGS: Mapping[str, Callable[[Rank, Int64Array, str], NamedGroups]] = {

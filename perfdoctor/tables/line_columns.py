@@ -54,13 +54,15 @@ def lines_of_work(rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray)
     return LinesOfWork(list(number_of), numbers[code])
 
 
-def line_columns(lines: LinesOfWork, codes: Sequence[int]) -> tuple[Column, ...]:
-    """File, line and function of some lines."""
+def line_columns(lines: LinesOfWork, codes: Sequence[int], *, by_line: bool = False) -> tuple[Column, ...]:
+    """File, line and function of some lines; the last in the short form, too, where rows are `by_line`."""
     found = lines.at(codes)
     return (
         text_column("file", "file", [None if each is None else each.file for each in found], is_main=False),
         Column("line", "line", "count", tuple(None if each is None else each.line for each in found), is_main=False),
-        text_column("function", "function", [None if each is None else each.function for each in found], is_main=False),
+        text_column(
+            "function", "function", [None if each is None else each.function for each in found], is_main=by_line
+        ),
     )
 
 

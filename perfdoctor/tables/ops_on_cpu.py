@@ -57,7 +57,7 @@ def _group_pieces(rank: Rank, pieces: Pieces, by: str) -> NamedGroups:
     if by == "line":
         lines = lines_of_work(rank, at_ns, thread, op)
         groups = _group(pieces, lines.code)
-        return NamedGroups(groups, *name_lines(lines.locations, groups.of_first(lines.code)))
+        return NamedGroups(groups, *name_lines(lines, groups.of_first(lines.code)))
     names, label = number_texts(pieces.names)
     row = label[pieces.row]
     if by == "module":

@@ -190,7 +190,7 @@ class Groups:
         """How many items each group has."""
         return np.bincount(self.group, minlength=len(self)).astype(np.int64)
 
-    def sum(self, values: IntArray | FloatArray) -> FloatArray:
+    def sum(self, values: IntArray | FloatArray | BoolArray) -> FloatArray:
         """For each group the sum of a value of its items; exact for whole numbers up to 2**53."""
         return np.bincount(self.group, weights=values, minlength=len(self)).astype(np.float64)
 
