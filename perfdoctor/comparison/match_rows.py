@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -131,14 +130,12 @@ def _same_name(key: RowKey) -> Hashable | None:
 
 
 # What rows of one side alone are matched by, one after the other.
-_GROUPINGS: Mapping[str, tuple[_Grouping, ...]] = MappingProxyType(
-    {
-        "kernels": (_same_work, _same_kernel_of_op, _same_op),
-        "ops": (_same_name,),
-        "modules": (),
-        "collectives": (_same_name,),
-    }
-)
+_GROUPINGS: Mapping[str, tuple[_Grouping, ...]] = {
+    "kernels": (_same_work, _same_kernel_of_op, _same_op),
+    "ops": (_same_name,),
+    "modules": (),
+    "collectives": (_same_name,),
+}
 
 
 def match_rows(table: str, before: SideRows, after: SideRows) -> ChangeTable:

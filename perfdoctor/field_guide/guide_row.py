@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from perfdoctor.field_guide.program_traits import ProgramTraits
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 
-DOCUMENTS = MappingProxyType(
-    {
-        "A": "Mixed Precision and Tensor Cores (a practitioners' page)",
-        "B": "PyTorch Performance Tuning Guide (NVIDIA, ECCV 2020)",
-        "C": "Making Deep Learning Go Brrrr From First Principles",
-        "D": "Mixed Precision Training with Tensor Cores (NVIDIA, video series)",
-        "E": "Performance Tuning Guide (PyTorch 1.10)",
-    }
-)
+DOCUMENTS: Mapping[str, str] = {
+    "A": "Mixed Precision and Tensor Cores (a practitioners' page)",
+    "B": "PyTorch Performance Tuning Guide (NVIDIA, ECCV 2020)",
+    "C": "Making Deep Learning Go Brrrr From First Principles",
+    "D": "Mixed Precision Training with Tensor Cores (NVIDIA, video series)",
+    "E": "Performance Tuning Guide (PyTorch 1.10)",
+}
 """The documents of the field guide, by the letters that its rows name them by."""
 
 

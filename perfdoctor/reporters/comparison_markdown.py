@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.reporters import comparison_facts as facts
-from perfdoctor.reporters.markdown import code_span, escape
+from perfdoctor.reporters.escape_markdown import code_span, escape
 
 
 def render_comparison_markdown(comparison: Comparison) -> str:

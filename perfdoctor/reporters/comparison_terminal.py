@@ -14,6 +14,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters import comparison_facts as facts
 from perfdoctor.reporters.clean_text import shorten_end, shorten_words
 from perfdoctor.reporters.render_blocks import render_blocks
+from perfdoctor.reporters.terminal_text import hanging
 
 _MAX_WORD = 40
 _VERDICT_STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "unknown": "bold yellow"}
@@ -44,13 +45,13 @@ class ComparisonTerminal:
         verdict = "unknown" if comparison.reasons else comparison.step.verdict
         yield _text(facts.verdict_of(comparison), _VERDICT_STYLES[verdict])
         for reason in facts.reason_lines(comparison):
-            yield _hanging("!", _text(reason, "yellow"))
+            yield hanging("!", _text(reason, "yellow"))
         if self.verbosity >= 0:
             yield from self._figures(comparison)
         yield from self._findings(comparison)
         if self.verbosity >= 0:
             for note in facts.note_lines(comparison):
-                yield _hanging("-", _text(note, "dim"))
+                yield hanging("-", _text(note, "dim"))
 
     def _figures(self, comparison: Comparison) -> Iterator[RenderableType]:
         noise = facts.describe_noise(comparison)
@@ -83,25 +84,16 @@ class ComparisonTerminal:
             yield Text()
             yield Text("Findings", style="bold")
         for status, line in lines:
-            yield _hanging(f"  {status:<11}", _text(line), _STATUS_STYLES[status])
+            yield hanging(f"  {status:<11}", _text(line), _STATUS_STYLES[status])
         promises = facts.promise_lines(comparison)
         if promises:
             yield Text()
             yield Text("Promised, and what came", style="bold")
         for line in promises:
-            yield _hanging("  -", _text(line))
+            yield hanging("  -", _text(line))
         if lines or promises:
             yield Text()
 
 
 def _text(text: str, style: str = "") -> Text:
     return Text(shorten_words(text, _MAX_WORD), style=style)
-
-
-def _hanging(label: str, text: Text, style: str = "bold") -> RenderableType:
-    """A text whose lines stand beside its label."""
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_column(no_wrap=True)
-    row.add_column(ratio=1)
-    row.add_row(Text(label, style=style), text)
-    return row

@@ -39,19 +39,6 @@ from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.units import format_duration, format_share
 
-__all__ = [
-    "Markdown",
-    "code_block",
-    "code_span",
-    "escape",
-    "finding_body",
-    "info_line",
-    "note_blocks",
-    "one_off_line",
-    "rank_table",
-    "time_split_blocks",
-]
-
 _MAX_PATHS = 8  # in the heading
 # A program that reads the report has little room for it, and people have little patience.
 _MAX_LINES = 199

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.analysis.timeline.first_use import OnceCause
@@ -18,39 +17,33 @@ _SHOWN = 4
 # So many causes are named in a sentence.
 _NAMED = 2
 
-LABELS: Mapping[OnceCause, str] = MappingProxyType(
-    {
-        "first_collective": "setting up communication",
-        "module_loading": "loading GPU code",
-        "library_start": "starting CUDA and its libraries",
-        "allocator_growth": "first allocations of device memory",
-        "graph_capture": "capturing graphs",
-        "autotuning": "searching for the fastest convolutions",
-        "compilation": "compiling",
-        "warm_up": "the program's own warm-up",
-        "unrecorded_work": "waiting for work from before the recording",
-        "other": "other work before first launches",
-    }
-)
-_AMD_LABELS: Mapping[OnceCause, str] = MappingProxyType({"library_start": "starting HIP and its libraries"})
-_AVOID: Mapping[OnceCause, str] = MappingProxyType(
-    {
-        "first_collective": "init_process_group(..., device_id=device) connects the ranks at the start.",
-        "module_loading": "CUDA_MODULE_LOADING=EAGER loads all code at the start, which costs memory.",
-        "library_start": "One call of each library at start-up takes it off the first request.",
-        "allocator_growth": "The allocator keeps what it got: warm up with the largest input.",
-        "graph_capture": "Capture at start-up, for the few shapes that occur.",
-        "autotuning": "The search is done once for each shape: keep shapes few.",
-        "unrecorded_work": "torch.cuda.synchronize() right before the profiler starts leaves none.",
-        "compilation": "TORCHINDUCTOR_CACHE_DIR on a disk that stays keeps compiled code between runs.",
-    }
-)
-_AMD_AVOID: Mapping[OnceCause, str] = MappingProxyType(
-    {
-        "module_loading": "One launch of each kernel at start-up takes it off the first request.",
-        "autotuning": "MIOpen keeps what it found in its user database: keep ~/.config/miopen between runs.",
-    }
-)
+LABELS: Mapping[OnceCause, str] = {
+    "first_collective": "setting up communication",
+    "module_loading": "loading GPU code",
+    "library_start": "starting CUDA and its libraries",
+    "allocator_growth": "first allocations of device memory",
+    "graph_capture": "capturing graphs",
+    "autotuning": "searching for the fastest convolutions",
+    "compilation": "compiling",
+    "warm_up": "the program's own warm-up",
+    "unrecorded_work": "waiting for work from before the recording",
+    "other": "other work before first launches",
+}
+_AMD_LABELS: Mapping[OnceCause, str] = {"library_start": "starting HIP and its libraries"}
+_AVOID: Mapping[OnceCause, str] = {
+    "first_collective": "init_process_group(..., device_id=device) connects the ranks at the start.",
+    "module_loading": "CUDA_MODULE_LOADING=EAGER loads all code at the start, which costs memory.",
+    "library_start": "One call of each library at start-up takes it off the first request.",
+    "allocator_growth": "The allocator keeps what it got: warm up with the largest input.",
+    "graph_capture": "Capture at start-up, for the few shapes that occur.",
+    "autotuning": "The search is done once for each shape: keep shapes few.",
+    "unrecorded_work": "torch.cuda.synchronize() right before the profiler starts leaves none.",
+    "compilation": "TORCHINDUCTOR_CACHE_DIR on a disk that stays keeps compiled code between runs.",
+}
+_AMD_AVOID: Mapping[OnceCause, str] = {
+    "module_loading": "One launch of each kernel at start-up takes it off the first request.",
+    "autotuning": "MIOpen keeps what it found in its user database: keep ~/.config/miopen between runs.",
+}
 _RECORD_LATER = (
     "Record after it: `perfdoctor run`, or torch.profiler.schedule(wait=1, warmup=3, active=3) with profiler.step() in "
     "each iteration."

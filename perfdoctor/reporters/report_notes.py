@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.gpu import find_device
@@ -25,14 +24,12 @@ _NUMBER = re.compile(r"[\d.,]+")
 _MIN_DECISIVE_SHARE = 0.10
 # What is worth recording again where it is missing: the words, and the details of the account that it would explain.
 _WAITS = ("idle_launch", "idle_sync", "idle_unexplained")
-_DECISIVE: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "shapes": ("how near {} is to its limit (record with record_shapes=True)", ("compute", "bandwidth")),
-        "cpu": ("what the GPU waits for in {} (record with ProfilerActivity.CPU)", _WAITS),
-        "launches": ("what the GPU waits for in {} (record with ProfilerActivity.CPU)", _WAITS),
-        "ranks": ("who is late in {} (give the traces of all ranks)", ("communication", "idle_communication")),
-    }
-)
+_DECISIVE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "shapes": ("how near {} is to its limit (record with record_shapes=True)", ("compute", "bandwidth")),
+    "cpu": ("what the GPU waits for in {} (record with ProfilerActivity.CPU)", _WAITS),
+    "launches": ("what the GPU waits for in {} (record with ProfilerActivity.CPU)", _WAITS),
+    "ranks": ("who is late in {} (give the traces of all ranks)", ("communication", "idle_communication")),
+}
 
 
 class SkippedRules(NamedTuple):

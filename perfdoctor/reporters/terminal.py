@@ -7,7 +7,6 @@ become any.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from rich import box
@@ -66,17 +65,13 @@ class _BucketStyle(NamedTuple):
     ascii_glyph: str
 
 
-_SEVERITY_STYLES: Mapping[str, str] = MappingProxyType(
-    {"high": "bold red", "medium": "bold yellow", "low": "bold cyan", "info": "dim"}
-)
-_BUCKET_STYLES: Mapping[str, _BucketStyle] = MappingProxyType(
-    {
-        "compute": _BucketStyle("green", "█", "#"),
-        "bandwidth": _BucketStyle("blue", "▓", "="),
-        "communication": _BucketStyle("magenta", "▒", "~"),
-        "overhead": _BucketStyle("yellow", "░", "."),
-    }
-)
+_SEVERITY_STYLES: Mapping[str, str] = {"high": "bold red", "medium": "bold yellow", "low": "bold cyan", "info": "dim"}
+_BUCKET_STYLES: Mapping[str, _BucketStyle] = {
+    "compute": _BucketStyle("green", "█", "#"),
+    "bandwidth": _BucketStyle("blue", "▓", "="),
+    "communication": _BucketStyle("magenta", "▒", "~"),
+    "overhead": _BucketStyle("yellow", "░", "."),
+}
 # Lines of a finding unless more are asked for; what does not fit is in the long form.
 _MAX_FINDING_LINES = 6
 # A report with few findings fits a page of so many lines: what stands below the findings takes what they leave.

@@ -80,10 +80,10 @@ def unbroken(line: str, style: str) -> Group:
     return Group(Text(line, style=style, no_wrap=True, overflow="ignore"))
 
 
-def hanging(mark: str, text: Text) -> Table:
+def hanging(mark: str, text: Text, style: str = "bold") -> Table:
     """`text` after a mark, with its further lines indented beneath its first."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column()
-    grid.add_row(Text(mark, style="bold"), text)
+    grid.add_row(Text(mark, style=style), text)
     return grid

@@ -19,35 +19,31 @@ _FULLY_KNOWN = 0.995
 # Steps whose variation (standard deviation over mean) is smaller are not said to vary.
 _MIN_VARIATION = 0.10
 
-DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        "compute": "compute",
-        "bandwidth": "memory-bound kernels",
-        "memcpy": "copies",
-        "communication": "exposed communication",
-        "latency": "short kernels, or too few blocks (latency)",
-        "idle_dataloader": "idle, waiting for the DataLoader",
-        "idle_sync": "idle after a host-device synchronisation",
-        "idle_launch": "idle, waiting for launches",
-        "idle_communication": "idle, waiting for other ranks",
-        "idle_allocator": "idle, waiting for memory allocation",
-        "idle_unexplained": "idle, unexplained",
-    }
-)
+DETAIL_LABELS: Mapping[str, str] = {
+    "compute": "compute",
+    "bandwidth": "memory-bound kernels",
+    "memcpy": "copies",
+    "communication": "exposed communication",
+    "latency": "short kernels, or too few blocks (latency)",
+    "idle_dataloader": "idle, waiting for the DataLoader",
+    "idle_sync": "idle after a host-device synchronisation",
+    "idle_launch": "idle, waiting for launches",
+    "idle_communication": "idle, waiting for other ranks",
+    "idle_allocator": "idle, waiting for memory allocation",
+    "idle_unexplained": "idle, unexplained",
+}
 # Without GPU items the account is about the program on the CPU.
-CPU_DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        **DETAIL_LABELS,
-        "bandwidth": "ops other than matrix products and convolutions",
-        "latency": "ops too short to do much work",
-        "idle_dataloader": "waiting for the DataLoader",
-        "idle_sync": "waiting for a device",
-        "idle_launch": "Python and the dispatcher, between ops",
-        "idle_communication": "waiting for other ranks",
-        "idle_allocator": "waiting for memory allocation",
-        "idle_unexplained": "outside of PyTorch, unexplained",
-    }
-)
+CPU_DETAIL_LABELS: Mapping[str, str] = {
+    **DETAIL_LABELS,
+    "bandwidth": "ops other than matrix products and convolutions",
+    "latency": "ops too short to do much work",
+    "idle_dataloader": "waiting for the DataLoader",
+    "idle_sync": "waiting for a device",
+    "idle_launch": "Python and the dispatcher, between ops",
+    "idle_communication": "waiting for other ranks",
+    "idle_allocator": "waiting for memory allocation",
+    "idle_unexplained": "outside of PyTorch, unexplained",
+}
 # Details that are a whole bucket, or the largest part of one: the bar shows them already.
 _SHOWN_IN_BAR = ("compute", "bandwidth", "communication")
 _TENSOR_CORE_LABELS = (("used", "used"), ("slow_path", "slow path"), ("not_used", "not used"), ("unknown", "unknown"))

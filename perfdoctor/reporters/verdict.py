@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
@@ -43,24 +42,14 @@ _MIN_UNEXPLAINED_SHARE = 0.10
 _WORK = ("compute", "bandwidth")
 _MOST_OF_STEP = 0.5
 # What limits the kernels of a bucket.
-_LIMITS: Mapping[str, str] = MappingProxyType({"compute": "arithmetic", "bandwidth": "memory bandwidth"})
+_LIMITS: Mapping[str, str] = {"compute": "arithmetic", "bandwidth": "memory bandwidth"}
 # First words of titles that are no names: inside a sentence they have no capital.
 _COMMON_WORDS = frozenset(
     [
-        *("A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Nothing", "One", "Some", "The", "This"),
-        *(
-            "Anomaly",
-            "Attention",
-            "Communication",
-            "Compiled",
-            "Convolutions",
-            "Copies",
-            "Deterministic",
-            "For",
-            "Your",
-        ),
-        *("Elementwise", "Forward", "Fused", "Gradients", "Indexing", "Kernels", "Matrix", "Normalization", "Ops"),
-        *("Rank", "Ranks", "Steps", "Tensors", "Work"),
+        *("A", "All", "An", "Anomaly", "Attention", "Communication", "Compiled", "Convolutions", "Copies"),
+        *("Deterministic", "Each", "Elementwise", "Every", "For", "Forward", "Fused", "Gradients", "Half", "Indexing"),
+        *("Kernels", "Many", "Matrix", "Most", "No", "Normalization", "Nothing", "One", "Ops", "Rank", "Ranks"),
+        *("Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
     ]
 )
 

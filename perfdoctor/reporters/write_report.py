@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO
 
 from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
@@ -23,33 +22,29 @@ if TYPE_CHECKING:
 ANNOTATED_TRACE = ".json.gz"
 PAGE = ".html"
 # By suffix, each the longest that fits. A reporter is imported when it is asked for: some need what others do without.
-_REPORTERS: Mapping[str, str] = MappingProxyType(
-    {
-        PAGE: "perfdoctor.reporters.html.html:Html",
-        ".json": "perfdoctor.reporters.json_:Json",
-        ".md": "perfdoctor.reporters.markdown:Markdown",
-        ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
-        ".sarif": "perfdoctor.reporters.sarif:Sarif",
-        ".xml": "perfdoctor.reporters.junit:Junit",
-        ".github": "perfdoctor.reporters.github_annotations:GithubAnnotations",
-        ".txt": "perfdoctor.reporters.terminal:Terminal",
-    }
-)
+_REPORTERS: Mapping[str, str] = {
+    PAGE: "perfdoctor.reporters.html.html:Html",
+    ".json": "perfdoctor.reporters.json_:Json",
+    ".md": "perfdoctor.reporters.markdown:Markdown",
+    ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
+    ".sarif": "perfdoctor.reporters.sarif:Sarif",
+    ".xml": "perfdoctor.reporters.junit:Junit",
+    ".github": "perfdoctor.reporters.github_annotations:GithubAnnotations",
+    ".txt": "perfdoctor.reporters.terminal:Terminal",
+}
 SUFFIXES = (*_REPORTERS, ANNOTATED_TRACE)
 # They name files as the repository does that one stands in.
 _FOR_REPOSITORIES = (".sarif", ".github")
 # By the name of a format for standard output its suffix; the names are those that linters have.
-OUTPUT_FORMATS: Mapping[str, str] = MappingProxyType(
-    {
-        "text": ".txt",
-        "json": ".json",
-        "markdown": ".md",
-        "pr": ".pr.md",
-        "github": ".github",
-        "sarif": ".sarif",
-        "junit": ".xml",
-    }
-)
+OUTPUT_FORMATS: Mapping[str, str] = {
+    "text": ".txt",
+    "json": ".json",
+    "markdown": ".md",
+    "pr": ".pr.md",
+    "github": ".github",
+    "sarif": ".sarif",
+    "junit": ".xml",
+}
 # Wider lines are harder to read; narrower ones leave no room for a table.
 _MAX_WIDTH, _MIN_WIDTH, _DEFAULT_WIDTH = 100, 60, 80
 

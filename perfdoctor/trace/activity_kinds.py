@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from types import MappingProxyType
 
 from perfdoctor.trace import vocabulary
 
@@ -33,86 +32,84 @@ BATCH_SCHEDULING = "batch scheduling"
 
 _BUILT_IN = r"^<built-in (function|method) "
 # In the order in which they are asked: a checkpoint writes files, and preprocessing may read them or sleep.
-_PATTERNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        GRAPH_CAPTURE: (
-            r"torch/cuda/graphs\.py\(\d+\): (capture_begin|capture_end|make_graphed_callables)",
-            r"^(cuda|cu|hip)GraphInstantiate",
-        ),
-        MODULE_LOAD: (r"^(cuda|cu|hip)(ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGetModule|KernelGetFunction)",),
-        COMPILATION: (
-            vocabulary.COMPILE_PHASE,
-            r"torch/_dynamo/convert_frame\.py",
-            r"torch/_inductor/(compile_fx|codecache|async_compile|scheduler)\.py",
-            r"triton/compiler/",
-            r"torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)",
-            r"torch/jit/_(script|trace)\.py",
-        ),
-        BUFFER_BROADCAST: (
-            r"^aten::(un)?flatten_dense_tensors$",
-            r"^c10d::broadcast_$",
-            r"nn/parallel/distributed\.py\(\d+\): _sync_(module_)?buffers",
-        ),
-        ALLOCATION: (vocabulary.ALLOCATOR_CALL,),
-        GARBAGE_COLLECTION: (rf"{_BUILT_IN}collect\b", r"^Python GC", vocabulary.COLLECT_MARK),
-        CHECKPOINT: (
-            r"torch/serialization\.py\(\d+\): _?(save|load)$",
-            vocabulary.SAVE_MARK,
-            r"torch/distributed/checkpoint/",
-            r"\): _?(save|load)_(checkpoint|pretrained|model|state)\b",
-            r"safetensors/\w+\.py\(\d+\): (save|load)",
-        ),
-        LOGGING: (
-            r"(^|/)logging/__init__\.py\(",
-            rf"{_BUILT_IN}print\b",
-            r"(^|/)(wandb|loguru|rich|mlflow|tensorboard)/",
-            r"tqdm/\w+\.py\(\d+\): (update|display|refresh|status_printer)",
-        ),
-        TOKENIZING: (
-            r"transformers/tokenization_",
-            r"(^|/)(tokenizers|sentencepiece|tiktoken)/",
-            r"\): (tokenize|batch_encode|encode_batch)",
-        ),
-        IMAGE_DECODING: (
-            r"(^|/)PIL/(Image|ImageFile|\w+ImagePlugin)\.py\(\d+\): (open|load|decode)",
-            r"ImagingDecoder",
-            r"\b(imread|imdecode|read_image|decode_(image|jpeg|png|webp|video))\b",
-            r"(^|/)(decord|torchcodec|imageio|torchvision/io)/",
-            r"\): read_video",
-        ),
-        LISTS_TO_TENSORS: (rf"{_BUILT_IN}(tensor|as_tensor|FloatTensor|LongTensor|IntTensor|BoolTensor) of type",),
-        FILE_OR_SOCKET: (
-            vocabulary.FILE_SYNC_MARK,
-            rf"{_BUILT_IN}(read\w*|write\w*|recv\w*|send\w*|open|poll|select|connect|accept|fsync|flush)\b",
-            r"(^|/)(socket|ssl|selectors|http/client)\.py\(",
-            r"(^|/)(urllib3?|requests|fsspec|s3fs|gcsfs|botocore)/",
-        ),
-        LOCK_WAIT: (
-            rf"{_BUILT_IN}(__enter__|acquire) of _?(thread|multiprocessing)\.",
-            r"(^|/)threading\.py\(\d+\): (wait|join|acquire|_wait_for_tstate_lock)",
-            r"(^|/)queue\.py\(\d+\): (get|put)",
-            r"multiprocessing/synchronize\.py",
-        ),
-        SLEEP: (rf"{_BUILT_IN}sleep\b",),
-        PREPROCESSING: (
-            r"\): \w*(preprocess|augment|collate)\w*$",
-            r"(image_processing|feature_extraction)_",
-            r"(^|/)(torchvision/transforms|albumentations|kornia/augmentation)/",
-        ),
-        GRAPH_LAUNCH: (rf"{vocabulary.GRAPH_LAUNCH_CALL}$",),
-        # What serving engines do between two batches; not their loop, which is around everything.
-        BATCH_SCHEDULING: (
-            r"sglang/srt/managers/\w+\.py\(\d+\): (get_next_batch|get_new_batch|update_running_batch|prepare_for_|"
-            r"process_batch_result|process_input_requests|recv_requests|schedule)",
-            r"sglang/srt/model_executor/\w+\.py\(\d+\): (replay_prepare|init_new|populate_from_forward_batch)",
-            r"sglang/srt/layers/attention/\w+\.py\(\d+\): init_forward_metadata",
-            r"vllm/v1/core/(sched|\w*kv_cache\w*)",
-            r"vllm/v1/worker/\w+\.py\(\d+\): (_prepare_inputs|_update_states|_build_attention_metadata|_bookkeeping)",
-            r"vllm/core/(scheduler|block)",
-            r"tensorrt_llm/_torch/pyexecutor/\w+\.py\(\d+\): (_schedule|_prepare|schedule_request|prepare_resources)",
-        ),
-    }
-)
+_PATTERNS: Mapping[str, tuple[str, ...]] = {
+    GRAPH_CAPTURE: (
+        r"torch/cuda/graphs\.py\(\d+\): (capture_begin|capture_end|make_graphed_callables)",
+        r"^(cuda|cu|hip)GraphInstantiate",
+    ),
+    MODULE_LOAD: (r"^(cuda|cu|hip)(ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGetModule|KernelGetFunction)",),
+    COMPILATION: (
+        vocabulary.COMPILE_PHASE,
+        r"torch/_dynamo/convert_frame\.py",
+        r"torch/_inductor/(compile_fx|codecache|async_compile|scheduler)\.py",
+        r"triton/compiler/",
+        r"torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)",
+        r"torch/jit/_(script|trace)\.py",
+    ),
+    BUFFER_BROADCAST: (
+        r"^aten::(un)?flatten_dense_tensors$",
+        r"^c10d::broadcast_$",
+        r"nn/parallel/distributed\.py\(\d+\): _sync_(module_)?buffers",
+    ),
+    ALLOCATION: (vocabulary.ALLOCATOR_CALL,),
+    GARBAGE_COLLECTION: (rf"{_BUILT_IN}collect\b", r"^Python GC", vocabulary.COLLECT_MARK),
+    CHECKPOINT: (
+        r"torch/serialization\.py\(\d+\): _?(save|load)$",
+        vocabulary.SAVE_MARK,
+        r"torch/distributed/checkpoint/",
+        r"\): _?(save|load)_(checkpoint|pretrained|model|state)\b",
+        r"safetensors/\w+\.py\(\d+\): (save|load)",
+    ),
+    LOGGING: (
+        r"(^|/)logging/__init__\.py\(",
+        rf"{_BUILT_IN}print\b",
+        r"(^|/)(wandb|loguru|rich|mlflow|tensorboard)/",
+        r"tqdm/\w+\.py\(\d+\): (update|display|refresh|status_printer)",
+    ),
+    TOKENIZING: (
+        r"transformers/tokenization_",
+        r"(^|/)(tokenizers|sentencepiece|tiktoken)/",
+        r"\): (tokenize|batch_encode|encode_batch)",
+    ),
+    IMAGE_DECODING: (
+        r"(^|/)PIL/(Image|ImageFile|\w+ImagePlugin)\.py\(\d+\): (open|load|decode)",
+        r"ImagingDecoder",
+        r"\b(imread|imdecode|read_image|decode_(image|jpeg|png|webp|video))\b",
+        r"(^|/)(decord|torchcodec|imageio|torchvision/io)/",
+        r"\): read_video",
+    ),
+    LISTS_TO_TENSORS: (rf"{_BUILT_IN}(tensor|as_tensor|FloatTensor|LongTensor|IntTensor|BoolTensor) of type",),
+    FILE_OR_SOCKET: (
+        vocabulary.FILE_SYNC_MARK,
+        rf"{_BUILT_IN}(read\w*|write\w*|recv\w*|send\w*|open|poll|select|connect|accept|fsync|flush)\b",
+        r"(^|/)(socket|ssl|selectors|http/client)\.py\(",
+        r"(^|/)(urllib3?|requests|fsspec|s3fs|gcsfs|botocore)/",
+    ),
+    LOCK_WAIT: (
+        rf"{_BUILT_IN}(__enter__|acquire) of _?(thread|multiprocessing)\.",
+        r"(^|/)threading\.py\(\d+\): (wait|join|acquire|_wait_for_tstate_lock)",
+        r"(^|/)queue\.py\(\d+\): (get|put)",
+        r"multiprocessing/synchronize\.py",
+    ),
+    SLEEP: (rf"{_BUILT_IN}sleep\b",),
+    PREPROCESSING: (
+        r"\): \w*(preprocess|augment|collate)\w*$",
+        r"(image_processing|feature_extraction)_",
+        r"(^|/)(torchvision/transforms|albumentations|kornia/augmentation)/",
+    ),
+    GRAPH_LAUNCH: (rf"{vocabulary.GRAPH_LAUNCH_CALL}$",),
+    # What serving engines do between two batches; not their loop, which is around everything.
+    BATCH_SCHEDULING: (
+        r"sglang/srt/managers/\w+\.py\(\d+\): (get_next_batch|get_new_batch|update_running_batch|prepare_for_|"
+        r"process_batch_result|process_input_requests|recv_requests|schedule)",
+        r"sglang/srt/model_executor/\w+\.py\(\d+\): (replay_prepare|init_new|populate_from_forward_batch)",
+        r"sglang/srt/layers/attention/\w+\.py\(\d+\): init_forward_metadata",
+        r"vllm/v1/core/(sched|\w*kv_cache\w*)",
+        r"vllm/v1/worker/\w+\.py\(\d+\): (_prepare_inputs|_update_states|_build_attention_metadata|_bookkeeping)",
+        r"vllm/core/(scheduler|block)",
+        r"tensorrt_llm/_torch/pyexecutor/\w+\.py\(\d+\): (_schedule|_prepare|schedule_request|prepare_resources)",
+    ),
+}
 KINDS = tuple(_PATTERNS)
 """Every kind of work, in the order in which they are asked: the first that takes most of the time is the answer."""
 HAPPENING_ONCE = frozenset({GRAPH_CAPTURE, MODULE_LOAD, COMPILATION})

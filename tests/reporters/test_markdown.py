@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.report.finding import Recurrence
-from perfdoctor.reporters.markdown import Markdown, code_block, code_span, escape
+from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
+from perfdoctor.reporters.markdown import Markdown
 from perfdoctor.reporters.report_facts import main_findings
 
 

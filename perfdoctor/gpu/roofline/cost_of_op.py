@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 from perfdoctor.gpu.roofline.memory_formulas import MEMORY_FORMULAS
@@ -12,7 +11,7 @@ from perfdoctor.gpu.roofline.op_cost import CostFormula, OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, UnusableInputsError
 from perfdoctor.gpu.roofline.triton_formulas import find_triton_formula
 
-FORMULAS: Mapping[str, CostFormula] = MappingProxyType({**MEMORY_FORMULAS, **MATRIX_FORMULAS})
+FORMULAS: Mapping[str, CostFormula] = {**MEMORY_FORMULAS, **MATRIX_FORMULAS}
 """Every op that has a formula by its name; of all others only kernels of TorchInductor have a cost."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.roofline.op_cost import BACKWARD_PASSES, BackwardPass, CostFormula, OpCost
@@ -329,66 +328,64 @@ def _is_causal_by_mask_type(inputs: RecordedInputs) -> bool:
 
 _SDPA = "aten::_scaled_dot_product_"
 
-MATRIX_FORMULAS: Mapping[str, CostFormula] = MappingProxyType(
-    {
-        "aten::mm": _mm,
-        "aten::addmm": partial(_mm, a=1, b=2, addend=0),
-        "aten::_addmm_activation": partial(_mm, a=1, b=2, addend=0),
-        "aten::bmm": _bmm,
-        "aten::baddbmm": partial(_bmm, a=1, b=2, addend=0),
-        "aten::_scaled_mm": partial(_scaled_mm, out_dtype=_SCALED_MM_OUT_DTYPE),
-        "aten::_scaled_mm_v2": partial(_scaled_mm, out_dtype=_SCALED_MM_V2_OUT_DTYPE),
-        "_C::cutlass_scaled_mm": partial(_scaled_mm, a=1, b=2, out=0),
-        "sgl_kernel::fp8_scaled_mm": _scaled_mm,
-        "sgl_kernel::int8_scaled_mm": _scaled_mm,
-        "sgl_kernel::fp8_blockwise_scaled_mm": _scaled_mm,
-        "aten::_grouped_mm": partial(_grouped_mm, offsets=2),
-        "aten::_scaled_grouped_mm": partial(_grouped_mm, offsets=4),
-        "aten::_int_mm": _int_mm,
-        "aten::mv": _mv,
-        "aten::addmv": partial(_mv, a=1, x=2),
-        "aten::addmv_": partial(_mv, a=1, x=2),
-        "aten::linear": _linear,
-        "aten::mkldnn_linear": _linear,
-        "aten::convolution": _ConvolutionFormula(3, 4, 5, 8, transposed=6, output_padding=7),
-        "aten::_convolution": _ConvolutionFormula(3, 4, 5, 8, transposed=6, output_padding=7),
-        "aten::convolution_overrideable": _ConvolutionFormula(3, 4, 5, 8, transposed=6, output_padding=7),
-        "aten::cudnn_convolution": _ConvolutionFormula(3, 2, 4, 5),
-        "aten::cudnn_convolution_relu": _ConvolutionFormula(3, 4, 5, 6),
-        "aten::cudnn_convolution_transpose": _ConvolutionFormula(4, 2, 5, 6, output_padding=3, always_transposed=True),
-        "aten::miopen_convolution": _ConvolutionFormula(4, 3, 5, 6),
-        "aten::miopen_depthwise_convolution": _ConvolutionFormula(4, 3, 5, 6),
-        "aten::miopen_convolution_transpose": _ConvolutionFormula(5, 3, 6, 7, output_padding=4, always_transposed=True),
-        "aten::mkldnn_convolution": _ConvolutionFormula(4, 3, 5, 6),
-        "aten::_slow_conv2d_forward": _ConvolutionFormula(4, 5, None),
-        "aten::_conv_depthwise2d": _ConvolutionFormula(4, 5, 6, depthwise=True),
-        "aten::convolution_backward": _convolution_backward,
-        "aten::cudnn_convolution_backward_input": _convolution_backward_input,
-        f"{_SDPA}flash_attention": _AttentionFormula(_bool_at(4)),
-        f"{_SDPA}efficient_attention": _AttentionFormula(_bool_at(6), bias=3),
-        f"{_SDPA}cudnn_attention": _AttentionFormula(_bool_at(6), bias=3),
-        f"{_SDPA}flash_attention_backward": _AttentionFormula(_bool_at(11), query=1, offsets=(6, 7), backward=True),
-        f"{_SDPA}efficient_attention_backward": _AttentionFormula(_bool_at(11), query=1, bias=4, backward=True),
-        f"{_SDPA}cudnn_attention_backward": _AttentionFormula(
-            _bool_at(14), query=1, bias=8, offsets=(9, 10), backward=True
-        ),
-        "aten::_cudnn_attention_forward": _AttentionFormula(_bool_at(10), bias=3, offsets=(4, 5)),
-        "aten::_flash_attention_forward": _AttentionFormula(
-            _bool_at(8), heads_inside=True, offsets=(3, 4, 13), windows=(11, 12)
-        ),
-        "aten::_flash_attention_backward": _AttentionFormula(
-            _bool_at(11), query=1, heads_inside=True, offsets=(6, 7), windows=(15, 16), backward=True
-        ),
-        "aten::_efficient_attention_forward": _AttentionFormula(
-            _is_causal_by_mask_type, heads_inside=True, bias=3, offsets=(4, 5, 12), windows=(13,)
-        ),
-        "aten::_efficient_attention_backward": _AttentionFormula(
-            lambda inputs: inputs.int_value(14) > 0, query=1, heads_inside=True, bias=4, offsets=(6, 7), backward=True
-        ),
-        "flash_attn::_flash_attn_backward": _AttentionFormula(
-            _bool_at(11), query=1, heads_inside=True, windows=(12, 13), backward=True
-        ),
-        "flash_attn::_flash_attn_forward": _AttentionFormula(_bool_at(5), heads_inside=True, windows=(6, 7)),
-    }
-)
+MATRIX_FORMULAS: Mapping[str, CostFormula] = {
+    "aten::mm": _mm,
+    "aten::addmm": partial(_mm, a=1, b=2, addend=0),
+    "aten::_addmm_activation": partial(_mm, a=1, b=2, addend=0),
+    "aten::bmm": _bmm,
+    "aten::baddbmm": partial(_bmm, a=1, b=2, addend=0),
+    "aten::_scaled_mm": partial(_scaled_mm, out_dtype=_SCALED_MM_OUT_DTYPE),
+    "aten::_scaled_mm_v2": partial(_scaled_mm, out_dtype=_SCALED_MM_V2_OUT_DTYPE),
+    "_C::cutlass_scaled_mm": partial(_scaled_mm, a=1, b=2, out=0),
+    "sgl_kernel::fp8_scaled_mm": _scaled_mm,
+    "sgl_kernel::int8_scaled_mm": _scaled_mm,
+    "sgl_kernel::fp8_blockwise_scaled_mm": _scaled_mm,
+    "aten::_grouped_mm": partial(_grouped_mm, offsets=2),
+    "aten::_scaled_grouped_mm": partial(_grouped_mm, offsets=4),
+    "aten::_int_mm": _int_mm,
+    "aten::mv": _mv,
+    "aten::addmv": partial(_mv, a=1, x=2),
+    "aten::addmv_": partial(_mv, a=1, x=2),
+    "aten::linear": _linear,
+    "aten::mkldnn_linear": _linear,
+    "aten::convolution": _ConvolutionFormula(3, 4, 5, 8, transposed=6, output_padding=7),
+    "aten::_convolution": _ConvolutionFormula(3, 4, 5, 8, transposed=6, output_padding=7),
+    "aten::convolution_overrideable": _ConvolutionFormula(3, 4, 5, 8, transposed=6, output_padding=7),
+    "aten::cudnn_convolution": _ConvolutionFormula(3, 2, 4, 5),
+    "aten::cudnn_convolution_relu": _ConvolutionFormula(3, 4, 5, 6),
+    "aten::cudnn_convolution_transpose": _ConvolutionFormula(4, 2, 5, 6, output_padding=3, always_transposed=True),
+    "aten::miopen_convolution": _ConvolutionFormula(4, 3, 5, 6),
+    "aten::miopen_depthwise_convolution": _ConvolutionFormula(4, 3, 5, 6),
+    "aten::miopen_convolution_transpose": _ConvolutionFormula(5, 3, 6, 7, output_padding=4, always_transposed=True),
+    "aten::mkldnn_convolution": _ConvolutionFormula(4, 3, 5, 6),
+    "aten::_slow_conv2d_forward": _ConvolutionFormula(4, 5, None),
+    "aten::_conv_depthwise2d": _ConvolutionFormula(4, 5, 6, depthwise=True),
+    "aten::convolution_backward": _convolution_backward,
+    "aten::cudnn_convolution_backward_input": _convolution_backward_input,
+    f"{_SDPA}flash_attention": _AttentionFormula(_bool_at(4)),
+    f"{_SDPA}efficient_attention": _AttentionFormula(_bool_at(6), bias=3),
+    f"{_SDPA}cudnn_attention": _AttentionFormula(_bool_at(6), bias=3),
+    f"{_SDPA}flash_attention_backward": _AttentionFormula(_bool_at(11), query=1, offsets=(6, 7), backward=True),
+    f"{_SDPA}efficient_attention_backward": _AttentionFormula(_bool_at(11), query=1, bias=4, backward=True),
+    f"{_SDPA}cudnn_attention_backward": _AttentionFormula(
+        _bool_at(14), query=1, bias=8, offsets=(9, 10), backward=True
+    ),
+    "aten::_cudnn_attention_forward": _AttentionFormula(_bool_at(10), bias=3, offsets=(4, 5)),
+    "aten::_flash_attention_forward": _AttentionFormula(
+        _bool_at(8), heads_inside=True, offsets=(3, 4, 13), windows=(11, 12)
+    ),
+    "aten::_flash_attention_backward": _AttentionFormula(
+        _bool_at(11), query=1, heads_inside=True, offsets=(6, 7), windows=(15, 16), backward=True
+    ),
+    "aten::_efficient_attention_forward": _AttentionFormula(
+        _is_causal_by_mask_type, heads_inside=True, bias=3, offsets=(4, 5, 12), windows=(13,)
+    ),
+    "aten::_efficient_attention_backward": _AttentionFormula(
+        lambda inputs: inputs.int_value(14) > 0, query=1, heads_inside=True, bias=4, offsets=(6, 7), backward=True
+    ),
+    "flash_attn::_flash_attn_backward": _AttentionFormula(
+        _bool_at(11), query=1, heads_inside=True, windows=(12, 13), backward=True
+    ),
+    "flash_attn::_flash_attn_forward": _AttentionFormula(_bool_at(5), heads_inside=True, windows=(6, 7)),
+}
 """The formula of each op."""

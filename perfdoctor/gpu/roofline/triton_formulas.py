@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from perfdoctor.gpu.roofline.op_cost import CostFormula, OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, TensorInput, require_consistent
@@ -91,4 +90,4 @@ def _template(inputs: RecordedInputs) -> OpCost:
     return OpCost("gemm", 2 * batch * m * n * k, total_bytes, left.dtype, m, n, k, batch)
 
 
-_FORMULAS: Mapping[str, CostFormula] = MappingProxyType({"poi": _pointwise, "red": _reduction, "per": _reduction})
+_FORMULAS: Mapping[str, CostFormula] = {"poi": _pointwise, "red": _reduction, "per": _reduction}

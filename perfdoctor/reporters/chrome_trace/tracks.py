@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,21 +28,19 @@ _STEP_TID, _ACCOUNT_TID, _FIRST_FINDING_TID = 1, 2, 10
 _BUSY_POINTS = 500
 
 # Names of the colours that chrome://tracing reserves; Perfetto ignores them and colours by name.
-_COLOURS: Mapping[str, str] = MappingProxyType(
-    {
-        "compute": "thread_state_running",
-        "bandwidth": "thread_state_runnable",
-        "memcpy": "rail_load",
-        "communication": "detailed_memory_dump",
-        "latency": "olive",
-        "idle_dataloader": "terrible",
-        "idle_sync": "bad",
-        "idle_launch": "thread_state_iowait",
-        "idle_communication": "rail_animation",
-        "idle_allocator": "yellow",
-        "idle_unexplained": "grey",
-    }
-)
+_COLOURS: Mapping[str, str] = {
+    "compute": "thread_state_running",
+    "bandwidth": "thread_state_runnable",
+    "memcpy": "rail_load",
+    "communication": "detailed_memory_dump",
+    "latency": "olive",
+    "idle_dataloader": "terrible",
+    "idle_sync": "bad",
+    "idle_launch": "thread_state_iowait",
+    "idle_communication": "rail_animation",
+    "idle_allocator": "yellow",
+    "idle_unexplained": "grey",
+}
 
 
 def rank_events(of_rank: RankTracks, nvml_samples: bytes, writer: TrackWriter) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 import orjson
@@ -15,9 +14,7 @@ from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.nsight.export_tables import ExportTables
 from perfdoctor.trace.tables.string_codes import StringCodes
 
-COPY_COLUMNS: Mapping[str, Sequence[str]] = MappingProxyType(
-    {"copy": ("copyKind",), "source": ("srcKind",), "target": ("dstKind",)}
-)
+COPY_COLUMNS: Mapping[str, Sequence[str]] = {"copy": ("copyKind",), "source": ("srcKind",), "target": ("dstKind",)}
 
 # As Nsight Systems numbers them where the file has no ENUM_ table: directions (CUpti_ActivityMemcpyKind) and
 # synchronizations (CUpti_ActivitySynchronizationType) as CUPTI does, memory in an order of its own.

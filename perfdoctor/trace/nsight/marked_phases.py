@@ -6,7 +6,6 @@ So steps and waits for the loader are found in an export as in a trace of the pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,15 +16,13 @@ from perfdoctor.trace.tables.string_codes import StringCodes
 DOMAIN = "perfdoctor"
 _DOMAIN_CREATED = 75  # ENUM_NSYS_EVENT_TYPE: the row's text is the name of the domain
 _STEP = "step"
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "data": vocabulary.dataloader_next_name(),
-        "optimizer": vocabulary.optimizer_step_name(),
-        "zero_grad": vocabulary.zero_grad_name(),
-        "forward": vocabulary.FORWARD_MARK_NAME,
-        "backward": vocabulary.BACKWARD_MARK_NAME,
-    }
-)
+_NAMES: Mapping[str, str] = {
+    "data": vocabulary.dataloader_next_name(),
+    "optimizer": vocabulary.optimizer_step_name(),
+    "zero_grad": vocabulary.zero_grad_name(),
+    "forward": vocabulary.FORWARD_MARK_NAME,
+    "backward": vocabulary.BACKWARD_MARK_NAME,
+}
 
 
 def rename_phases(
