@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.rules import (
+    NONE,
     BoolArray,
     GpuQuery,
     Int8Array,
@@ -43,6 +44,10 @@ _OP_PATTERNS: Mapping[int, str] = MappingProxyType(
 _FORWARD_SEQUENCE = (_PRODUCT, _SOFTMAX, _PRODUCT)
 # Gradients of the second product, of softmax, of the first product.
 _BACKWARD_SEQUENCE = (_PRODUCT, _PRODUCT, _SOFTMAX_BACKWARD, _PRODUCT, _PRODUCT)
+# Ops that call a product, and bring its operands into one piece of memory first: a fused kernel reads them as they are.
+_CALLERS = r"^aten::(matmul|einsum|scaled_dot_product_attention|_scaled_dot_product_attention_math)$"
+# Ops that copy a tensor into another layout or type, by way of copy_.
+_COPIES = r"^aten::(clone|contiguous|reshape|to|_to_copy)$"
 _ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"fp64": 8, "fp32": 4})  # two for all others
 
 
@@ -52,8 +57,9 @@ class Attentions:
 
     Attributes:
         thread: The thread that called the ops.
-        start_ns: When the first product's op was called.
-        end_ns: When the last product's op returned.
+        start_ns: When the first product was called, with the copies of its operands.
+        end_ns: When the last product returned, and the copies of the result right after it, where they ran on a GPU:
+            into the layout that a fused kernel writes at once, or back into half precision.
         first_product: The first product's op, a row of `trace.ops`.
         is_backward: Whether it is a backward pass.
     """
@@ -95,7 +101,28 @@ def find_attentions(rank: Rank) -> Attentions:
         lasts.append(last[on_one_thread])
         is_backward.append(np.full(int(on_one_thread.sum()), backward))
     first, last = np.concatenate(firsts), np.concatenate(lasts)
-    return Attentions(ops.thread[first], ops.start_ns[first], ops.end_ns[last], first, np.concatenate(is_backward))
+    start_ns, end_ns, thread = ops.start_ns[first], ops.end_ns[last], ops.thread[first]
+    if len(trace.gpu):
+        calling = trace.match_rows(ops, _CALLERS)
+        start_ns = ops.start_ns[nesting.outermost(ops.parent, first.astype(np.int32), calling)]
+        end_ns = ops.end_ns[nesting.outermost(ops.parent, last.astype(np.int32), calling)]
+        for _ in range(2):  # the layout, and the type
+            end_ns = _end_of_copy_after(trace, launching, thread, end_ns)
+    return Attentions(thread, start_ns, end_ns, first, np.concatenate(is_backward))
+
+
+def _end_of_copy_after(trace: Trace, launching: Int64Array, thread: Int32Array, end_ns: Int64Array) -> Int64Array:
+    """For each instant of a thread the end of the copy that it launches next, or the instant where it launches another.
+
+    Only a copy of a tensor by itself counts, into another layout or type; none into a part of another tensor.
+    """
+    ops = trace.ops
+    rows = launching[np.lexsort((ops.start_ns[launching], ops.thread[launching]))]
+    after = nesting.count_preceding(thread, end_ns - 1, ops.thread[rows], ops.start_ns[rows])
+    next_op = np.append(rows, NONE)[after].astype(np.int32)
+    copy = nesting.outermost(ops.parent, next_op, trace.match_rows(ops, _COPIES))
+    is_copy = (copy != next_op) & (ops.thread[next_op] == thread)
+    return np.where(is_copy, ops.end_ns[copy], end_ns)
 
 
 def _innermost_parts(trace: Trace, kind_of_name: Int8Array) -> Int64Array:

@@ -13,6 +13,7 @@ from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import links, nesting
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.unrecorded_tail import find_unrecorded_tail
 
 _QUEUE_LENGTH = 1_024  # launches that CUDA queues
 
@@ -147,7 +148,8 @@ def add_boundary_edges(trace: Trace, edges: Edges) -> None:
     """Boundaries of the window follow the CPU's last activity, and the items that had ended before.
 
     The CPU runs ahead of the GPU at the start of the window as at its end, so a faster GPU alone only shortens that
-    lead: at a boundary the CPU must have done as much as in the trace. Waits and idle time do not count as activity.
+    lead: at a boundary the CPU must have done as much as in the trace. Waits and idle time do not count as activity,
+    nor does what the CPU did for work that the recording lacks because it ended before.
     """
     nodes = edges.nodes
     boundary = nodes.boundary
@@ -157,6 +159,8 @@ def add_boundary_edges(trace: Trace, edges: Edges) -> None:
     at_start = (edges.times_of(item_start) == boundary_ns) & (edges.times_of(last[boundary]) < boundary_ns)
     on_cpu, launching = np.zeros(len(nodes), bool), nodes.launching[nodes.thread]
     on_cpu[nodes.call_start[launching]] = on_cpu[nodes.call_end[launching]] = True
+    tail_ns = trace.calls.start_ns[find_unrecorded_tail(trace)].min(initial=np.iinfo(np.int64).max)
+    on_cpu &= nodes.time_ns < tail_ns
     before = np.where(at_start, item_start, _find_latest_before(boundary, on_cpu))
     edges.add(boundary, ACTIVITY, before)
     for slot, ends in ((DEPENDENCY, last), (SECOND_DEPENDENCY, on_other_stream)):
@@ -165,7 +169,7 @@ def add_boundary_edges(trace: Trace, edges: Edges) -> None:
     known = ~at_start & (before >= 0)
     waits = known & (nodes.kind[before] == CALL_START)
     waits[waits] = nodes.blocking[nodes.row[before[waits]]]
-    active_until_ns = np.minimum(_last_cpu_activity_ns(trace, boundary_ns), boundary_ns)
+    active_until_ns = np.minimum(_last_cpu_activity_ns(trace, np.minimum(boundary_ns, tail_ns)), boundary_ns)
     active_ns = np.where(waits, 0, np.maximum(active_until_ns - edges.times_of(before), 0))
     edges.lag_ns[boundary[known], ACTIVITY] = active_ns[known]
     # What these edges do not explain is added to the lag of the latest, so that the replay of the trace is exact.

@@ -341,6 +341,16 @@ def attention_backward(length: int, products_us: float, softmax_us: float) -> li
     ]
 
 
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>"
+
+
+def gathering_attention() -> TraceBuilder:
+    """An attention whose first matmul copies a transposed operand into one piece of memory first."""
+    trace = step_of(Launch(COPY, 40, "aten::copy_", outer="aten::clone"), *attention(100, 200))
+    trace.op("aten::matmul", 0.9, 4.05)
+    return trace
+
+
 FMHA_FP32 = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)"
 FMHA_BF16 = (
     "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)"
@@ -400,6 +410,31 @@ PD205 = [
         "the-fused-call-fell-back",
         lambda: step_of(*attention(100, 200, outer="aten::scaled_dot_product_attention")),
         (ExpectedFinding("high", 450_000, advice="fell back to its unfused form"),),
+    ),
+    RuleCase(
+        "PD205",
+        "copies-an-operand",
+        gathering_attention,
+        (ExpectedFinding("high", 490_000, evidence={"all but the products": 290_000}),),
+    ),
+    RuleCase(
+        "PD205",
+        "copies-its-result-back",
+        lambda: step_of(
+            *attention(100, 200),
+            Launch(COPY, 30, "aten::copy_", outer="aten::_to_copy"),
+            Launch(COPY, 20, "aten::copy_", outer="aten::contiguous"),
+            Launch(COPY, 60, "aten::copy_", outer="aten::contiguous"),
+        ),
+        (ExpectedFinding("high", 500_000, evidence={"all but the products": 300_000}),),
+    ),
+    RuleCase(
+        "PD205",
+        "writes-its-result-into-a-cache",
+        lambda: step_of(
+            *attention(100, 200), Launch(COPY, 30, "aten::copy_"), Launch(COPY, 20, "aten::copy_", outer="aten::clone")
+        ),
+        (ExpectedFinding("high", 450_000, evidence={"all but the products": 250_000}),),
     ),
     RuleCase(
         "PD205",

@@ -1,9 +1,14 @@
-"""Law 6: only recorded work is judged. A wait for work from before the recording is said, left out, and not priced."""
+"""Law 6: only recorded work is judged.
+
+A wait for work from before the recording is said, left out, and not priced. Launches whose work the recording lacks,
+because it ended while the GPU was behind, hold no fix of the recorded work up.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +19,15 @@ import perfdoctor
 from perfdoctor.analysis.timeline import first_use
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
+from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.what_if import replay_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import unrecorded_tail
+from perfdoctor.trace.tables.rows import GpuRows
 from perfdoctor.trace.tables.split_ranks import split_ranks
+from perfdoctor.trace.tables.trace_warnings import link_warnings
+from perfdoctor.trace.tables.unrecorded_tail import find_unrecorded_tail
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn"
 # By their raw files: an item that was launched at once starts after up to half of the recording.
@@ -102,6 +113,71 @@ def test_without_the_law_the_wait_is_sold(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(first_use, "_UNRECORDED_NS", 1 << 60)
     with pytest.raises(AssertionError):
         check_law(report_on(recording(400_000, blocks=True, before_us=3), tmp_path), 400_000)
+
+
+# --- work after the recording ----------------------------------------------------------------------------------------
+
+# By their raw files: launches that come after all of which the work was recorded, hundreds of them.
+CUT = ("recordings/l40-triforce-prefill",)
+
+
+def cut_recording(unrecorded: int, *, recorded: int = 40, later_us: float = 0) -> TraceBuilder:
+    """Products of 300 us that the CPU launches every 10 us, and launches whose work is not in the file.
+
+    With `later_us` these come that long after the others: when the GPU is idle.
+    """
+    trace = TraceBuilder()
+    for number in range(recorded):
+        trace.kernel(GEMM, 20 + 300 * number, 300, launch_us=10 * number)
+    for number in range(unrecorded):
+        trace.call("cudaLaunchKernel", 10 * (recorded + number) + later_us, 5)
+    return trace
+
+
+def saved_ns(trace: TraceBuilder, share: float) -> float:
+    """What the replay says when each product takes that share less."""
+    rank = Rank(trace.trace())
+    replay = replay_of(rank.trace, rank.steps, rank.window, iv.EMPTY)
+    assert replay is not None
+    products = GpuRows(rank.trace.gpu, np.arange(len(rank.trace.gpu)))
+    return replay.step_ns() - replay.step_ns([(scale_durations(products, share), 1.0)])
+
+
+@given(unrecorded=st.integers(10, 1100), share=st.floats(0.05, 0.9))
+@settings(max_examples=25, deadline=None)
+def test_launches_of_unrecorded_work_hold_no_fix_up(unrecorded: int, share: float) -> None:
+    assert saved_ns(cut_recording(unrecorded), share) == pytest.approx(40 * 300_000 * share, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(cut_recording(0), id="none"),
+        pytest.param(cut_recording(5), id="few"),
+        pytest.param(cut_recording(30, later_us=12_000), id="the-gpu-was-not-behind"),
+    ],
+)
+def test_other_launches_count(trace: TraceBuilder) -> None:
+    assert not len(find_unrecorded_tail(trace.trace()))
+    assert not any("behind" in warning for warning in link_warnings(trace.trace()))
+
+
+def test_a_report_says_that_work_is_missing_at_the_end(tmp_path: Path) -> None:
+    (of_trace,) = report_on(cut_recording(20), tmp_path).traces
+    assert any("the work of the last 20 kernel launches is not in the file" in text for text in of_trace.warnings)
+
+
+def test_without_the_law_launches_of_unrecorded_work_hold_a_fix_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unrecorded_tail, "_MIN_LAUNCHES", 1 << 30)
+    assert saved_ns(cut_recording(1000), 0.9) < 0.5 * 40 * 300_000 * 0.9
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("path", list_recordings(), ids=name_recording)
+def test_recordings_end_amid_the_work_where_their_raw_files_do(path: Path) -> None:
+    files = [path] if path.is_file() else sorted(path.rglob("*.json.gz"))[:2]
+    found = [len(find_unrecorded_tail(trace)) > 0 for file in files for trace in split_ranks(read_once(file))]
+    assert any(found) == name_recording(path).startswith(CUT)
 
 
 @pytest.mark.corpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.unrecorded_tail import find_unrecorded_tail
 
 _SKEWED_SHARE = 0.1  # a few items before their launch are rounding and jitter
 
@@ -27,6 +28,12 @@ def link_warnings(trace: Trace) -> list[str]:
             warnings.append(
                 f"{early} of {count_of(int(linked.sum()), 'launched GPU item')} start before their launch: {cause}"
             )
+    tail = find_unrecorded_tail(trace)
+    if len(tail):
+        warnings.append(
+            f"the recording ended while the GPU was behind: the work of the last "
+            f"{count_of(len(tail), 'kernel launch')} is not in the file"
+        )
     return warnings
 
 
@@ -42,4 +49,5 @@ def impossible_warning(count: int) -> str:
 
 def count_of(number: int, noun: str) -> str:
     """A number with its noun in the right form."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
