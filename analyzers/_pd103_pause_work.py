@@ -66,6 +66,7 @@ _DOING: Mapping[str, str] = MappingProxyType(
         kinds.LOCK_WAIT: "waits for another thread",
         kinds.SLEEP: "sleeps",
         kinds.PREPROCESSING: "prepares data",
+        kinds.ENVIRONMENT: "steps an environment",
         kinds.GRAPH_LAUNCH: "launches a CUDA graph",
         kinds.BATCH_SCHEDULING: "schedules the next batch",
     }

@@ -8,7 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._host_pauses import has_ranges_of_calls, time_of_calls
-from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_location, optimizer_steps_of, vocabulary
+from perfdoctor.rules import (
+    HotPath,
+    Intervals,
+    Rank,
+    SourceLocation,
+    Trace,
+    captured_location,
+    find_hot_path,
+    optimizer_steps_of,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import find_locations, find_steps, has_locations, loader_waits_of, loop_thread_of
 
@@ -18,6 +28,9 @@ _MIN_BREAK_NS = 100_000
 _MIN_SHARE_OF_CALLS = 0.3
 # Of more breaks the longest have nearly all of the time; each is looked up at so many instants.
 _MAX_BREAKS, _SAMPLES = 256, 4
+# What `perfdoctor run` does around each torch call of the evidence window, which the profiler records as well: up to
+# 0.1 ms a call. The module's call itself is around the user's forward pass and stays.
+_OWN_FRAME = r"/_perfdoctor_inject/(source_lines|user_code|module_call_lines\.py\(\d+\): _open_range)"
 # Python functions that make a tensor of numbers one by one, as stacks name them.
 _FROM_LISTS = r"built-in method (as_)?tensor of type"
 _BACKWARD = rf"_engine_run_backward|{vocabulary.BACKWARD_RANGE}"
@@ -32,12 +45,14 @@ class PythonTime(NamedTuple):
         location: The line that takes most of it.
         share: The share of that line (0 to 1).
         list_share: The share (0 to 1) of all of it in which Python lists become tensors.
+        path: What the functions and calls are that take most of it.
     """
 
     time: Intervals
     location: SourceLocation
     share: float
     list_share: float
+    path: HotPath
 
 
 def find_python_time(rank: Rank) -> PythonTime | None:
@@ -56,7 +71,7 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     busy = iv.union(trace.ops.start_ns, trace.ops.end_ns)
     free = iv.subtract(window, busy)
-    breaks = _long_breaks(trace, free)
+    breaks = iv.subtract(_long_breaks(trace, free), _time_of_hooks(trace))
     if trace is not rank.trace and not has_ranges_of_calls(rank.trace):
         # Recorded before such calls were: how much of the time they are is known of the evidence window alone.
         calls_ns = iv.total(iv.intersect(free, time_of_calls(trace)))
@@ -80,7 +95,8 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     if (location.file, location.line) in _lines_of_worker_loops(rank):
         return None
     share = spent[location] / max(iv.total(breaks), 1)
-    return PythonTime(time, location, share, _share_of_lists(trace, breaks))
+    path = find_hot_path(trace, breaks, loop_thread_of(trace))
+    return PythonTime(time, location, share, _share_of_lists(trace, breaks), path)
 
 
 def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
@@ -105,6 +121,14 @@ def _long_breaks(trace: Trace, free: Intervals) -> Intervals:
 
 
 def _share_of_lists(trace: Trace, breaks: Intervals) -> float:
-    rows = trace.match_rows(trace.frames, _FROM_LISTS)
-    lists = iv.union(trace.frames.start_ns[rows], trace.frames.end_ns[rows])
-    return iv.total(iv.intersect(breaks, lists)) / max(iv.total(breaks), 1)
+    return iv.total(iv.intersect(breaks, _time_in_frames(trace, _FROM_LISTS))) / max(iv.total(breaks), 1)
+
+
+def _time_of_hooks(trace: Trace) -> Intervals:
+    """When our own hooks run around torch calls; a conversion of lists in such a call is the program's."""
+    return iv.subtract(_time_in_frames(trace, _OWN_FRAME), _time_in_frames(trace, _FROM_LISTS))
+
+
+def _time_in_frames(trace: Trace, pattern: str) -> Intervals:
+    rows = trace.match_rows(trace.frames, pattern) & (trace.frames.thread == loop_thread_of(trace))
+    return iv.union(trace.frames.start_ns[rows], trace.frames.end_ns[rows])

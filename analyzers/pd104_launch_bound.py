@@ -36,6 +36,7 @@ from perfdoctor.rules import (
     advise,
     shorten_launches,
 )
+from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import MAIN_SHARE, StarvationRoot, cpu_zeroing_of, framework_time, ops_of_program
 
@@ -189,7 +190,7 @@ class LaunchBound(RankAnalyzer):
         unprofiled = rank.unprofiled_time(python.time)
         if unprofiled.share < self.settings["min_share"]:
             return
-        what, advice = _describe_python(python)
+        what, advice = _describe_python(rank, python)
         yield self.finding(
             rank,
             title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: {what}, most at "
@@ -364,7 +365,7 @@ def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> i
     return int(np.count_nonzero(kernels[gaps.next_item[late]]))
 
 
-def _describe_python(python: PythonTime) -> tuple[str, Advice]:
+def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     """What runs while no op does, for a title, and what to do about it."""
     if python.list_share >= _MIN_LIST_SHARE:
         return "lists become tensors number by number", Advice(
@@ -373,7 +374,18 @@ def _describe_python(python: PythonTime) -> tuple[str, Advice]:
             "torch.from_numpy(np.stack(rows))",
             "https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
         )
-    return "Python", Advice(
-        "Do it once before the loop, or on whole arrays in place of single values: no op of PyTorch runs there.",
+    kind, deepest = python.path.kind, python.path.deepest
+    if kind == kinds.ENVIRONMENT:
+        return "environments are stepped one by one", advise(f"pause: {kind}", rank.context)
+    if kind in (kinds.FILE_OR_SOCKET, kinds.LOGGING):
+        return "files are written or read", Advice(
+            "Write every so many steps, in larger pieces, or from another thread; read ahead in DataLoader workers.",
+            source="https://docs.pytorch.org/docs/stable/data.html",
+        )
+    function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
+    is_named = function is not None and not function.startswith("<")
+    return f"Python{f' in {function}' if is_named else ''}", Advice(
+        "Work on whole arrays in place of single values, or run this in another thread or process beside the steps; "
+        "what does not change from step to step can go before the loop. No op of PyTorch runs there.",
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )

@@ -27,6 +27,7 @@ FILE_OR_SOCKET = "file or socket wait"
 LOCK_WAIT = "lock wait"
 SLEEP = "sleep"
 PREPROCESSING = "data preprocessing"
+ENVIRONMENT = "environment step"
 GRAPH_LAUNCH = "graph launch"
 BATCH_SCHEDULING = "batch scheduling"
 
@@ -96,6 +97,11 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
         r"\): \w*(preprocess|augment|collate)\w*$",
         r"(image_processing|feature_extraction)_",
         r"(^|/)(torchvision/transforms|albumentations|kornia/augmentation)/",
+    ),
+    # Of reinforcement learning; a function `step` of the user's own could be a step of the training.
+    ENVIRONMENT: (
+        r"(^|/)(gym|gymnasium|pettingzoo|ale_py|dm_control|procgen|minigrid|vec_env|envs?)/.*\.py\(\d+\): step\w*$",
+        r"env\w*\.py\(\d+\): step$",
     ),
     GRAPH_LAUNCH: (rf"{vocabulary.GRAPH_LAUNCH_CALL}$",),
     # What serving engines do between two batches; not their loop, which is around everything.

@@ -51,13 +51,24 @@ def cell_loop(count: int = 16, us: float = 50, name: str = "aten::lstm_cell") ->
     return trace.range("@model.py:4 forward", 0, us * count)
 
 
-def python_gap(us: float = 600, line: str | None = "@train.py:9 sample", *, lists: bool = False) -> TraceBuilder:
-    """An op of 100 us, a while in which none runs, and a long op."""
+def python_gap(
+    us: float = 600,
+    line: str | None = "@train.py:9 sample",
+    *,
+    lists: bool = False,
+    frame: str | None = None,
+    rest: str | None = None,
+) -> TraceBuilder:
+    """An op of 100 us, a while in which none runs, 0.9 of it in one function and the rest in another, and a long op."""
     trace = host(("aten::mm", 0, 100), ("aten::mm", 100 + us, 890 - us))
     if line is not None:
         trace.range(line, 100, us)
     if lists:
         trace.frame("<built-in method tensor of type object at 0x7f286cea40>", 200, 0.6 * us)
+    if frame:
+        trace.frame(frame, 100, 0.9 * us)
+    if rest:
+        trace.frame(rest, 100 + 0.9 * us, 0.1 * us)
     return trace
 
 
@@ -211,10 +222,53 @@ PD104 = [
                 (0, None, 600_000),
                 location="train.py:9",
                 title="No op runs for 60% of the step: Python, most at train.py:9",
-                advice="Do it once before the loop",
+                advice="Work on whole arrays",
                 evidence={"of it at this line": 100.0, "of it in torch.tensor": 0.0},
             ),
         ),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-python-in-a-function",
+        lambda: python_gap(frame="train.py(30): weigh"),
+        (ExpectedFinding("high", 600_000, location="train.py:9", title="Python in weigh, most at train.py:9"),),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-an-environment",
+        lambda: python_gap(frame="gymnasium/wrappers/common.py(393): step"),
+        (
+            ExpectedFinding(
+                "high",
+                600_000,
+                location="train.py:9",
+                title="environments are stepped one by one",
+                fix="AsyncVectorEnv",
+            ),
+        ),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-files",
+        lambda: python_gap(frame="<built-in method write of _io.BufferedWriter object at 0x7f286cea40>"),
+        (
+            ExpectedFinding(
+                "high", 600_000, location="train.py:9", title="files are written", advice="from another thread"
+            ),
+        ),
+        base(1000),
+    ),
+    RuleCase(  # what `perfdoctor run` itself does around a torch call of the evidence window
+        "PD104",
+        "cpu-hooks-of-the-recording",
+        lambda: python_gap(
+            frame="/site-packages/_perfdoctor_inject/source_lines.py(36): __torch_function__",
+            rest="train.py(30): weigh",
+        ),
+        (ExpectedFinding("high", 600_000, location="train.py:9", title="Python in weigh"),),
         base(1000),
     ),
     RuleCase(

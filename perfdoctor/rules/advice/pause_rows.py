@@ -150,6 +150,16 @@ PAUSE_ROWS = (
         ),
     ),
     *rows_of(
+        f"pause: {kinds.ENVIRONMENT}",
+        (
+            ANY,
+            "Step several environments at once, as arrays or in processes of their own: one forward pass then chooses "
+            "the actions of all, and their steps run side by side.",
+            "envs = gymnasium.vector.AsyncVectorEnv([make_env] * 8)",
+            "https://gymnasium.farama.org/api/vector/async_vector_env/",
+        ),
+    ),
+    *rows_of(
         f"pause: {kinds.GRAPH_LAUNCH}",
         *(Row(*row)._replace(sentence=f"{row[1]} {_LAUNCH}") for row in _OVERLAPS),
         (
