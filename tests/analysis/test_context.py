@@ -128,6 +128,7 @@ def with_file(file: str) -> TraceBuilder:
         ("torch_tensorrt/dynamo/runtime/_TorchTensorRTModule.py", "TensorRT"),
         ("diffusers/pipelines/flux/pipeline_flux.py", "Diffusers"),
         ("timm/models/vision_transformer.py", "timm"),
+        ("stable_baselines3/ppo/ppo.py", "Stable-Baselines3"),
     ],
 )
 def test_frameworks_by_their_files(file: str, framework: str) -> None:

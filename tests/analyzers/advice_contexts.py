@@ -63,5 +63,10 @@ PROGRAMS: Mapping[str, tuple[Context, str]] = {
         replace(TRAINING, frameworks=("PyTorch", "Hugging Face Trainer"), parallelism=("DDP",)),
         r"DistributedDataParallel\(|model\.no_sync|(?<!_)DataLoader\(",
     ),
+    # The library makes the optimizer.
+    "Stable-Baselines3": (
+        replace(TRAINING, frameworks=("PyTorch", "Stable-Baselines3")),
+        r"torch\.optim\.(Adam|\{optimizer\})\w*\(\.\.\., fused",
+    ),
 }
 """By a name for it: a program, and a pattern of what must not be in an advice to it."""

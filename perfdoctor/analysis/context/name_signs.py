@@ -59,6 +59,7 @@ FRAMEWORK_SIGNS = (
     NameSigns("Hugging Face Trainer", ("/transformers/trainer", "/trl/trainer/")),
     NameSigns("Hugging Face pipeline", _within("transformers", "pipelines/")),
     NameSigns("Accelerate", _within("accelerate", *_ACCELERATE)),
+    NameSigns("Stable-Baselines3", ("/stable_baselines3/",)),
     NameSigns(
         "DeepSpeed", _within("deepspeed", "runtime/", "ops/", "comm/", "inference/"), r"^DeepSpeed", r"^deepspeed::"
     ),

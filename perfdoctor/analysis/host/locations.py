@@ -34,6 +34,7 @@ _PACKAGES = (
     "detectron2|ultralytics|mmdet|mmcv|mmengine|llmfoundry|omegaconf|numpy|scipy|pandas|sklearn|skimage|"
     "cv2|PIL|imageio|albumentations|kornia|decord|librosa|soundfile|webdataset|pyarrow|h5py|zarr|fsspec|"
     "s3fs|gcsfs|boto3|botocore|wandb|mlflow|tensorboard|tensorboardX|tqdm|loguru|pydantic|fastapi|"
+    "stable_baselines3|sb3_contrib|gymnasium|pettingzoo|"
     "uvicorn|starlette|uvloop|zmq|grpc|requests|urllib3|aiohttp|cupy|numba|sympy|networkx|pynvml"
 )
 # Packages whose names are words: only where the profiler has cut the path to it off, as it does for installed ones.
