@@ -36,6 +36,7 @@ _ATOMIC_KERNEL = re.compile(
 _SPLITS = re.compile(r"_GSU(\d+)_")
 _STRIDED_KERNEL = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel(_manual_unroll)?<")
 _CASTING_KERNEL = re.compile(r"gpu_kernel_impl<|unrolled_elementwise_kernel<")
+_UNALIGNED_KERNEL = re.compile(r"unrolled_elementwise_kernel<.*LoadWithoutCast")
 _FLASH_2 = re.compile(r"flash_(fwd|bwd)\w*kernel")
 _OF_PYTORCH = "at::native::"
 
@@ -198,11 +199,14 @@ def _cause_of_elementwise(kernel: str, tensors: tuple[TensorInput, ...], op: str
     """The cause of a slow elementwise kernel or copy, by the variant of PyTorch's kernel and its inputs.
 
     PyTorch loads 16 bytes at once (`vectorized_elementwise_kernel`) where all tensors are contiguous, of one layout and
-    of one type. Else it computes the place of each element (`elementwise_kernel`), or casts each (`unrolled_...`).
+    of one type, and start at such a multiple, or at half of one. Else it computes the place of each element
+    (`elementwise_kernel`), or loads each by itself and may cast it (`unrolled_elementwise_kernel`).
     """
     shapes = {tensor.sizes for tensor in tensors}
     if len({tensor.dtype for tensor in tensors if tensor.numel > 1}) > 1 and _CASTING_KERNEL.search(kernel):
         return Cause("mixed types", f"{' and '.join(sorted({t.dtype for t in tensors}))} are mixed in one op")
+    if _UNALIGNED_KERNEL.search(kernel):
+        return Cause("unaligned start", f"an input or the result starts at no multiple of {_ACCESS_BYTES} bytes")
     if not _STRIDED_KERNEL.search(kernel):
         return None
     if any(tensor.strides is not None and not _is_dense_in_order(tensor) for tensor in tensors):

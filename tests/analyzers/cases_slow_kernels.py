@@ -24,6 +24,10 @@ STRIDED = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::AddFunctor<float>>>"
 )
 MIXED = "void at::native::unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>>"
+UNALIGNED = (
+    "void at::native::unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>, "
+    "TrivialOffsetCalculator<2>, TrivialOffsetCalculator<1>, at::native::memory::LoadWithoutCast>(int)"
+)
 WGMMA_128 = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off"
 ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
 FLASH_2 = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4, false, false>>"
@@ -185,6 +189,13 @@ PD209 = [
         title="bf16 and fp32 are mixed in one op",
         fix="scale.to(x.dtype)",
     ),
+    fires(
+        "slice-that-starts-between-accesses",
+        add(1200, UNALIGNED, strides=[[8192, 1], [8192, 1]]),
+        saved_ns=731351,
+        title="starts at no multiple of 16 bytes",
+        fix="clone()",
+    ),
     # Full-width loads of contiguous inputs, and slow all the same: nothing says why.
     fires(
         "unknown-cause",
@@ -257,7 +268,7 @@ PD209 = [
         "batch-norm-of-few-channels",
         batch_norm_backward(3000),
         device=MI300X,
-        saved_ns=2608225,
+        saved_ns=2349708,
         severity="high",
         title="one block a channel, 64 thread blocks for 304 multiprocessors",
         fix="channels_last",
@@ -318,6 +329,7 @@ PD209 = [
     quiet("product-near-what-the-least-device-reaches", product(380, 4096, 4096, 4096, TENSILE), device=None),
     quiet("as-fast-as-comparable-kernels", add(520, POINTWISE, strides=[[8192, 1], [8192, 1]])),
     quiet("transposed-and-still-fast", add(640)),
+    quiet("unaligned-and-still-fast", add(640, UNALIGNED, strides=[[8192, 1], [8192, 1]])),
     quiet("attention-at-what-its-like-reach", attention(3700), device=H100),
     quiet("attention-over-a-short-sequence", attention(1300, length=512, batch=64), device=H100),
     quiet("product-at-what-its-like-reach", product(700, 8192, 8192, 2048)),

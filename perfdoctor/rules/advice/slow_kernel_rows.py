@@ -290,6 +290,16 @@ SLOW_KERNEL_ROWS = (
         ),
     ),
     *_rows_of_cause(
+        "unaligned start",
+        (
+            ANY,
+            "Let slices of a larger tensor start at a multiple of 16 bytes (pad what stands before them), or copy one "
+            "once if several ops read it: elements are else loaded one by one.",
+            "part = flat[8:].clone()   # flat[5:] starts between two accesses",
+            _CONTIGUOUS,
+        ),
+    ),
+    *_rows_of_cause(
         "unknown on AMD",
         (
             ANY,
