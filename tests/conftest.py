@@ -1,4 +1,4 @@
-"""Settings and fixtures of every test: the built-in rules alone, the shared corpus, a file system in memory."""
+"""Settings and fixtures of every test: the built-in rules alone, forks with torch, the corpus, files in memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
 import pytest
+from fork_server import ForkServer, clean_environment
 from hypothesis import settings
 from left_out_library import without_library
 
@@ -102,6 +104,17 @@ def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Lets tests run with the C library, and as where that cannot be used."""
     with nullcontext() if request.param == "library" else without_library():
         yield
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer | None]:
+    """Starts programs with torch in 0.1 s; None without torch, where a Python starts fast enough."""
+    if find_spec("torch") is None:
+        yield None
+        return
+    server = ForkServer(tmp_path_factory.mktemp("server"), clean_environment())
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

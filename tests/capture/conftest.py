@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -12,16 +11,15 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from fork_server import ADDRESS, ForkServer
+from fork_server import ADDRESS, ForkServer, clean_environment
 
 # Small windows: 11 steps fill them, and a start of torch costs seconds already.
 WINDOWS = {"skip": 2, "base": 2, "warmup": 1, "timing": 3, "evidence": 2}
@@ -142,13 +140,6 @@ class Recorded:
         return sorted(int(e["name"][13:]) for e in events if e["name"].startswith("ProfilerStep#"))
 
 
-def clean_environment() -> dict[str, str]:
-    dropped_prefixes = ("PERFDOCTOR", "RANK", "WORLD_SIZE", "SLURM", "OMPI")
-    values = {name: value for name, value in os.environ.items() if not name.startswith(dropped_prefixes)}
-    # One thread: many programs on few cores wait for each other's OpenMP threads otherwise.
-    return {**values, "OMP_NUM_THREADS": "1"}
-
-
 class Launcher:
     """Writes scripts into a folder and records them, in forks of a Python with torch where that is the same."""
 
@@ -239,17 +230,6 @@ def signal_when_ready(
         child.send_signal(number)
 
     return interrupt
-
-
-@pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer | None]:
-    """The server of forks; none without torch, where a Python starts fast enough."""
-    if find_spec("torch") is None:
-        yield None
-        return
-    server = ForkServer(tmp_path_factory.mktemp("server"), clean_environment())
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")

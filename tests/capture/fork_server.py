@@ -25,7 +25,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import IO, Any
 
 # The server's socket, for programs that start programs; the programs themselves do not see it.
@@ -35,6 +35,14 @@ MAX_REQUEST_BYTES = 1 << 20
 START = (
     "source = open({0!r}).read(); exec(compile(source, '<frozen fork_server>', 'exec'), {{'__name__': 'fork_server'}})"
 )
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment of programs: without what a launcher or perfdoctor itself may have set."""
+    dropped_prefixes = ("PERFDOCTOR", "RANK", "WORLD_SIZE", "SLURM", "OMPI")
+    values = {name: value for name, value in os.environ.items() if not name.startswith(dropped_prefixes)}
+    # One thread: many programs on few cores wait for each other's OpenMP threads otherwise.
+    return {**values, "OMP_NUM_THREADS": "1"}
 
 
 class ForkedProgram:
@@ -118,6 +126,10 @@ class ForkServer:
 
     def start(self, argv: Sequence[str], **options: Any) -> ForkedProgram:
         return ForkedProgram(self.address, argv, **options)
+
+    def as_subprocess(self) -> SimpleNamespace:
+        """The module `subprocess` for code of ours that starts programs: scripts of this Python are forks."""
+        return SimpleNamespace(**{**vars(subprocess), "Popen": _make_popen(self.address)})
 
     def stop(self) -> None:
         self._alive.close()
@@ -230,7 +242,7 @@ def _make_popen(address: str) -> Any:
     real = subprocess.Popen
 
     def popen(argv: Sequence[str], **options: Any) -> Any:
-        if argv[0] == sys.executable and len(argv) > 1 and not argv[1].startswith("-"):
+        if argv[0] == sys.executable and len(argv) > 1 and Path(options.get("cwd") or "", argv[1]).is_file():
             return ForkedProgram(address, argv, **options)
         return real(argv, **options)
 

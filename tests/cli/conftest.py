@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdoctor.capture import child_process, process_group
 from perfdoctor.cli.main import main
 from perfdoctor.testing import TraceBuilder
 
@@ -64,6 +65,14 @@ def perfdoctor(capfd, monkeypatch, tmp_path) -> Callable[..., Ended]:
         return Ended(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def forks(monkeypatch, fork_server) -> None:
+    """Programs that `run` and `try` start are forks of a Python that has imported torch."""
+    if fork_server is not None:
+        for starts in (child_process, process_group):
+            monkeypatch.setattr(starts, "subprocess", fork_server.as_subprocess())
 
 
 @pytest.fixture

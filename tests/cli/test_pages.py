@@ -77,6 +77,7 @@ def test_without_a_page_there_is_nothing_to_open(perfdoctor, stalled):
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forks")
 def test_a_run_leaves_a_page_beside_its_report_and_opens_it(perfdoctor, training, short, opened):
     pytest.importorskip("torch")
     ended = perfdoctor("run", "--out", "capture", "--open", *short, training)
@@ -91,6 +92,7 @@ def test_a_run_leaves_a_page_beside_its_report_and_opens_it(perfdoctor, training
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forks")
 def test_a_page_that_fails_costs_the_run_a_line(perfdoctor, training, short, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(html, "page_data", lambda _: 1 / 0)

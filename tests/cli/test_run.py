@@ -12,7 +12,7 @@ from perfdoctor.cli.program_target import restore_dashes
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 
 ARGUMENTS = """\
 import sys

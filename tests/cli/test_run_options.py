@@ -10,7 +10,7 @@ import pytest
 
 from perfdoctor.cli.run import announce_long_analysis
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 
 torch = pytest.importorskip("torch")
 

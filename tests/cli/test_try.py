@@ -122,6 +122,7 @@ def test_the_list_says_what_can_be_tried_and_what_it_may_change(perfdoctor):
     assert "numerics: " in ended.out
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_slow_loader_is_tried_with_workers_and_the_table_says_what_they_are_worth(perfdoctor):
     options = [
         "--only",
