@@ -98,7 +98,8 @@ def format_range(rank: Rank, dur_ns: Int64Array) -> str:
 
 
 def format_ms(rank: Rank, recorded_ns: int) -> str:
-    return f"{rank.to_unprofiled_ns(recorded_ns) / 1e6:,.3g}"
+    ms = rank.to_unprofiled_ns(recorded_ns) / 1e6
+    return f"{ms:,.0f}" if ms >= 99.95 else f"{ms:.3g}"
 
 
 def describe_slow_steps(slow: SlowSteps, count: int, longest_ns: int, steps: str) -> str:

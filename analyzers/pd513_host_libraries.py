@@ -1,4 +1,4 @@
-"""PD513: a library of the host costs time: an allocator that gives memory back, or convolutions without oneDNN."""
+"""PD513: a library of the host costs time: an allocator that gives memory back, or layers without oneDNN."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes
 from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
+from perfdoctor.analyzers._pd513_half_products import find_half_products
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
 from perfdoctor.rules import (
     Action,
@@ -37,18 +38,20 @@ KEEP_PAGES = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
 
 
 class HostLibraries(RankAnalyzer):
-    """A library of the host costs time: the allocator gives large blocks back, or convolutions run without oneDNN.
+    """A library of the host costs time: the allocator gives large blocks back, or layers run without oneDNN.
 
     What it finds:
         Programs without a GPU in which page faults take a good part of each step, under an allocator that returns
         what is freed: glibc's, which maps blocks of more than 32 MB anew each time, and trims its heap. Convolutions
-        on the CPU that run PyTorch's own slow_conv ops: oneDNN is not in the build, or is switched off.
+        on the CPU that run PyTorch's own slow_conv ops: oneDNN is not in the build, or is switched off. Products and
+        convolutions in bfloat16 or float16 on a CPU without instructions for them.
 
     Why it costs time:
         A page that comes from the system is cleared and mapped when it is touched first: 0.3 to 1 us for each 4 kB,
         as much as an element-wise op takes to write them. An allocator that keeps what is freed gives the next op the
         same pages, which are there and often in a cache. The slow_conv ops copy each patch of the input into a matrix
-        for a product; oneDNN computes convolutions where the input lies.
+        for a product; oneDNN computes convolutions where the input lies. In half precision oneDNN computes only where
+        the CPU has the instructions (AVX-512, AMX); elsewhere plain loops do, at a fiftieth of float32's rate.
 
     How it is measured:
         Minor page faults of the process and its CPU time in the system (`getrusage`), in steps of the run without a
@@ -57,7 +60,10 @@ class HostLibraries(RankAnalyzer):
         in it, and a quarter more at most, as fresh pages are in no cache. Faults that batches from workers cause (fresh
         shared memory) are left out by their size. Of convolutions it is the own time of slow_conv ops in float32 that
         take half a millisecond each. oneDNN took 1 / 1.9 to 1 / 8.4 of theirs for eight shapes of a ResNet on an AMD
-        EPYC with AVX-512, on two threads; what another CPU gives is not known, so that the saving is a bound.
+        EPYC with AVX-512, on two threads; what another CPU gives is not known, so that the saving is a bound. Of
+        products in half precision it is the time of those that take twice as long as float32 would or more: at 50
+        GFLOP/s and 10 GB/s a thread (one thread where their number was not captured); measured were 50 to 84 GFLOP/s in
+        float32 on a CPU with AVX2, and 0.5 to 23 in half precision.
 
     How to fix:
         Before the command: `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184`, by which glibc keeps what is freed;
@@ -66,7 +72,7 @@ class HostLibraries(RankAnalyzer):
         On Intel CPUs Intel's OpenMP (`LD_PRELOAD=libiomp5.so`) often beats GNU's, and oneCCL serves collectives between
         sockets; neither is judged here. `perfdoctor try --only allocator` measures both. For convolutions:
         torch.backends.mkldnn.is_available() says whether the build has oneDNN; builds for a Mac have none, and its GPU
-        (the device "mps") is much faster.
+        (the device "mps") is much faster. For half precision: compute in float32.
 
     When it is wrong:
         Files that are mapped into memory, and read for the first time, fault in the same way; so does memory that
@@ -74,7 +80,8 @@ class HostLibraries(RankAnalyzer):
         Convolutions in float64 run as slow_conv with oneDNN, too: without recorded types they look alike.
 
     Needs:
-        CPU ops. For the allocator captured facts (`perfdoctor run`) on page faults and system time of steps.
+        CPU ops. For the allocator captured facts (`perfdoctor run`) on page faults and system time of steps. For half
+        precision shapes.
 
     References:
         PyTorch Performance Tuning Guide, "Switch memory allocator"; glibc, mallopt(3).
@@ -93,9 +100,10 @@ class HostLibraries(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """A finding where page faults, and one where convolutions without oneDNN take `min_share` of the step."""
+        """Findings where page faults, convolutions or products without oneDNN take `min_share` of the step."""
         if rank.device_kind == "cpu":
             yield from self._check_convolutions(rank)
+            yield from self._check_half_products(rank)
             yield from self._check_allocator(rank, rank.facts.libraries)
 
     def _check_convolutions(self, rank: Rank) -> Iterator[Finding]:
@@ -129,6 +137,31 @@ class HostLibraries(RankAnalyzer):
                 ),
             ),
             subject="convolutions",
+        )
+
+    def _check_half_products(self, rank: Rank) -> Iterator[Finding]:
+        found = find_half_products(rank)
+        if found is None or not self.exceeds_min_share(rank, rank.per_step(iv.total(found.time))):
+            return
+        yield self.finding(
+            rank,
+            title=(
+                f"Products in {found.dtype} reach {found.flops_per_s / 1e9:.2g} GFLOP/s on this CPU, where float32 "
+                f"reaches some {found.float32_flops_per_s / 1e9:,.0f}"
+            ),
+            cost_ns=rank.per_step(iv.total(found.time)),
+            saving=found.saving,
+            advice=Advice(
+                f"Compute in float32 on this CPU: PyTorch multiplies {found.dtype} in plain loops where the CPU has no "
+                "instructions for it (AVX512_BF16, AMX).",
+                'model.float()   # and no torch.autocast("cpu")',
+                "https://docs.pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior",
+            ),
+            claim=Claim(found.time),
+            confidence=0.8,
+            location=found.location,
+            evidence=(Evidence("products and convolutions", format_per_step(rank, found.number)),),
+            subject="half precision",
         )
 
     def _check_allocator(self, rank: Rank, libraries: LoadedLibraries) -> Iterator[Finding]:

@@ -102,9 +102,9 @@ def format_time(ns: float) -> str:
     return _format(ns, (("us", 1e3), ("ms", 1e6), ("s", 1e9)))
 
 
-def format_ms(ns: float, spec: str = ",.3g") -> str:
+def format_ms(ns: float, spec: str | None = None) -> str:
     """A length of time in milliseconds, however long, for what is compared with others: "12.5 ms", "2,500 ms"."""
-    return f"{ns / 1e6:{spec}} ms"
+    return f"{ns / 1e6:{spec or (',.0f' if ns >= 99.95e6 else '.3g')}} ms"
 
 
 def format_bytes(size_bytes: float, *, in_kb: bool = True) -> str:

@@ -447,7 +447,52 @@ def convolving(
     return trace
 
 
+def multiplying(
+    us: float = 8000, *, rows: int = 128, dtype: str | None = "c10::BFloat16", device: str | None = None
+) -> TraceBuilder:
+    """Four passes of 10 ms on the CPU: a product of (rows, 512) x (512, 512), which is 67 MFLOP for 128 rows."""
+    trace = TraceBuilder(device=device)
+    for number in range(4):
+        shaped = {"shapes": [[rows, 512], [512, 512]], "types": [dtype, dtype]} if dtype else {}
+        trace.op("aten::mm", 10_000 * number, us, **shaped)
+        trace.op("aten::native_layer_norm", 10_000 * number + us, 9_900 - us)
+    return trace
+
+
 PD513 = [
+    # In float32: 67.1 MFLOP at 50 GFLOP/s and 1.57 MB at 10 GB/s are 1.499 ms of the 8; of 16 rows 0.277 ms.
+    RuleCase(
+        "PD513",
+        "products-in-bfloat16-without-instructions",
+        multiplying,
+        (
+            ExpectedFinding(
+                "high",
+                32 * MS,
+                (20_004_291, 26_002_145, 28_401_287),
+                title="Products in bfloat16 reach 8.4 GFLOP/s on this CPU, where float32 reaches some 45",
+                fix="model.float()",
+                advice="in plain loops",
+                evidence={"products and convolutions": "4 in all"},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD513",
+        "products-in-float16-without-instructions",
+        lambda: multiplying(dtype="c10::Half"),
+        (ExpectedFinding("high", 32 * MS, title="Products in float16"),),
+    ),
+    RuleCase("PD513", "products-in-bfloat16-with-instructions", lambda: multiplying(2500)),
+    RuleCase("PD513", "products-of-few-rows-read-weights", lambda: multiplying(540, rows=16)),
+    RuleCase("PD513", "slow-products-in-float32", lambda: multiplying(dtype="float")),
+    RuleCase("PD513", "slow-products-of-unknown-type", lambda: multiplying(dtype=None)),
+    # Ops of a GPU program take as long as its queue is full.
+    RuleCase(
+        "PD513",
+        "products-in-bfloat16-on-a-gpu",
+        lambda: multiplying(device="NVIDIA A100-SXM4-80GB").kernel("gemm_bf16", 100, 35_000, launch_us=50),
+    ),
     RuleCase(
         "PD513",
         "convolutions-without-onednn",

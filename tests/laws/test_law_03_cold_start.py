@@ -365,6 +365,17 @@ def test_without_recorded_launches_only_what_stands_out_among_the_calls_of_its_n
     assert first_use_of(slow).parts == {}
 
 
+@pytest.mark.parametrize("compiling_ms", [5, 300, 5000])
+def test_passes_on_the_cpu_come_back_however_long_compiling_takes(compiling_ms: float) -> None:
+    """Compiling fills most of a recording without GPU items, and the passes after it are no part of that."""
+    trace = TraceBuilder(device=None).op("entire_frame_compile (dynamo_timed)", 0, compiling_ms * MS)
+    for number in range(20):
+        trace.op("aten::addmm", compiling_ms * MS + 1000 * number, 1000)
+    rank = Rank(trace.trace())
+    assert iv.total(rank.first_use.time) == compiling_ms * 1e6
+    assert rank.window_ns == 20e6
+
+
 def test_the_replay_is_of_what_comes_back() -> None:
     rank = Rank(launch_of(ADD, 30 * MS).trace())
     assert rank.replay is not None

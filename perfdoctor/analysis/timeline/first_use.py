@@ -442,7 +442,12 @@ def _time_of(trace: Trace, uses: _Uses, idle: Intervals) -> Intervals:
 def _add_rest_of_gaps(
     trace: Trace, found: Mapping[OnceCause, Intervals], idle: Intervals
 ) -> dict[OnceCause, Intervals]:
-    """The causes with the rest of the gaps that they make: of a gap where they are most, and until what they launch."""
+    """The causes with the rest of the gaps that they make: of a gap where they are most, and until what they launch.
+
+    Without GPU items there are no gaps between them: ops that compute on the CPU fill the time.
+    """
+    if not len(trace.gpu):
+        return dict(found)
     gaps = idle
     by_cause = np.stack([iv.overlap(gaps[:, 0], gaps[:, 1], found[cause]) for cause in CAUSES])
     length_ns = gaps[:, 1] - gaps[:, 0]

@@ -1,0 +1,96 @@
+"""PD513 in half precision: products and convolutions on a CPU that has no instructions for their type.
+
+PyTorch gives bfloat16 and float16 to oneDNN only where the CPU has vector instructions for them (AVX-512 and later on
+x86); elsewhere plain loops compute them. Measured on a CPU with AVX2 (AMD EPYC, 2.4 GHz, torch 2.13, one thread, CPU
+time), in GFLOP/s: float32 50 to 84 for products of 32 rows and more and for a convolution, 11 to 19 for 4 rows, which
+reading the weights limits; bfloat16 0.5 to 1.3, 9 to 11 and 18 to 23 by which input is transposed, 2.7 batched, 1.9 for
+the convolution; float16 0.5 to 1.3, 11 to 13 and 5.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, time_of_ops
+from perfdoctor.rules import Int64Array, Intervals, OpCost, Rank, Saving, SourceLocation, cost_of_op, distinct_rows
+from perfdoctor.rules import intervals as iv
+
+# What one thread does in float32 in a nanosecond: FLOPs of a large product, and bytes.
+_FLOPS_PER_NS, _BYTES_PER_NS = 50.0, 10.0
+# From so many times the time in float32 on nothing but a fallback explains it.
+_MIN_TIMES_FLOAT32 = 2.0
+# Times of the float32 product over its estimate, at best, as expected, at worst.
+_FLOAT32_TIMES = (0.6, 1.0, 2.0)
+_PRODUCT = r"^aten::(addmm|mm|bmm|baddbmm|convolution|convolution_backward)$"
+_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+class HalfProducts(NamedTuple):
+    """Products and convolutions in half precision that take far longer than float32 would.
+
+    Attributes:
+        time: When they compute.
+        number: How many there are in the window.
+        dtype: Their type, as torch names it; of several that with most time.
+        flops_per_s: What they reach.
+        float32_flops_per_s: What they would reach in float32, by an estimate.
+        saving: What float32 saves of a step.
+        location: The user's line.
+    """
+
+    time: Intervals
+    number: int
+    dtype: str
+    flops_per_s: float
+    float32_flops_per_s: float
+    saving: Saving
+    location: SourceLocation | None
+
+
+def find_half_products(rank: Rank) -> HalfProducts | None:
+    """The slow products of the window in half precision; None without any, and where inputs are unknown."""
+    shaped = rank_with_shapes(rank)
+    if shaped is None:
+        return None
+    trace, ops = shaped.trace, shaped.trace.ops
+    rows = np.flatnonzero(trace.match_rows(ops, _PRODUCT) & (ops.dims >= 0) & iv.contains(shaped.window, ops.start_ns))
+    kinds = tuple(column[rows] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))
+    which, first = distinct_rows(kinds, len(trace.strings))
+    threads = max(rank.facts.cpu.torch_threads or 1, 1)
+    slow, costs = np.zeros(len(ops), bool), dict[int, OpCost]()
+    for kind, codes in enumerate(zip(*(column[first].tolist() for column in kinds), strict=True)):
+        cost, at = cost_of_op(trace.strings[codes[0]], *map(trace.text, codes[1:])), rows[which == kind]
+        if cost is None or cost.dtype not in _TYPES:
+            continue
+        if np.median(ops.dur_ns[at]) >= _MIN_TIMES_FLOAT32 * _float32_ns(cost, threads):
+            slow[at] = True
+            costs |= dict.fromkeys(at.tolist(), cost)
+    marks = project(rank, shaped, slow)
+    if not marks.any():
+        return None
+    there_ns, float32_ns = int(ops.dur_ns[slow].sum()), sum(_float32_ns(cost, threads) for cost in costs.values())
+    time, flops = time_of_ops(rank, marks), sum(cost.flops for cost in costs.values())
+    cost_ns = rank.per_step(iv.total(time))
+    remaining = (min(times * float32_ns / there_ns, 1.0) for times in _FLOAT32_TIMES)
+    high, expected, low = (round(cost_ns * (1 - each)) for each in remaining)
+    return HalfProducts(
+        time=time,
+        number=int(marks.sum()),
+        dtype=_type_of_most(ops.dur_ns, costs),
+        flops_per_s=flops / there_ns * 1e9,
+        float32_flops_per_s=flops / float32_ns * 1e9,
+        saving=Saving(low, expected, high, "bounded"),
+        location=rank.locations.of_ops(np.flatnonzero(marks)) or line_of(shaped, np.flatnonzero(slow)),
+    )
+
+
+def _float32_ns(cost: OpCost, threads: int) -> float:
+    """About how long the same op takes in float32, whose elements are twice as large."""
+    return (cost.flops / _FLOPS_PER_NS + 2 * cost.bytes / _BYTES_PER_NS) / threads
+
+
+def _type_of_most(dur_ns: Int64Array, costs: dict[int, OpCost]) -> str:
+    """The type in which most of the time passes."""
+    return max(_TYPES.values(), key=lambda name: sum(dur_ns[at] for at in costs if _TYPES[costs[at].dtype] == name))
