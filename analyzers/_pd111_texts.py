@@ -15,6 +15,10 @@ from perfdoctor.rules import activity_kinds as kinds
 
 _IN_GENERAL = "prepare once what does not change, and work on whole arrays or batches instead of Python loops"
 _LISTS = "return tensors or arrays from the data set instead of lists"
+_OF_A_LIBRARY = (
+    "the data set is a library's: read it once into tensors before training (a TensorDataset), or leave its transform "
+    "out and transform whole batches in collate_fn"
+)
 _ROWS = "take tensors of the columns once, as df.iloc makes a Series of each row"
 _DATA_FRAME = r"pandas|\((frame|series|indexing|generic|managers)\.py\)|\b(iloc|DataFrame|Series)\b"
 # Work that can be done once before training, whatever the program is.
@@ -65,12 +69,15 @@ def advise_cheaper_batch(
     """
     if shared is not None and not computes and choose_sure_workers(shared) is not None:
         return None
-    location = (work.location if work is not None else None) or batch.place or created
+    written = (work.location if work is not None else None) or batch.place or created
+    is_of_library = written is not None and written.is_in_library
     do, is_once = _what_to_do(rank, batch, work)
+    if is_of_library and do == _IN_GENERAL:
+        do = _OF_A_LIBRARY
     wait_ns = cost_ns if shared is None else min(cost_ns, round(shared.wait_ns * recorded_scale(rank, shared)))
     # Items that are ready still have to be picked and put together.
     expected_ns = max(wait_ns - _READY_BATCH_NS, 0) if is_once else None
-    what = _name_part(batch, work, location)
+    what = _name_part(batch, work, written)
     step_ns = rank.mean_step_ns
     who = "GPU" if rank.device_kind == "gpu" else "training loop"
     title = f"The {who} waits {format_ms(wait_ns)} of each {format_ms(step_ns)} step for a batch: {what}"
@@ -79,7 +86,7 @@ def advise_cheaper_batch(
         title,
         f"Make a batch cheaper: {do}. {why}{describe_loading_work(work)}".rstrip(),
         Saving(0, expected_ns, wait_ns, "bounded"),
-        location,
+        created if is_of_library and created is not None else written,  # the line to change is the user's own
         work,
     )
 

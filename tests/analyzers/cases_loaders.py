@@ -258,6 +258,29 @@ PD111 = [
         ),
         facts=loaded(10, 30, items_ms=9.5, collate_ms=0.5, collate_fn="default_collate", items_location=_ITEMS),
     ),
+    RuleCase(  # the line to change is the one that makes the loader
+        "PD111",
+        "items-of-a-library",
+        lambda: training(10, 30),
+        (
+            ExpectedFinding(
+                "high",
+                10 * MS,
+                (0, None, 10 * MS),
+                location="train.py:12",
+                title="making its items in __getitem__ (mnist.py:131) takes 9.5 ms of 10 ms",
+                advice="read it once into tensors",
+            ),
+        ),
+        facts=loaded(
+            10,
+            30,
+            items_ms=9.5,
+            collate_ms=0.5,
+            collate_fn="default_collate",
+            items_location={**_ITEMS, "file": "/x/site-packages/torchvision/datasets/mnist.py", "line": 131},
+        ),
+    ),
     RuleCase(  # what is ready once still takes 0.2 ms a batch
         "PD111",
         "lists-that-are-collated",

@@ -73,6 +73,11 @@ class SourceLocation:
         return self.file.replace("\\", "/").rpartition("/")[2]
 
     @property
+    def is_in_library(self) -> bool:
+        """Whether the file belongs to an installed package or the standard library: not to be changed by its user."""
+        return _is_library_file(self.file)
+
+    @property
     def short(self) -> str:
         """File name and line without folders, for titles."""
         return str(SourceLocation(self.file_name, self.line))
@@ -183,7 +188,7 @@ def code_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> tuple
     code_of: dict[SourceLocation, int] = {}
     code = _recorded_lines(trace, thread, at_ns, code_of)
     # A line in a library says little, and that of the user's function around it more.
-    says_little = np.array([*(_is_library_file(location.file) for location in code_of), True], bool)
+    says_little = np.array([*(location.is_in_library for location in code_of), True], bool)
     missing = np.flatnonzero(says_little[code])
     if len(missing) and len(trace.frames):
         of_frames = _frame_locations(trace, thread[missing], at_ns[missing], code_of)
