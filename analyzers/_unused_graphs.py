@@ -27,7 +27,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_locations, forward_ops_of, frozen_dataclass
+from perfdoctor.rules.internal import compile_time, find_locations, forward_ops_of, frozen_dataclass
 
 # A pass of fewer nodes is no pass through a model: a metric, an auxiliary loss that is only logged.
 MIN_NODES = 10
@@ -70,6 +70,8 @@ def find_unused_graphs(trace: Trace, *, trains: bool, is_proof: bool = True) -> 
     if trains != bool((numbered & is_node).any()):
         return NO_GRAPHS
     makers = np.flatnonzero(numbered & ~is_node & ~forward_ops_of(trace).in_backward)
+    # torch.compile runs the forward pass with tensors that hold nothing, to see its ops.
+    makers = makers[~iv.contains(compile_time(trace), ops.start_ns[makers])]
     if not len(makers):
         return NO_GRAPHS
     thread = int(np.bincount(ops.thread[makers]).argmax())

@@ -203,6 +203,11 @@ PD507 = [
     ),
     RuleCase(
         "PD507",
+        "a-pass-that-the-compiler-traces",
+        lambda: passes("train", "vain", "train").op("aot_collect_metadata (dynamo_timed)", 2000, 990),
+    ),
+    RuleCase(
+        "PD507",
         "ten-nodes-called-in-a-frame",
         lambda: in_validate(passes("train", "vain", "train", nodes=10)),
         (ExpectedFinding("low", 313_332, location="valid.py:8", evidence={"nodes of the graph in each": 10}),),
