@@ -294,6 +294,15 @@ def formula(*names: str, us: float = 50, backward_us: float = 0) -> TraceBuilder
     return steps.build("ffn.py(4): gelu")
 
 
+def layers(sizes: Tensor, product: str = "addmm") -> Steps:
+    """Two layers of a product, its bias and a relu on a tensor, and ops that make a pass out of them."""
+    steps = Steps()
+    for _ in range(2):
+        steps.op(f"aten::{product}").op("aten::copy_", 110, ("float", sizes), ("float", sizes))
+        steps.op("aten::clamp_min", 100, ("float", sizes)).op("aten::t", 2).op("aten::view", 2).op("aten::detach", 2)
+    return steps
+
+
 PD301 = [
     RuleCase(
         "PD301",
@@ -350,6 +359,30 @@ PD301 = [
                 evidence={"costliest chain": "div > erf > add_ > mul_ > mul"},
             ),
         ),
+    ),
+    # Of 2 x (110 + 100) us a step 0.85 may go. A row has 256 bytes: 4,096 of them are 1 MB.
+    RuleCase(
+        "PD301",
+        "passes over large tensors on the CPU",
+        lambda: layers([400_400, 64]).build("model.py(7): forward"),
+        (
+            ExpectedFinding(
+                "high",
+                420_000,
+                (0, None, 357_000),
+                location="model.py:7",
+                title="Tensors of 103 MB pass through memory op by op, most in copy_: 4 times a step",
+                fix="x.split(4096)",
+            ),
+        ),
+    ),
+    RuleCase("PD301", "passes over what a cache holds on the CPU", lambda: layers([200_000, 64]).build()),
+    RuleCase("PD301", "passes over a few large rows on the CPU", lambda: layers([8, 3_203_200]).build()),
+    RuleCase("PD301", "passes between convolutions on the CPU", lambda: layers([400_400, 64], "conv2d").build()),
+    RuleCase(
+        "PD301",
+        "passes of training on the CPU",
+        lambda: layers([400_400, 64]).op(f"{BACKWARD}ReluBackward0").optimizer(ADAM, ("aten::add_", 50, {})).build(),
     ),
     RuleCase("PD301", "functional.gelu on the CPU", lambda: formula("gelu")),
     RuleCase("PD301", "a gate by tanh on the CPU", lambda: formula("mul", "tanh", "mul", "add")),
