@@ -39,6 +39,7 @@ from perfdoctor.rules.internal import (
     Remedy,
     apply_remedy,
     exclude_small_products,
+    find_helpers,
     frozen_dataclass,
 )
 
@@ -57,19 +58,21 @@ class MissedKernels:
 
     Attributes:
         kernels: The kernels.
-        time: When any of them ran.
+        helpers: What their ops launched besides them: transforms, copies into other layouts, partial sums.
+        time: When any of them or of the helpers ran.
         operand: Their operand type, such as "fp32"; None where it is unknown.
         category_share: Their share (0 to 1) of the kernel time of the category.
     """
 
     kernels: GpuQuery
+    helpers: GpuQuery
     time: Intervals
     operand: str | None
     category_share: float
 
     @property
     def total_ns(self) -> int:
-        """Time in which at least one of them ran."""
+        """Time in which at least one of them or of the helpers ran."""
         return iv.total(self.time)
 
 
@@ -111,9 +114,11 @@ class MissedTensorCores(RankAnalyzer):
 
     def _make_finding(self, rank: Rank, missed: MissedKernels, cost_ns: int) -> Finding:
         operation, cause, rows = _OPERATION_NAMES[self.category], self.find_cause(rank, missed), missed.kernels.mask
+        helpers_ns = rank.trace.gpu.dur_ns[missed.helpers.mask].astype(np.float64)
         # PD204 reports all float64 at once. Here it is information: nothing is promised twice.
         is_float64 = missed.operand == "fp64"
-        op, after = top_op(rank, rows), self.find_durations(rank, missed, cause)
+        op, after = top_op(rank, rows), self.find_durations(rank, missed, cause).with_helpers(helpers_ns)
+        helpers = [Evidence("transforms and copies by the same ops", rank.per_step(int(helpers_ns.sum())), "ns")]
         units = "vector units" if rank.hardware.vendor == "amd" else "CUDA cores"
         finding = self.finding(
             rank,
@@ -131,10 +136,11 @@ class MissedTensorCores(RankAnalyzer):
             evidence=(
                 Evidence("launched by", op),
                 Evidence("peak of the remedy over the present peak", cause.remedy.peak_ratio, "x"),
+                *(helpers if len(helpers_ns) else ()),
                 *top_kernels(rank, rows),
             ),
             subject=missed.operand or "",
-            edit=None if is_float64 else after.edit(missed.kernels.rows),
+            edit=None if is_float64 else after.edit(missed.kernels.rows + missed.helpers.rows),
         )
         return replace(finding, severity="info") if is_float64 else finding
 
@@ -159,7 +165,8 @@ def find_missed_kernels(rank: Rank, category: MatrixCategory) -> tuple[MissedKer
     for code in occurring(operand[kernels.mask]).tolist():
         of_type = kernels.where(operand == code)
         share = float(dur_ns[of_type.mask].sum() / category_ns)
-        missed = MissedKernels(of_type, of_type.time, verdicts.operands[code] or None, share)
+        helpers = find_helpers(rank, of_type)
+        missed = MissedKernels(of_type, helpers, (of_type | helpers).time, verdicts.operands[code] or None, share)
         if missed.total_ns >= MIN_TIME_NS:
             found.append(missed)
     return tuple(sorted(found, key=lambda missed: (-missed.total_ns, missed.operand or "")))

@@ -43,11 +43,12 @@ class ConvolutionWithoutTensorCores(MissedTensorCores):
         As for matrix products: Tensor Cores multiply 5 to 16 times as fast.
 
     How it is measured:
-        Time of convolution kernels, and of gemm kernels that a convolution launched, with verdict "no". Helpers
-        (Winograd transforms of inputs, layout copies, FFT passes) do not count, nor do convolutions that gain
-        nothing: depthwise ones, those in groups of under 8 channels, and those that memory bounds by their recorded
-        shapes. Where shapes are recorded the saving follows from the roofline on Tensor Cores and from the share of it
-        that recorded kernels reach; else it is bounded by the ratio of peaks.
+        Time of convolution kernels, and of gemm kernels that a convolution launched, with verdict "no", and of what
+        the same ops launch for them: Winograd transforms, im2col, layout copies, FFT passes; helpers of Tensor Core
+        kernels do not count, nor do convolutions that gain nothing: depthwise ones, those in groups of under 8
+        channels, and those that memory bounds by their recorded shapes. Where shapes are recorded the saving follows
+        from the roofline on Tensor Cores and from the share of it that recorded kernels reach; else it is bounded by
+        the ratio of peaks. Helpers are expected to get as much shorter as what they help.
 
     How to fix:
         Use autocast, channels_last, channel counts that are multiples of 8, and cuDNN's benchmark mode.

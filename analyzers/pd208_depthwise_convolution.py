@@ -17,7 +17,7 @@ from perfdoctor.rules import (
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.internal import MIN_TIME_NS
+from perfdoctor.rules.internal import MIN_TIME_NS, find_helpers
 
 
 class DepthwiseConvolution(RankAnalyzer):
@@ -66,7 +66,7 @@ class DepthwiseConvolution(RankAnalyzer):
         has_few_channels = costs.match_op_costs(lambda c: (c.groups or 1) > 1 and (c.channels_in or few) < few)
         convolutions = find_matrix_kernels(rank, "convolution")
         grouped = convolutions.where(has_few_channels[costs.op_cost]) | convolutions.of_class(lambda k: k.depthwise)
-        time_ns = grouped.time_ns
+        time_ns = (grouped | find_helpers(rank, grouped)).time_ns
         cost_ns = rank.per_step(time_ns)
         if time_ns < MIN_TIME_NS or not self.exceeds_min_share(rank, cost_ns):
             return

@@ -73,7 +73,7 @@ class CudnnBenchmarkOff(RankAnalyzer):
             return
         kernels = rank.kernels.of_category("convolution").in_steps()
         for missed in find_missed_kernels(rank, "convolution"):
-            kernels -= missed.kernels
+            kernels -= missed.kernels | missed.helpers
         cost_ns = rank.per_step(kernels.time_ns)
         if not self.exceeds_min_share(rank, cost_ns) or not repeats_each_step(rank, kernels):
             return

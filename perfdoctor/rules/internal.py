@@ -100,7 +100,7 @@ from perfdoctor.rules.kernel_ranges import (
     roof_times_ns,
 )
 from perfdoctor.rules.kernel_evidence import topics_of_op
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy, exclude_small_products
+from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy, exclude_small_products, find_helpers
 
 # The threshold of conditions in the table of advice, for a rule that asks the same itself.
 from perfdoctor.rules.advice.programs import MAIN_SHARE

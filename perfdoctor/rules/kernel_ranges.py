@@ -78,6 +78,20 @@ class DurationRange:
         """The same range where the fix may also change nothing."""
         return replace(self, slowest_ns=self.now_ns)
 
+    def with_helpers(self, helpers_ns: FloatArray) -> DurationRange:
+        """The same range with kernels that help these: as long as now at worst, else as much less as these."""
+        _, expected, high = self.saved_shares
+        now, slowest, middle, fastest = (
+            np.concatenate((own_ns, (1 - share) * helpers_ns))
+            for own_ns, share in (
+                (self.now_ns, 0.0),
+                (self.slowest_ns, 0.0),
+                (self.expected_ns, expected),
+                (self.fastest_ns, high),
+            )
+        )
+        return DurationRange(now, slowest, middle, fastest, self.known_share)
+
     @property
     def has_middle(self) -> bool:
         """Whether enough is known to say what is expected."""

@@ -23,6 +23,8 @@ MIN_TIME_NS = 10_000
 # A dimension this small leaves a Tensor Core tile (16 x 8 x 16) mostly empty: such a product is bandwidth-bound.
 _SMALL_DIMENSION = 16
 _CONVOLUTION_OP = r"(?i)conv(olution|_|\d)"
+# Ops that compute one product or convolution, and launch nothing else.
+_SINGLE_OP = r"^aten::(\w*conv(olution|_|\d)\w*|mm|bmm|addmm|baddbmm)$"
 
 
 @frozen_dataclass
@@ -61,6 +63,20 @@ def find_matrix_kernels(rank: Rank, category: MatrixCategory) -> GpuQuery:
     if category == "gemm":
         return gemms.where(~in_convolution)
     return maths.of_category("convolution") | gemms.where(in_convolution)
+
+
+def find_helpers(rank: Rank, kernels: GpuQuery) -> GpuQuery:
+    """What the ops of some matrix kernels launched besides: Winograd transforms, im2col, other layouts, split-K sums.
+
+    A product or convolution costs that as well. None of an op that launched Tensor Core kernels too: what helps which
+    of them is unknown.
+    """
+    ops, op = rank.trace.ops, rank.trace.gpu.op
+    launched = np.zeros(len(ops) + 1, bool)
+    launched[op[kernels.mask]] = True
+    launched[op[rank.in_window & rank.verdicts.match_rows("yes")]] = False
+    helped = launched & np.append(rank.trace.match_rows(ops, _SINGLE_OP), False)  # the last is for no op
+    return rank.kernels.where(rank.in_window & rank.verdicts.match_rows("na") & helped[op])
 
 
 def find_tensor_core_kernels(rank: Rank, category: MatrixCategory) -> GpuQuery:

@@ -104,6 +104,12 @@ PD201 = [
         lambda: steps_of((HALF_ON_CUDA_CORES, 20), device=V100),
         (ExpectedFinding("info", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
     ),
+    RuleCase(
+        "PD201",
+        "sums-of-split-k",
+        lambda: steps_of((SGEMM, 700), (SPLIT_K_TAIL, 100), op="aten::mm"),
+        (ExpectedFinding("high", 800_000, (0, None, 750_000)),),
+    ),
     RuleCase("PD201", "cpu-that-does-not-wait", busy_cpu, (ExpectedFinding("medium", 800_000, (0, None, 100_000)),)),
     RuleCase(
         "PD201",
@@ -276,6 +282,38 @@ PD203 = [
         "product-of-a-convolution",
         lambda: steps_of(("volta_sgemm_64x64_nt", 500), (TENSOR_GEMM, 100), device=V100, op="aten::cudnn_convolution"),
         (ExpectedFinding("high", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
+    ),
+    RuleCase(  # Winograd by a product: its transforms, and a copy into another layout
+        "PD203",
+        "transforms-by-the-same-op",
+        lambda: steps_of(
+            (WINOGRAD_HELPER, 200),
+            ("volta_sgemm_128x64_nn", 300),
+            (LAYOUT_COPY, 100),
+            device=V100,
+            op="aten::cudnn_convolution",
+        ),
+        (
+            ExpectedFinding(
+                "high",
+                600_000,
+                (0, None, 524_640),
+                title="100% of the convolution time",
+                evidence={"transforms and copies by the same ops": 300_000},
+            ),
+        ),
+    ),
+    RuleCase(  # whether the transform helps the one or the other is unknown
+        "PD203",
+        "transforms-of-tensor-core-kernels-too",
+        lambda: steps_of((WINOGRAD_HELPER, 200), (SCUDNN, 300), (HALF_CONVOLUTION, 100), op="aten::convolution"),
+        (ExpectedFinding("high", 300_000, title="75% of the convolution time"),),
+    ),
+    RuleCase(  # a region launches what it likes
+        "PD203",
+        "transforms-in-a-compiled-region",
+        lambda: steps_of((WINOGRAD_HELPER, 200), (SCUDNN, 300), op="Torch-Compiled Region: 0/0"),
+        (ExpectedFinding("high", 300_000),),
     ),
     RuleCase(
         "PD203",

@@ -646,6 +646,12 @@ PD208 = [
         lambda: step_of(convolution(256, 200), convolution(1, 600)),
         (ExpectedFinding("info", 200_000, title="25% of the convolution time"),),
     ),
+    RuleCase(
+        "PD208",
+        "copies-by-the-same-op",
+        lambda: step_of(Launch(COPY, 50), Launch(DEPTHWISE, 300)).op("aten::cudnn_convolution", 0.9, 4.2),
+        (ExpectedFinding("info", 350_000, evidence={DEPTHWISE: 300_000}),),
+    ),
     RuleCase("PD208", "groups-of-eight", lambda: step_of(convolution(32, 100)), (ExpectedFinding("info", 100_000),)),
     RuleCase(
         "PD208",

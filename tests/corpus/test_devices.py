@@ -41,8 +41,9 @@ def test_float32_convolutions_of_an_unnamed_v100_get_the_precision_that_it_has(r
     values: dict[str, Any] = {each.label: each.value for each in finding.evidence}
     text = f"{finding.advice} {finding.fix}"
 
-    # The kernels take 31 to 55 %; where the loop waits for batches or launches, a replay gives back less of that.
-    assert 0.05 < finding.share_of_step < 0.56
+    # By their raw files convolution ops take 40 to 63 % with their transforms; where the loop waits for batches or
+    # launches, a replay gives back less of that.
+    assert 0.05 < finding.share_of_step < 0.63
     assert values["peak of the remedy over the present peak"] == pytest.approx(130 / 16.4)  # V100S, the least of them
     assert finding.saving.low_ns == 0  # a bound
     assert "torch.float16" in text

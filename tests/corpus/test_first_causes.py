@@ -39,7 +39,7 @@ ONE_OFF = r"\bonce\b|one-off|warm-?up|start-?up|first (launch|use|call|step)"
 MIN_HIGH_SHARE = 0.03
 LARGE_SLICE = 0.05
 # Kernels at their roof need no words. Some of such a slice may be known to be there, so only large slices count, and
-# only where most roofs are unknown.
+# only where most of its roofs are unknown.
 LARGE_SLICE_AT_A_ROOF = 0.1
 MIN_PROMISES_ABOVE_0 = 0.6
 STEP_TOLERANCE = 0.02
@@ -255,8 +255,9 @@ def test_no_large_slice_stays_unsaid(case: Case, report_on: Callable[[str], Repo
     for account in report.account:
         claims = [f.claim.intervals for f in report.findings if account.rank in (f.rank, f.claim.rank)]
         claimed = iv.union_of(claims)
-        roofs_known = (report.limit.known_share or 0) > 0.5
         for detail, part in account.parts.items():
+            roof = account.roofs.get(detail)
+            roofs_known = roof is not None and roof.known_share > 0.5
             share = iv.total(iv.subtract(part, claimed)) / max(account.window_ns, 1)
             at_a_roof = detail in ("compute", "bandwidth")
             if share <= (LARGE_SLICE_AT_A_ROOF if at_a_roof else LARGE_SLICE) or (at_a_roof and roofs_known):
