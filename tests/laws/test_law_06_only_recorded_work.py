@@ -30,6 +30,8 @@ from perfdoctor.trace.tables.trace_warnings import link_warnings
 from perfdoctor.trace.tables.unrecorded_tail import find_unrecorded_tail
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ABOUT_RANKS = ("PD401", "PD402", "PD408", "PD409")
 # By their raw files: an item that was launched at once starts after up to half of the recording.
 WAITING = ("recordings/mi300x-sglang-prefilldecode",)
 
@@ -107,6 +109,66 @@ def test_other_waits_are_judged(trace: TraceBuilder) -> None:
 )
 def test_waits_for_nothing_that_was_recorded_are_found(trace: TraceBuilder) -> None:
     assert unrecorded_ns(trace) > 0
+
+
+# --- ranks that are late alike ----------------------------------------------------------------------------------------
+
+
+def late_rank(number: int, ranks: int, cause: str, late_us: float, skew_us: float, alone: bool) -> TraceBuilder:
+    """Five steps of a rank that something keeps from launching the second kernel, before an all-reduce of 800 us.
+
+    All ranks are late in the same way, each `skew_us` after the one before it; or the first one `alone`.
+    """
+    trace, at = TraceBuilder(rank=number, world_size=ranks), 0.0
+    for _ in range(5):
+        begin, own_us = at, late_us if not alone or number == 0 else 0.0
+        trace.kernel(GEMM, at + 20, 1000, launch_us=at + 5)
+        if cause == "op" and own_us:
+            trace.op("aten::cholesky_inverse", at + 40, own_us)
+        elif cause == "allocation" and own_us:
+            trace.op("aten::empty", at + 38, own_us + 4).call("cudaMalloc", at + 40, own_us)
+        at += max(own_us, 1000) + 100
+        trace.kernel("elementwise_add", at, 50, launch_us=at - 8)
+        at += 60 + skew_us * number
+        ends_us = begin + max(late_us, 1000) + 160 + skew_us * (ranks - 1) + 800
+        trace.kernel(ALL_REDUCE, at, ends_us - at, launch_us=at - 6, stream=20)
+        trace.kernel(GEMM, ends_us, 1000, launch_us=at + 10)
+        at = ends_us + 1100
+        trace.step(begin, at - begin)
+    return trace
+
+
+def report_on_ranks(folder: Path, cause: str, late_us: float, skew_us: float, ranks: int, *, alone: bool) -> Report:
+    for number in range(ranks):
+        late_rank(number, ranks, cause, late_us, skew_us, alone).write(folder / f"rank{number}.json")
+    return perfdoctor.analyze(folder)
+
+
+@given(
+    cause=st.sampled_from(("op", "allocation", "pause")),
+    late_us=st.floats(4_000, 60_000),
+    skew_us=st.sampled_from((0.0, 40.0)),
+    ranks=st.integers(2, 4),
+)
+@settings(max_examples=8, deadline=None)
+def test_ranks_that_are_late_alike_do_not_wait_for_each_other(
+    tmp_path_factory: pytest.TempPathFactory, cause: str, late_us: float, skew_us: float, ranks: int
+) -> None:
+    """The cause is what each of them does meanwhile, and it costs what it takes."""
+    report = report_on_ranks(tmp_path_factory.mktemp("late"), cause, late_us, skew_us, ranks, alone=False)
+    first = report.findings[0]
+    assert first.rule == {"op": "PD103", "allocation": "PD107", "pause": "PD103"}[cause]
+    assert first.cost_ns >= 0.9 * (late_us - 1000) * 1e3
+    of_ranks_ns = max((each.cost_ns for each in report.findings if each.rule in ABOUT_RANKS), default=0)
+    assert of_ranks_ns <= (800 + (ranks - 1) * skew_us + 20) * 1e3
+    assert not any(each.rule == "PD401" for each in report.findings)
+
+
+def test_others_do_wait_for_a_rank_that_is_late_alone(tmp_path: Path) -> None:
+    report = report_on_ranks(tmp_path, "pause", 20_000, 0, 3, alone=True)
+    (late,) = (each for each in report.findings if each.rule == "PD401")
+    assert late.rank == 0
+    assert late.cost_ns >= 15e6
 
 
 def test_without_the_law_the_wait_is_sold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
