@@ -1,4 +1,4 @@
-"""PD116: the model computes on the CPU of a machine that has a GPU."""
+"""PD116: the model, or a part of it, computes on the CPU of a machine that has a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAUNCH_NS = 10_000
 
 
 class ModelOnCpu(RankAnalyzer):
-    """The machine has a GPU, and the model computes on the CPU.
+    """The machine has a GPU, and the model, or a part of it, computes on the CPU.
 
     What it finds:
         Recordings whose file names a GPU of NVIDIA or AMD, in which layers (products, convolutions, attention) compute
@@ -57,9 +57,12 @@ class ModelOnCpu(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where layers compute on the CPU of a machine whose GPU PyTorch can use."""
-        if rank.device_kind != "cpu" or rank.hardware.vendor is None or rank.hardware.label is None:
+        is_whole = rank.device_kind == "cpu"
+        has_gpu = rank.hardware.vendor is not None and rank.hardware.label is not None
+        if not has_gpu or not (is_whole or rank.device_kind == "gpu"):
             return
-        ops = rank.ops.where(rank.where_it_ran.cpu_ops).in_steps()
+        where = rank.where_it_ran
+        ops = rank.ops.where(where.cpu_ops if is_whole else where.surely_cpu_ops).in_steps()
         ops = ops.where(~rank.trace.match_rows(rank.trace.ops, _NO_LAYER))
         layers = ops.where(_match_layers(rank.trace))
         if not len(layers) or layers.time_ns < self.settings["min_layer_share"] * ops.time_ns:
@@ -68,9 +71,10 @@ class ModelOnCpu(RankAnalyzer):
         most_ns = max(cost_ns - rank.count_per_step(len(ops)) * _LAUNCH_NS, 0)
         if not self.exceeds_min_share(rank, most_ns):
             return
+        what = "The model" if is_whole else "A part of the model"
         yield self.finding(
             rank,
-            title=f"The model computes on the CPU, and the machine has a GPU ({rank.hardware.label})",
+            title=f"{what} computes on the CPU, and the machine has a GPU ({rank.hardware.label})",
             cost_ns=cost_ns,
             saving=Saving(0, None, most_ns, "bounded"),
             advice=advise("model on the CPU", rank.context),

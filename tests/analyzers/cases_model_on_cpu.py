@@ -47,7 +47,49 @@ def on_gpu() -> TraceBuilder:
     return trace
 
 
+def split_model(*, layer: str = "aten::addmm", busy: bool = False, first_layers: int = 4) -> TraceBuilder:
+    """Four steps: some layers of 1 ms each on the CPU, a copy to the GPU, and four layers of 1 ms there.
+
+    The GPU is `busy` meanwhile with the step before.
+    """
+    trace, length = TraceBuilder(device=T4), first_layers * 1000 + 4200
+    if busy:
+        trace.kernel("volta_sgemm_128x64_nn", 0, first_layers * 1000, launch_us=-10)
+    for step in range(4):
+        at = step * length
+        trace.step(at, length)
+        for number in range(first_layers):
+            trace.op(layer, at + 1000 * number, 990)
+        at += first_layers * 1000
+        trace.op("aten::copy_", at, 40).memcpy(
+            "HtoD", at + 20, 30, correlation=trace.call("cudaMemcpyAsync", at + 5, 10)
+        )
+        for number in range(4):
+            trace.op("aten::addmm", at + 50 + 20 * number, 15)
+            launched = trace.call("cudaLaunchKernel", at + 55 + 20 * number, 5)
+            end = (length if busy else 4000) - 50
+            trace.kernel("volta_sgemm_128x64_nn", at + 70 + end // 4 * number, end // 4, correlation=launched)
+    return trace
+
+
 PD116 = [
+    # 16 ops of 0.99 ms, of which the launch of each is left.
+    RuleCase(
+        "PD116",
+        "the-first-layers-alone",
+        lambda: split_model(),
+        (
+            ExpectedFinding(
+                "high",
+                3_960_000,
+                (0, None, 3_920_000),
+                title="A part of the model computes on the CPU, and the machine has a GPU (Tesla T4)",
+                fix='model.to("cuda")',
+            ),
+        ),
+    ),
+    RuleCase("PD116", "layers-that-wait-for-the-gpu", lambda: split_model(busy=True)),
+    RuleCase("PD116", "preprocessing-alone", lambda: split_model(layer="aten::div")),
     RuleCase(
         "PD116",
         "convolutions",

@@ -151,6 +151,21 @@ def test_a_few_small_kernels_make_no_gpu_program(ops: list[Op], kernels: int) ->
     assert Rank(trace.trace()).device_kind == expected
 
 
+@given(GPU_MODELS, st.integers(3, 30), st.integers(200, 20_000))
+def test_the_part_of_a_gpu_program_that_computes_on_the_cpu_is_found(ops: list[Op], layers: int, layer_us: int) -> None:
+    """Layers that launch nothing before a pass on the GPU whose ops have the same names."""
+    trace, at = TraceBuilder(), 0.0
+    for _ in range(layers):
+        trace.op("aten::addmm", at, layer_us)
+        at += layer_us + 5
+    for name in ["aten::addmm"] * layers + [op.name for op in ops if op.name != "aten::mkldnn_convolution"]:
+        trace.op(name, at, 15).kernel("volta_sgemm_128x64_nn", at + 10, layer_us, launch_us=at + 5)
+        at += layer_us + 20
+    rank = Rank(trace.trace())
+    assert rank.device_kind == "gpu"
+    assert rank.where_it_ran.cpu_ns == layers * layer_us * 1000
+
+
 def large_kernels() -> TraceBuilder:
     """Ops that compute on the CPU for 60 ms, and kernels of 20 ms."""
     trace = TraceBuilder()

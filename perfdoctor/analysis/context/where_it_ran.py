@@ -33,6 +33,8 @@ _MAX_KERNEL_SHARE = 0.05
 _MAX_WAIT_SHARE = 0.5
 # An op of whose calls this share launches kernels belongs to the GPU: a thinned file lacks launches.
 _MIN_LAUNCHING_SHARE = 0.1
+# An op that computes on the CPU while the GPU works beside it may as well wait for it.
+_MAX_BUSY_SHARE = 0.1
 # Fewer operators show no program.
 _MIN_OPS = 10
 # An op counts at most this many times the median of its name, or of all ops where there are fewer of it: the first
@@ -64,13 +66,15 @@ class WhereItRan:
     Attributes:
         device_kind: What computed.
         cpu_ops: For each row of `trace.ops` whether it computes on the CPU, for so long that it matters.
-        cpu_ns: The own time of these ops in the recording, or in its steps where it has some.
+        surely_cpu_ops: Which of them do so without doubt beside work of the GPU; none where it has none.
+        cpu_ns: The own time of `cpu_ops` in the recording, or in its steps where it has some.
         kernel_launches: How many calls launched kernels or graphs of them.
         copy_calls: How many calls copied.
     """
 
     device_kind: DeviceKind
     cpu_ops: BoolArray
+    surely_cpu_ops: BoolArray
     cpu_ns: int
     kernel_launches: int
     copy_calls: int
@@ -84,27 +88,30 @@ def find_where_it_ran(trace: Trace, steps: Intervals, loading: Intervals) -> Whe
     calls, ops = trace.calls, trace.ops
     launching = trace.match_rows(calls, vocabulary.KERNEL_LAUNCH_CALL)
     window = iv.subtract(steps if len(steps) else _extent(trace), loading)
-    own_ns, cpu_ops = _find_cpu_ops(trace, launching)
+    own_ns, cpu_ops, surely_cpu_ops = _find_cpu_ops(trace, launching)
     cpu_ops &= iv.contains(window, ops.start_ns)
     cpu_ns = int(own_ns[cpu_ops].sum())
     return WhereItRan(
         device_kind=_judge(trace, window, launching, own_ns, cpu_ops),
         cpu_ops=cpu_ops,
+        surely_cpu_ops=cpu_ops & surely_cpu_ops,
         cpu_ns=cpu_ns,
         kernel_launches=int(launching.sum()),
         copy_calls=int(trace.match_rows(calls, vocabulary.COPY_CALL).sum()),
     )
 
 
-def _find_cpu_ops(trace: Trace, launching: BoolArray) -> tuple[Int64Array, BoolArray]:
-    """The own time of each op, without ops and calls inside, and whether the op computes on the CPU.
+def _find_cpu_ops(trace: Trace, launching: BoolArray) -> tuple[Int64Array, BoolArray, BoolArray]:
+    """The own time of each op, without ops and calls inside, whether it computes on the CPU, and whether surely so.
 
     Where kernels are launched, only threads that launch count: a thread beside them may prepare data.
     """
     ops, calls = trace.ops, trace.calls
     own_ns, computes = own_durations(ops.parent, ops.dur_ns), trace.match_rows(ops, _COMPUTING_OP)
+    surely = np.zeros(len(ops), bool)
     if not len(calls):
-        return own_ns, computes & (own_ns >= _MIN_OWN_WITH_CALLS_NS) & ~trace.match_rows(ops, _WAITING_OP)
+        computes &= (own_ns >= _MIN_OWN_WITH_CALLS_NS) & ~trace.match_rows(ops, _WAITING_OP)
+        return own_ns, computes, surely
     called = calls.op[calls.op >= 0]
     own_ns -= np.bincount(called, calls.dur_ns[calls.op >= 0], len(ops)).astype(np.int64)
     computes &= own_ns >= _MIN_OWN_NS
@@ -114,8 +121,31 @@ def _find_cpu_ops(trace: Trace, launching: BoolArray) -> tuple[Int64Array, BoolA
         of_name = np.bincount(ops.name, minlength=len(trace.strings))
         launchers = distinct(calls.op[launching & (calls.op >= 0)])
         launched = np.bincount(ops.name[launchers], minlength=len(trace.strings))
-        computes &= (launched < _MIN_LAUNCHING_SHARE * of_name)[ops.name]
-    return own_ns, computes
+        surely = _run_while_gpu_idles(trace, own_ns, computes)
+        computes &= (launched < _MIN_LAUNCHING_SHARE * of_name)[ops.name] | surely
+    return own_ns, computes, surely
+
+
+def _run_while_gpu_idles(trace: Trace, own_ns: Int64Array, computing: BoolArray) -> BoolArray:
+    """Which of some ops surely compute on the CPU of a program that uses its GPU, whatever others of their name do.
+
+    A part of a program may run on the CPU: its first layers, an evaluation, preprocessing. Such ops are as long as any
+    that computes, nothing is called or launched in them, and the GPU has nothing to do; and they are several of a name:
+    one is a first use.
+    """
+    ops, gpu = trace.ops, trace.gpu
+    alone = computing & (own_ns >= _MIN_OWN_WITH_CALLS_NS)
+    if not len(gpu) or not alone.any():
+        return np.zeros(len(ops), bool)
+    around = distinct(np.concatenate((trace.calls.op, gpu.op)))
+    while len(around := around[around >= 0]):
+        alone[around] = False
+        around = distinct(ops.parent[around])
+    rows = np.flatnonzero(alone)
+    busy_ns = iv.overlap(ops.start_ns[rows], ops.end_ns[rows], iv.union(gpu.start_ns, gpu.end_ns))
+    alone[rows] = busy_ns <= _MAX_BUSY_SHARE * ops.dur_ns[rows]
+    result: BoolArray = alone & (np.bincount(ops.name[alone], minlength=len(trace.strings)) >= _MIN_ALIKE)[ops.name]
+    return result
 
 
 def _extent(trace: Trace) -> Intervals:
