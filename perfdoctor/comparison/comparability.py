@@ -88,8 +88,9 @@ def _check_work(before: Sequence[Recording], after: Sequence[Recording]) -> Iter
                 "compare recordings of one program, before and after a change",
             )
             return
-        if not _have_same_shapes(one, other):
-            unlike = _describe_unlike(_with_shapes(one), _with_shapes(other))
+        shapes = _count_shapes(one, other)
+        if shapes is not None and _similarity(*shapes) < _SAME_MODEL:
+            unlike = _describe_unlike(*shapes)
             yield Reason(
                 "shapes",
                 f"the shapes differ, so that a step does other work ({unlike}): record both with the same batch and "
@@ -109,6 +110,11 @@ def is_compiled(recording: Recording) -> bool:
     return any(re.search(vocabulary.COMPILED_OP, name) for name, _ in recording.matrix_ops)
 
 
+def common_ops(recordings: Sequence[Recording]) -> set[str]:
+    """The names of the matrix ops that a step of each recording calls."""
+    return set.intersection(*({name for name, _ in each.matrix_ops} for each in recordings))
+
+
 def _by_category(recording: Recording) -> dict[str, float]:
     """How often a step calls ops of each category, by name where compiled code hides it."""
     counts: dict[str, float] = {}
@@ -119,17 +125,20 @@ def _by_category(recording: Recording) -> dict[str, float]:
     return counts
 
 
-def _have_same_shapes(one: Recording, other: Recording) -> bool:
-    """Whether the shapes of two recordings are the same, as far as known."""
-    shapes = (_with_shapes(one), _with_shapes(other))
+def _count_shapes(one: Recording, other: Recording) -> tuple[dict[str, float], dict[str, float]] | None:
+    """How often a step of each recording calls an op on a shape; None where shapes are not known, or vary.
+
+    Of the ops that both call, None without any: a fused one, as of a whole encoder layer in inference, replaces others.
+    """
     known = all(any(shape for _, shape in each.matrix_ops) for each in (one, other))
-    if not known or one.has_varying_shapes or other.has_varying_shapes:
-        return True
-    return _similarity(*shapes) >= _SAME_MODEL
-
-
-def _with_shapes(recording: Recording) -> dict[str, float]:
-    return {f"{name} {shape}": count for (name, shape), count in recording.matrix_ops.items()}
+    judged = common_ops((one, other))
+    if not known or not judged or one.has_varying_shapes or other.has_varying_shapes:
+        return None
+    before, after = (
+        {f"{name} {shape}": count for (name, shape), count in each.matrix_ops.items() if name in judged}
+        for each in (one, other)
+    )
+    return before, after
 
 
 def _similarity(one: Mapping[str, float], other: Mapping[str, float]) -> float:

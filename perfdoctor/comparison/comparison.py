@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.timeline.account import DETAILS
-from perfdoctor.comparison.comparability import Reason, find_differences, is_compiled
+from perfdoctor.comparison.comparability import Reason, common_ops, find_differences, is_compiled
 from perfdoctor.comparison.match_findings import FindingChange, Promise, check_promises, match_findings
 from perfdoctor.comparison.match_rows import UNKNOWN_TABLE, ChangeTable, SideRows, match_rows
 from perfdoctor.comparison.noise import StepDifference, compare_steps
@@ -209,6 +209,11 @@ def _describe_notes(before: Sequence[Recording], after: Sequence[Recording]) -> 
         notes.append(
             "one side runs compiled code, which calls other ops and hides some: whether model and shapes are the same "
             "is not known, and rows match only where both have the same"
+        )
+    elif all(each.matrix_ops for each in every) and not common_ops(every):
+        notes.append(
+            "the sides call no matrix op in common, such as fused ones on one side: whether their shapes are the same "
+            "is not known"
         )
     scales = [each.time_scale for each in every]
     if max(scales) > _UNLIKE_SCALES * min(scales):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from programs import ADAM, LAYER_NORM, SGEMM, TENSOR_GEMM, Program
+from programs import ADAM, COUNT, DROPOUT, LAYER_NORM, NORM_OF_INFERENCE, NORM_OF_TRAINING, SGEMM, TENSOR_GEMM, Program
 
 import perfdoctor
 from perfdoctor.compare_traces import Comparison
@@ -172,6 +172,27 @@ def test_compiled_code_is_compared_with_the_same_model_in_eager_mode(compare: Co
     assert comparison.step.verdict == "faster"
     # Both compiled, the shapes count.
     assert [reason.aspect for reason in compare(compiled, compiled.change(seed=2, batch=64)).reasons] == ["shapes"]
+
+
+def test_fused_ops_in_place_of_others_are_no_other_work(compare: Compare) -> None:
+    """A whole encoder layer is one op in inference; without an op in common shapes cannot be compared."""
+    comparison = compare(BEFORE, AGAIN.change(op="aten::_addmm_activation", gemm_us=700.0))
+    assert comparison.comparable
+    assert any("no matrix op in common" in note for note in comparison.notes)
+    assert not any("no matrix op in common" in note for note in compare(BEFORE, AGAIN).notes)
+
+
+def test_training_mode_that_went_is_explained_by_its_ops(compare: Compare) -> None:
+    trains, evaluates = (AGAIN.change(infers=f"in {mode} mode", gemm_us=300.0) for mode in ("training", "eval"))
+    comparison = compare(trains, evaluates.change(seed=3))
+    rows = {row.name: row for row in comparison.kernels.rows}
+    assert first_row(comparison) == (DROPOUT, "went", pytest.approx(-300, rel=0.1))
+    assert rows[COUNT].status == "went"
+    assert (rows[NORM_OF_TRAINING].status, rows[NORM_OF_TRAINING].new_name) == ("replaced", NORM_OF_INFERENCE)
+    assert rows[NORM_OF_TRAINING].difference_ns / 1000 == pytest.approx(-60, rel=0.2)
+    assert [(each.status, each.rule) for each in comparison.findings if each.rule == "PD519"] == [("fixed", "PD519")]
+    (promise,) = (each for each in comparison.promises if each.rule == "PD519")
+    assert promise.promised.expected_ns == pytest.approx(304_000, rel=0.1)  # what batch norm gains is not known before
 
 
 def test_whole_recordings_are_compared_where_neither_side_has_steps(compare: Compare) -> None:
