@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STANDARD_SIZES, TrialOptions
@@ -85,7 +86,7 @@ class CaptureOptions:
         names = ("skip", "base", "warmup", "timing", "evidence", "stop_after", "ranks", "nvtx_only")
         values = {"folder": str(folder), **{name: getattr(self, name) for name in names}}
         if self.trial is not None:
-            values |= {"warmup": 0, "timing": 0, "evidence": 0, "stop_after": True, "trial": self.trial.to_dict()}
+            values |= {"warmup": 0, "timing": 0, "evidence": 0, "stop_after": True, "trial": asdict(self.trial)}
         return json.dumps(values)
 
 

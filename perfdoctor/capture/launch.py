@@ -133,7 +133,6 @@ class TrialRun:
         stderr_tail: The last lines that the program has written to stderr.
         seconds: Wall time of the whole program.
         ranks: The ranks that have left something.
-        markers: What `collect_markers` returned: whether Python and torch were loaded.
     """
 
     exit_code: int
@@ -142,7 +141,6 @@ class TrialRun:
     stderr_tail: str
     seconds: float
     ranks: tuple[int, ...] = ()
-    markers: frozenset[str] = frozenset()
 
 
 def run_trial(
@@ -182,9 +180,9 @@ def run_trial(
         built = build_environment(marker_folder, options.to_json(folder), variables)
         code, timed_out = run_into_log(command, built, log, timeout_s)
     finally:
-        markers = collect_markers(marker_folder)
+        collect_markers(marker_folder)
     seconds = time.monotonic() - start_s
-    return TrialRun(code, folder, timed_out, read_tail(error_log_of(log)), seconds, list_ranks(folder), markers)
+    return TrialRun(code, folder, timed_out, read_tail(error_log_of(log)), seconds, list_ranks(folder))
 
 
 def run_into_log(

@@ -19,8 +19,6 @@ from perfdoctor.errors import CaptureError
 
 # Between SIGTERM and SIGKILL: launchers end their workers in that time, and nobody waits for checkpoints of a trial.
 END_GRACE_S = 3.0
-# How often a process of the program that has just started another one may escape the search for both.
-SEARCHES = 3
 POLL_S = 0.02
 
 
@@ -97,22 +95,13 @@ def raise_on_signals() -> Iterator[None]:
 
 def end_processes(child: subprocess.Popen[bytes], mark: str) -> None:
     """End a command and every process that it has started: by SIGTERM, and what is left after a while by SIGKILL."""
-    is_running = child.poll() is None
-    if is_running:
-        # The launcher alone first: it ends its workers, and says so, before they are ended behind its back.
-        send_signal(child, [], signal.SIGTERM)
-    elif not find_processes(mark):
-        return
-    else:
-        send_signal(child, find_processes(mark), signal.SIGTERM)
-    until = time.monotonic() + END_GRACE_S
-    while time.monotonic() < until and (child.poll() is None or find_processes(mark)):
-        time.sleep(POLL_S)
-    for _ in range(SEARCHES):
-        left = find_processes(mark)
-        if child.poll() is not None and not left:
-            return
-        send_signal(child, left, getattr(signal, "SIGKILL", signal.SIGTERM))
+    # The launcher alone first: it ends its workers, and says so, before they are ended behind its back.
+    send_signal(child, [] if child.poll() is None else find_processes(mark), signal.SIGTERM)
+    kill_s = time.monotonic() + END_GRACE_S
+    # Until none is left, but not for ever: a process may start another one while both are searched for.
+    while time.monotonic() < kill_s + END_GRACE_S and (child.poll() is None or find_processes(mark)):
+        if time.monotonic() >= kill_s:
+            send_signal(child, find_processes(mark), getattr(signal, "SIGKILL", signal.SIGTERM))
         time.sleep(POLL_S)
 
 

@@ -116,7 +116,8 @@ def test_a_closure_is_marked_and_timed(
     assert plain.returncode == recorded.exit_code == 0
     assert recorded.stdout == plain.stdout
     (optimizer,) = recorded.facts()["optimizers"]
-    assert optimizer["closure_ns"] > 10_000_000 > 5 * optimizer["own_ns"] > 0
+    assert optimizer["closure_ns"] > max(10_000_000, 2 * optimizer["own_ns"])  # its sleep is not the optimizer's
+    assert optimizer["own_ns"] > 0
     assert (optimizer["created"]["line"], optimizer["created"]["function"]) == (here, "<module>")
     assert optimizer["location"]["function"] == "fit"
     steps, closures = spans(recorded, "Optimizer.step#SGD.step"), spans(recorded, "perfdoctor::closure")

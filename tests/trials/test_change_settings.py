@@ -157,7 +157,7 @@ def test_every_action_of_the_table_is_a_change_with_one_of_its_settings() -> Non
         "fused": ("fused", "foreach"),
         "pin-memory": ("on", "non-blocking"),
         "allocator": ("expandable_segments",),
-        "workers": ("{workers}",),
+        "workers": ("{workers}", 0),
     }
     for name, value in said:
         assert value is None or name == "ddp" or value in settings.get(name, ()), (name, value)

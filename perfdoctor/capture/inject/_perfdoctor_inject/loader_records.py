@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,13 +24,16 @@ LOADER_SETTINGS = (
     "drop_last",
     "timeout",
 )
+# What stands in facts.json as the record has it.
+TOTALS = (
+    *("location", "created", "iterations", "batches", "wait_ns", "wait_cpu_ns", "longest_wait_ns", "first_batch_ns"),
+    *("batch_bytes", "batch_tensors"),
+)
 # Number of batches whose waits are kept one by one, for medians.
 MAX_BATCHES_KEPT = 2000
 # A loop that waits in `__next__` for less than this without computing has found its batch ready: a queue that is empty
 # costs a switch to the worker and back, 0.05 ms and more.
 READY_NS = 50_000
-
-
 # Restarts of workers that are kept, one by one, for medians.
 MAX_RESTARTS_KEPT = 200
 
@@ -168,49 +171,31 @@ class LoaderRecord:
             queued = [each.queued_ns for each in chosen]
             return {
                 "where": "worker",
-                "batches": len(chosen),
-                "median_ns": _median(each.wall_ns for each in chosen),
-                "cpu_ns": _median(each.cpu_ns for each in chosen),
-                "process_cpu_ns": _median(each.process_cpu_ns for each in chosen),
+                **_describe_times(chosen),
                 "collate_ns": _median(each.collate_ns for each in chosen),
                 "items_ns": _median(each.wall_ns - each.collate_ns for each in chosen),
                 "queued_ns": _median(queued) if min(queued) >= 0 else None,
-                "max_ns": max(each.wall_ns for each in chosen),
             }
         if not self.waits:
             return None
         fetched = [each for each in self.waits if each.fetch_ns]
         return {
             "where": "main",
-            "batches": len(self.waits),
-            "median_ns": _median(each.wall_ns for each in self.waits),
-            "cpu_ns": _median(each.cpu_ns for each in self.waits),
-            "process_cpu_ns": _median(each.process_cpu_ns for each in self.waits),
+            **_describe_times(self.waits),
             "collate_ns": _median(each.collate_ns for each in fetched) if fetched else None,
             "items_ns": _median(each.fetch_ns - each.collate_ns for each in fetched) if fetched else None,
             "queued_ns": None,
-            "max_ns": max(each.wall_ns for each in self.waits),
         }
 
     def to_dict(self, span_ns: tuple[int, int] | None = None) -> dict[str, Any]:
         """The record as it stands in facts.json; `span_ns` as in `describe_fetch`."""
-        return {**self._totals(), "fetch": self.describe_fetch(span_ns), "restarts": self.describe_restarts()}
-
-    def _totals(self) -> dict[str, Any]:
         return {
             **self.settings,
-            "location": self.location,
-            "created": self.created,
-            "iterations": self.iterations,
-            "batches": self.batches,
-            "wait_ns": self.wait_ns,
-            "wait_cpu_ns": self.wait_cpu_ns,
-            "longest_wait_ns": self.longest_wait_ns,
-            "first_batch_ns": self.first_batch_ns,
+            **{name: getattr(self, name) for name in TOTALS},
             "ready": self.ready if self.settings.get("num_workers") else None,
-            "batch_bytes": self.batch_bytes,
-            "batch_tensors": self.batch_tensors,
             "wait_median_ns": _median(each.wall_ns for each in self.waits) if self.waits else None,
+            "fetch": self.describe_fetch(span_ns),
+            "restarts": self.describe_restarts(),
         }
 
 
@@ -231,21 +216,36 @@ def _median(values: Iterable[int]) -> int:
     return int(statistics.median(values))
 
 
+def _describe_times(batches: Sequence[Fetch] | Sequence[Wait]) -> dict[str, int]:
+    """How many batches there are, and how long loading one took."""
+    return {
+        "batches": len(batches),
+        "median_ns": _median(each.wall_ns for each in batches),
+        "cpu_ns": _median(each.cpu_ns for each in batches),
+        "process_cpu_ns": _median(each.process_cpu_ns for each in batches),
+        "max_ns": max(each.wall_ns for each in batches),
+    }
+
+
 def read_settings(loader: Any) -> dict[str, Any]:
     """The allowed settings of a DataLoader; a setting that it does not have is None."""
     values = {name: getattr(loader, name, None) for name in LOADER_SETTINGS}
     batch_sampler = getattr(loader, "batch_sampler", None)
     if values["batch_size"] is None:
         values["batch_size"] = getattr(batch_sampler, "batch_size", None)
-    context = getattr(loader, "multiprocessing_context", None)
+    parts = [getattr(loader, name, None) for name in ("dataset", "sampler", "collate_fn", "multiprocessing_context")]
+    return {**values, **_describe_parts(*parts)}
+
+
+def _describe_parts(dataset: Any, sampler: Any, collate: Any, context: Any) -> dict[str, Any]:
+    start_method = getattr(context, "get_start_method", None)
     return {
-        "dataset": type(getattr(loader, "dataset", None)).__name__,
-        **values,
-        "sampler": type(getattr(loader, "sampler", None)).__name__,
-        "collate_fn": getattr(getattr(loader, "collate_fn", None), "__name__", None),
-        "collate_location": code_location(getattr(loader, "collate_fn", None)),
-        "items_location": _locate_items(getattr(loader, "dataset", None)),
-        "start_method": context.get_start_method() if context is not None else None,
+        "dataset": type(dataset).__name__,
+        "sampler": type(sampler).__name__,
+        "collate_fn": getattr(collate, "__name__", None),
+        "collate_location": code_location(collate),
+        "items_location": _locate_items(dataset),
+        "start_method": start_method() if start_method is not None else None,
     }
 
 
@@ -267,17 +267,14 @@ def starts_workers(loader: Any) -> bool:
 
 def read_iterator_settings(iterator: Any) -> dict[str, Any]:
     """The same settings from a loader's iterator, for a loop that began before the recorder was installed."""
-    start_method = getattr(getattr(iterator, "_multiprocessing_context", None), "get_start_method", None)
     sampler = getattr(iterator, "_index_sampler", None)
+    dataset, collate, context = (
+        getattr(iterator, name, None) for name in ("_dataset", "_collate_fn", "_multiprocessing_context")
+    )
     return {
-        "dataset": type(getattr(iterator, "_dataset", None)).__name__,
         **{name: getattr(iterator, f"_{name}", None) for name in LOADER_SETTINGS},
         "batch_size": getattr(sampler, "batch_size", None),
-        "sampler": type(getattr(sampler, "sampler", sampler)).__name__,
-        "collate_fn": getattr(getattr(iterator, "_collate_fn", None), "__name__", None),
-        "collate_location": code_location(getattr(iterator, "_collate_fn", None)),
-        "items_location": _locate_items(getattr(iterator, "_dataset", None)),
-        "start_method": start_method() if start_method is not None else None,
+        **_describe_parts(dataset, getattr(sampler, "sampler", sampler), collate, context),
     }
 
 

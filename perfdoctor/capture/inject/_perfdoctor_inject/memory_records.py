@@ -86,10 +86,10 @@ def read_device_bytes() -> int | None:
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
 
 
-def read_host_bytes(name: str) -> int | None:
-    """A figure of /proc/meminfo, such as MemTotal."""
+def read_host_bytes(name: str, path: str = "/proc/meminfo") -> int | None:
+    """A figure of /proc/meminfo, such as MemTotal, or of a file that is written like it."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
+        with open(path, encoding="ascii", errors="replace") as file:
             for line in file:
                 if line.startswith(f"{name}:"):
                     return int(line.split()[1]) * 1024

@@ -73,15 +73,15 @@ class RankFolder:
         except OSError as error:
             self.fail(error)
 
-    def write_facts(self, facts: dict[str, Any]) -> None:
-        """Replace facts.json atomically: a reader sees the old file or the new one."""
+    def write_facts(self, facts: dict[str, Any], name: str = "facts.json") -> None:
+        """Replace a file of facts atomically: a reader sees the old file or the new one."""
         if self.broken:
             return
-        temporary = os.path.join(self.path, ".facts.json.part")
+        temporary = os.path.join(self.path, f".{name}.part")
         try:
             with open(temporary, "w", encoding="utf-8") as file:
                 json.dump(facts, file, indent=1, default=str)
-            os.replace(temporary, os.path.join(self.path, "facts.json"))
+            os.replace(temporary, os.path.join(self.path, name))
         except OSError as error:
             self.fail(error)
 

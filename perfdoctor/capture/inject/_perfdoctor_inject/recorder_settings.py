@@ -34,16 +34,6 @@ class TrialOptions:
     seed: int | None = 0
     changes: tuple[TrialChange, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """The value of the key `trial` in the settings."""
-        return {
-            "seed": self.seed,
-            "changes": [
-                {"name": each.name, "file": each.file, "class": each.class_name, "setting": each.setting}
-                for each in self.changes
-            ],
-        }
-
 
 @dataclass(frozen=True)
 class RecorderSettings:
@@ -76,11 +66,8 @@ def parse_settings(text: str) -> RecorderSettings:
 
 
 def parse_trial(values: dict[str, Any]) -> TrialOptions:
-    """What `TrialOptions.to_dict` returned, as options again."""
-    changes = (
-        TrialChange(each["name"], each["file"], each["class"], each["setting"]) for each in values.get("changes", ())
-    )
-    return TrialOptions(values.get("seed"), tuple(changes))
+    """The options of a trial, of what `asdict` made of them."""
+    return TrialOptions(values["seed"], tuple(TrialChange(**each) for each in values["changes"]))
 
 
 def settings_from_environment() -> RecorderSettings | None:

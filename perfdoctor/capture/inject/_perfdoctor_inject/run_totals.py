@@ -80,10 +80,6 @@ class RunTotals:
         self._unprofiled_ns = array("q")
         self._unprofiled_steps = self._unprofiled_total_ns = 0
 
-    def count_call(self, name: str) -> None:
-        """Add one call."""
-        self.counts[name] += 1
-
     def note_threads_set(self, frame: FrameType | None) -> None:
         """Remember the line that has set the number of threads."""
         self.threads_set = user_location(frame)

@@ -69,21 +69,8 @@ class StepWork:
         return self.backwards or self.batches or 1
 
     def to_dict(self) -> dict[str, Any]:
-        """The work as it stands in a row of steps.jsonl."""
-        values: dict[str, Any] = {
-            "cpu_ns": self.cpu_ns,
-            "process_cpu_ns": self.process_cpu_ns,
-            "preempted": self.preempted,
-            "system_cpu_ns": self.system_cpu_ns,
-            "minor_faults": self.minor_faults,
-            "batches": self.batches,
-            "backwards": self.backwards,
-            "optimizer_steps": self.optimizer_steps,
-            "gc_ns": self.gc_ns,
-            "host_call_ns": self.host_call_ns,
-            "samples": self.samples,
-        }
-        return {**values, "contains": list(self.contains)} if self.contains else values
+        """The work as it stands in a row of steps.jsonl; an ordinary step contains nothing else."""
+        return {name: value for name, value in vars(self).items() if value != ()}
 
 
 def count_graph_nodes() -> int:

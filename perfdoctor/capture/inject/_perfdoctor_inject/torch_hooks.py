@@ -79,12 +79,14 @@ class Hooks:
             self._patch(getattr(autograd_profiler, name), "__exit__", self._wrap_profiler_close)
         self._patch(grad_scaler.GradScaler, "update", self._wrap_scaler_update)
         for name in ("scale", "unscale_", "step", "get_scale"):
-            self._patch(grad_scaler.GradScaler, name, self._wrap_scaler(getattr(self.recorder.scalers, f"on_{name}")))
-        self._patch(autocast_mode.autocast, "__enter__", self._wrap_to_count("autocast"))
+            report = functools.partial(self._report_scaling, getattr(self.recorder.scalers, f"on_{name}"))
+            self._patch(grad_scaler.GradScaler, name, self._wrap_to_report(report))
+        count_autocast = functools.partial(self._count, "autocast")
+        self._patch(autocast_mode.autocast, "__enter__", self._wrap_to_report(count_autocast))
         for clipping in (torch.nn.utils, torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 self._patch(clipping, name, self._wrap_clipping)
-        self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
+        self._patch(torch.nn.Module, "eval", self._wrap_to_report(self._see_evaluation))
         self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
         for owner, name, call in WATCHED_CALLS:
             self._patch(owner, name, wrap_host_call(self, call))
@@ -274,7 +276,7 @@ class Hooks:
                 return original(owner, *args, **kwargs)
             self.call_recorder(recorder.on_zero_grad)
             if not kwargs.get("set_to_none", args[0] if args else True):
-                recorder.totals.count_call("zero_grad_to_zero")
+                recorder.totals.counts["zero_grad_to_zero"] += 1
             depth = recorder.ranges.begin("zero_grad")
             try:
                 return original(owner, *args, **kwargs)
@@ -390,15 +392,15 @@ class Hooks:
 
         return update
 
-    def _wrap_scaler(self, report: Function) -> Callable[[Function], Function]:
-        """A `wrap` for `_patch` whose wrapper reports a call of an enabled scaler before it."""
+    def _wrap_to_report(self, report: Function) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper gives the arguments of each call to `report`, before the call."""
 
         def wrap(original: Function) -> Function:
-            def report_and_call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-                if self.recorder.is_listening() and scaler.is_enabled():
-                    self.call_recorder(report, self.recorder.totals.counts, *args, **kwargs)
+            def report_and_call(*args: Any, **kwargs: Any) -> Any:
+                if self.recorder.is_listening():
+                    self.call_recorder(report, *args, **kwargs)
                 try:
-                    return original(scaler, *args, **kwargs)
+                    return original(*args, **kwargs)
                 except BaseException as error:
                     remove_own_frames(error)
                     raise
@@ -407,12 +409,30 @@ class Hooks:
 
         return wrap
 
+    def _report_scaling(self, report: Function, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        if scaler.is_enabled():
+            report(self.recorder.totals.counts, *args, **kwargs)
+
+    def _count(self, name: str, *_: Any, **__: Any) -> None:
+        self.recorder.totals.counts[name] += 1
+
+    def _see_evaluation(self, *_: Any) -> None:
+        self.recorder.meter.see("evaluation")
+
+    def _wrap_float64(self, call: str) -> Callable[[Function], Function]:
+        return self._wrap_to_report(functools.partial(self._note_float64, call))
+
+    def _note_float64(self, call: str, *args: Any, **kwargs: Any) -> None:
+        """Note the line of a call that asks for float64: the innermost that is not ours."""
+        if call == "Module.double" or asks_for_float64(args, kwargs):
+            self.recorder.totals.float64_sources.note(call, sys._getframe())
+
     def _wrap_clipping(self, original: Function) -> Function:
         recorder = self.recorder
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.is_listening():
-                recorder.totals.count_call("clipped")
+                recorder.totals.counts["clipped"] += 1
                 if recorder.scalers.are_gradients_scaled:
                     if not isinstance(parameters, torch.Tensor):
                         parameters = list(parameters)  # as torch does: they may come from a generator
@@ -426,41 +446,6 @@ class Hooks:
 
         return clip
 
-    def _wrap_to_count(self, name: str) -> Callable[[Function], Function]:
-        """A `wrap` for `_patch` whose wrapper only counts the calls under this name."""
-
-        def wrap(original: Function) -> Function:
-            def count_and_call(*args: Any, **kwargs: Any) -> Any:
-                if not self.recorder.is_listening():
-                    return original(*args, **kwargs)
-                self.recorder.totals.count_call(name)
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    remove_own_frames(error)
-                    raise
-
-            return count_and_call
-
-        return wrap
-
-    def _wrap_to_see(self, content: str) -> Callable[[Function], Function]:
-        """A `wrap` for `_patch` whose wrapper only notes that the step contains such a call."""
-
-        def wrap(original: Function) -> Function:
-            def see_and_call(*args: Any, **kwargs: Any) -> Any:
-                if self.recorder.is_listening():
-                    self.recorder.meter.see(content)
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    remove_own_frames(error)
-                    raise
-
-            return see_and_call
-
-        return wrap
-
     def _wrap_checkpoint(self, original: Function) -> Function:
         recorder = self.recorder
 
@@ -469,23 +454,6 @@ class Hooks:
             return not self._is_in_backward and recorder.is_listening()
 
         return wrap_checkpoint(recorder.checkpoints, is_listening, self.call_recorder)(original)
-
-    def _wrap_float64(self, call: str) -> Callable[[Function], Function]:
-        """A `wrap` for `_patch` whose wrapper notes the line, where the call asks for float64."""
-
-        def wrap(original: Function) -> Function:
-            def convert(*args: Any, **kwargs: Any) -> Any:
-                if self.recorder.is_listening() and (call == "Module.double" or asks_for_float64(args, kwargs)):
-                    self.call_recorder(self.recorder.totals.float64_sources.note, call, sys._getframe(1))
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    remove_own_frames(error)
-                    raise
-
-            return convert
-
-        return wrap
 
     def _wrap_no_grad(self, original: Function) -> Function:
         """Count blocks without gradients: a program without a loader plays or evaluates in them."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from .machine_facts import cuda_is_initialized
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+from .memory_records import read_host_bytes, read_rss_peak_bytes
 
 # A call may give a list of losses to `torch.autograd.backward`: the first ones are enough to compare.
 MAX_LOSSES_PER_CALL = 16
@@ -80,26 +75,12 @@ def _record_event() -> Any:
 
 
 def read_peak_memory() -> tuple[int | None, str]:
-    """The most memory so far, and its kind.
+    """The peak of memory so far, and its kind.
 
     On a GPU the bytes of tensors ("cuda"), since the timed steps began; else the bytes of the process in memory
     ("rss"), since it began, without its workers. None where the system does not tell.
     """
     if cuda_is_initialized():
         return int(torch.cuda.max_memory_allocated()), "cuda"
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):  # getrusage has the peak of the parent, too, from before exec
-                    return int(line.split()[1]) * 1024, "rss"
-    except (OSError, ValueError, IndexError):
-        pass
-    return _read_peak_from_rusage(), "rss"
-
-
-def _read_peak_from_rusage() -> int | None:
-    if not hasattr(resource, "getrusage"):
-        return None
-    # Linux counts in KiB, macOS in bytes.
-    unit_bytes = 1 if platform.system() == "Darwin" else 1024
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit_bytes
+    peak_bytes = read_host_bytes("VmHWM", "/proc/self/status")  # getrusage has the peak of before exec, too
+    return (read_rss_peak_bytes() if peak_bytes is None else peak_bytes), "rss"

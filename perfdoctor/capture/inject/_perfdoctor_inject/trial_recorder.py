@@ -6,8 +6,6 @@ It leaves steps.jsonl, as every recording does, and trial.json: losses, peak mem
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -180,7 +178,7 @@ class TrialRecorder(Recorder):
 
     def _write_trial(self, reason: str) -> None:
         self.exit_reason = reason
-        if self.folder is None or self.folder.broken:
+        if self.folder is None:
             return
         peak_bytes, kind = read_peak_memory()
         losses: dict[str, float | str] = {}
@@ -196,13 +194,7 @@ class TrialRecorder(Recorder):
             "skipped_ns": self._skipped_ns,
             "saves": self._saves,
         }
-        temporary = os.path.join(self.folder.path, ".trial.json.part")
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(values, file, indent=1)
-            os.replace(temporary, os.path.join(self.folder.path, "trial.json"))
-        except OSError as error:
-            self.folder.fail(error)
+        self.folder.write_facts(values, "trial.json")
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Keep the losses from which backward passes begin; `Tensor.backward` comes by here, too."""
