@@ -352,7 +352,7 @@ def _match_judged_elsewhere(rank: Rank) -> BoolArray:
     """For each GPU item whether another rule judges it: the same time is not claimed twice."""
     classes = rank.kernel_classes
     judged: BoolArray = np.isin(rank.traffic.kind, _JUDGED_TRAFFIC)
-    judged |= classes.match_rows(lambda k: k.slow_path or k.depthwise)
+    judged |= classes.match_rows(lambda k: k.depthwise) | rank.verdicts.slow_path
     judged |= _match_misaligned(rank) | _match_old_code(rank)
     for category in ("gemm", "convolution"):
         for missed in find_missed_kernels(rank, "gemm" if category == "gemm" else "convolution"):

@@ -10,7 +10,6 @@ import numpy as np
 
 from perfdoctor.rules import (
     Advice,
-    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -135,20 +134,10 @@ class TensorCoreSlowPath(RankAnalyzer):
     def _find_slow_kernels(self, rank: Rank) -> GpuQuery:
         """Products on Tensor Cores on the slow path, without those that come near the roofline all the same."""
         gemms = find_tensor_core_kernels(rank, "gemm").where(~rank.bounds.match_rows("latency", "invalid"))
-        slow = gemms.of_class(lambda k: k.slow_path) | gemms.where(_match_misaligned_on_amd(rank))
+        slow = gemms.where(rank.verdicts.slow_path)
         with np.errstate(invalid="ignore"):
             near = rank.trace.gpu.dur_ns < self.settings["min_over_roofline"] * rank.bounds.roofline_ns
         return exclude_small_products(rank, slow).where(~near)
-
-
-def _match_misaligned_on_amd(rank: Rank) -> BoolArray:
-    """For each GPU item whether it is a kernel of AMD's, whose names tell no alignment, with a misaligned dimension."""
-    if rank.hardware.vendor != "amd":
-        return np.zeros(len(rank.trace.gpu), bool)
-    costs = rank.kernel_costs
-    misaligned = np.array([bool(_misaligned_dimensions_of(rank, kind)) for kind in range(len(costs.kinds))], bool)
-    result: BoolArray = rank.kernel_classes.match_rows(lambda k: k.alignment is None) & misaligned[costs.kind]
-    return result
 
 
 def _misaligned_dimensions_of(rank: Rank, kind: int) -> list[_MisalignedDimension]:

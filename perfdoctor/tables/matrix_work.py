@@ -207,12 +207,11 @@ def _verdict_columns(work: _Work) -> list[Column]:
     rank, groups = work.rank, work.groups
     verdicts = [VERDICTS[each] for each in groups.dominant_code(rank.verdicts.tensor_core[groups.items]).tolist()]
     bases = [BASES[each] for each in groups.dominant_code(rank.verdicts.basis[groups.items]).tolist()]
-    by_name = rank.kernel_classes.by_name
-    names = rank.trace.gpu.name[groups.items[groups.first]].tolist()
+    slow_path = groups.dominant_code(rank.verdicts.slow_path[groups.items].astype(np.int8)).tolist()
     texts = {"yes": "used", "no": "not used"}
     used = [
-        "slow path" if verdict == "yes" and by_name[name].slow_path else texts.get(verdict, verdict)
-        for verdict, name in zip(verdicts, names, strict=True)
+        "slow path" if verdict == "yes" and slow else texts.get(verdict, verdict)
+        for verdict, slow in zip(verdicts, slow_path, strict=True)
     ]
     how = [None if verdict == "unknown" else _KNOWN_BY[basis] for verdict, basis in zip(verdicts, bases, strict=True)]
     return [

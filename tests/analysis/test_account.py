@@ -16,6 +16,9 @@ from perfdoctor.report.to_plain import to_plain
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 
+# It loads 8 bytes at a time (GRVWA4), as hipBLASLt does for sizes that are multiples of 4,096 too.
+TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x256x32_MI16x16x1_GRVWA4_GRVWB4_ISA942"
+
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow])
 
@@ -174,6 +177,25 @@ def test_use_of_tensor_cores_is_counted_in_kernel_time_and_unknown_without_kerne
     use = Rank(trace.trace()).account.tensor_core
     assert use == {"used": 10_000, "slow_path": 7_000, "not_used": 20_000, "unknown": 3_000}
     assert set(Rank(TraceBuilder().memcpy("HtoD", 0, 5).trace()).account.tensor_core.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "k", "use"),
+    [
+        pytest.param("AMD Instinct MI300X", TENSILE, 4097, "slow_path", id="misaligned-on-amd"),
+        pytest.param("AMD Instinct MI300X", TENSILE, 4096, "used", id="narrow-loads-of-aligned-rows-on-amd"),
+        pytest.param("AMD Instinct MI300X", TENSILE, None, "used", id="amd-without-shapes"),
+        pytest.param("NVIDIA H100 80GB HBM3", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", 4097, "used", id="nvjet"),
+    ],
+)
+def test_a_slow_path_is_known_by_the_name_or_on_amd_by_the_shapes(
+    device: str, kernel: str, k: int | None, use: str
+) -> None:
+    trace = TraceBuilder(device=device)
+    trace.op("aten::mm", 0, 5, shapes=k and [[4096, k], [k, 4096]], types=k and ["c10::BFloat16"] * 2)
+    trace.kernel(kernel, 10, 400, launch_us=1)
+    time_ns = Rank(trace.trace()).account.tensor_core
+    assert {name: ns for name, ns in time_ns.items() if ns} == {use: 400_000}
 
 
 def test_shifting_gpu_times_for_disagreeing_clocks_does_not_change_the_timeline() -> None:

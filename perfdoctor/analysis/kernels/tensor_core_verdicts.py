@@ -17,6 +17,7 @@ from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.kernel_costs import CostKinds, KernelCosts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
+from perfdoctor.gpu.gemm_alignment import misaligned_dimensions
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct
@@ -70,6 +71,9 @@ class TensorCoreVerdicts:
             contradicted (the name says no and the FLOP/s say yes, so that the verdict is `unknown`).
         operand: For each row of `KernelCosts.kinds` the index into `operands` of its operand type.
         operands: The operand types; "" for none known.
+        slow_path: For each GPU item whether it used them with narrow memory accesses, see `KernelClass.slow_path`. The
+            names of AMD's kernels do not tell that (they load 4 or 8 bytes for aligned products too): there a matrix
+            whose rows do not start at multiples of 16 bytes, by its recorded shape, is the sign.
         impossible: For each GPU item whether it was faster than the peak of any unit: its FLOPs must not be used.
         violations: Launches that contradict the kernel rules, one a kernel name.
     """
@@ -78,6 +82,7 @@ class TensorCoreVerdicts:
     basis: Int8Array
     operand: Int8Array
     operands: tuple[str, ...]
+    slow_path: BoolArray
     impossible: BoolArray
     violations: tuple[Violation, ...]
 
@@ -127,7 +132,22 @@ def verdicts_of(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) 
             *_violations(classes, rows[wrong], achieved[wrong], vector[kind[rows[wrong]]], "CUDA cores"),
             *_violations(classes, rows[beyond], achieved[beyond], best[kind[rows[beyond]]], "Tensor Cores"),
         )
-    return TensorCoreVerdicts(tensor_core, basis_of_item, operand, operands, impossible, violations)
+    slow_path = _match_slow_path(classes, costs, hardware) & (tensor_core == YES)
+    return TensorCoreVerdicts(tensor_core, basis_of_item, operand, operands, slow_path, impossible, violations)
+
+
+def _match_slow_path(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) -> BoolArray:
+    """For each GPU item whether it is a kernel with narrow memory accesses, by its name or, on AMD, by its shapes."""
+    slow = classes.match_rows(lambda k: k.slow_path)
+    if hardware.vendor != "amd":
+        return slow
+    kinds, strings = costs.kinds, classes.trace.strings
+    untagged = classes.match_names(lambda k: k.category == "gemm" and k.alignment is None)[kinds.name]
+    misaligned = np.zeros(len(kinds), bool)
+    for row in np.flatnonzero(untagged & (kinds.op_cost >= 0)).tolist():
+        cost = costs.op_costs[int(kinds.op_cost[row])]
+        misaligned[row] = bool(misaligned_dimensions(cost, strings[int(kinds.name[row])]))
+    return slow | misaligned[costs.kind]
 
 
 def _operand_types(classes: KernelClasses, costs: KernelCosts) -> tuple[Int8Array, tuple[str, ...]]:

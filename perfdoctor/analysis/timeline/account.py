@@ -279,10 +279,9 @@ def tensor_core_use(classes: KernelClasses, verdicts: TensorCoreVerdicts, window
     gpu = classes.trace.gpu
     if not (gpu.kind == KERNEL).any():
         return dict.fromkeys(TENSOR_CORE_USE)
-    slow_path = classes.match_rows(lambda k: k.slow_path)
     rows_of_use = {
-        "used": verdicts.match_rows("yes") & ~slow_path,
-        "slow_path": verdicts.match_rows("yes") & slow_path,
+        "used": verdicts.match_rows("yes") & ~verdicts.slow_path,
+        "slow_path": verdicts.slow_path,
         "not_used": verdicts.match_rows("no"),
         "unknown": verdicts.match_rows("unknown"),
     }
