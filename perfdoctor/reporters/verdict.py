@@ -93,6 +93,8 @@ def largest_part(report: Report) -> LargestPart | None:
 
 def verdict_of(report: Report) -> str:
     """The report in one or two sentences: how long a step takes, on which device, and what takes most of it."""
+    if report.context.is_server_host and len(report.traces) == 1:
+        return _describe_server_host(report)
     subject = _describe_step(report)
     if is_first_run(report) and not step_length_ns(report):
         return f"{subject}."
@@ -175,6 +177,16 @@ def _describe_step(report: Report) -> str:
         return f"{step} takes {length}{' on average' if _median_differs(report) else ''} {machine}{left_out}"
     trace = f"{context}: the trace" if context else "The trace"
     return f"{trace} covers {length} {machine}, without steps{left_out}"
+
+
+def _describe_server_host(report: Report) -> str:
+    """What is known of a process that serves a model which another one runs."""
+    names = [clean_line(name) for name in report.context.frameworks if name != "PyTorch"]
+    server = f"a server ({', '.join(names)})" if names else "a server"
+    return (
+        f"The host side of {server}, recorded for {format_duration(step_length_ns(report))}: no model runs in this "
+        "process. Record the one that runs it, the engine's worker."
+    )
 
 
 def _share_of_most(share: float) -> str:

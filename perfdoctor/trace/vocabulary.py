@@ -197,6 +197,10 @@ EVALUATION_FRAME = (
     r"validation_epoch|eval_epoch|eval_step|test_step|test_epoch)$"
 )
 """Pattern of the Python frames of an evaluation, by what people and trainers call the function."""
+SERVER_FRAME = r"(^|/)(vllm|sglang|tensorrt_llm|uvicorn|hypercorn|gunicorn|starlette|fastapi|grpc|aiohttp)/"
+"""Pattern of the Python frames of servers of models, and of the web servers in front of them."""
+MODEL_RUNNER_FRAME = r"(?i)^nn\.Module: |model_?runner|model_executor|execute_model|\(\d+\): (forward|generate)$"
+"""Pattern of the Python frames that run a model, whether its modules are called or a graph of them is launched."""
 ACCUMULATE_GRAD = r"AccumulateGrad"
 """Pattern of the ops that add to a parameter's gradient."""
 DROPOUT_CALL = r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from real_traces import analyze_once, read_once
 from recordings import SHARED, list_recordings, name_recording
 
+import perfdoctor
 from perfdoctor.analysis.context import where_it_ran
 from perfdoctor.analysis.context.where_it_ran import DeviceKind
 from perfdoctor.rank import Rank
@@ -239,6 +241,58 @@ def test_loading_says_nothing_of_the_device() -> None:
         trace.op("aten::addmm", at + 90_010, 30).call("cudaLaunchKernel", at + 90_015, 10)
         at += 91_000
     assert Rank(trace.trace()).device_kind == "gpu_not_recorded"
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+
+SERVERS = (
+    "vllm/v1/engine/async_llm.py(391): output_handler",
+    "uvicorn/server.py(69): run",
+    "fastapi/routing.py(2): app",
+)
+
+
+def server(frame: str, requests: int, device: str | None) -> TraceBuilder:
+    """A process that waits for requests, and hands them to the process of a model."""
+    trace = TraceBuilder(device=device)
+    trace.frame(frame, 0, 50_000 * requests)
+    for number in range(requests):
+        at = 50_000 * number
+        trace.frame("selectors.py(451): select", at + 10, 47_000)
+        trace.op("aten::empty", at + 48_000, 5).op("aten::to", at + 48_010, 12)
+    return trace
+
+
+@given(st.sampled_from(SERVERS), st.integers(1, 30), st.sampled_from((None, "NVIDIA H100 80GB HBM3")))
+def test_a_process_that_only_serves_runs_no_model(frame: str, requests: int, device: str | None) -> None:
+    rank = Rank(server(frame, requests, device).trace())
+    assert rank.device_kind == "cpu"
+    assert rank.context.is_server_host
+    assert rank.context.phase == "unknown"
+
+
+@pytest.mark.parametrize(
+    "runs_model",
+    [
+        lambda trace: trace.frame("nn.Module: LlamaForCausalLM_0", 48_100, 1500),
+        lambda trace: trace.frame("vllm/v1/worker/gpu_model_runner.py(1200): execute_model", 48_100, 1500),
+        lambda trace: trace.call("cudaGraphLaunch", 48_100, 900),
+        lambda trace: trace.kernel("gemm", 48_100, 900, launch_us=48_050),
+        lambda trace: trace.op("aten::addmm", 10, 30_000),
+    ],
+    ids=["modules", "runner", "graph", "kernel", "layers"],
+)
+def test_a_server_that_runs_its_model_is_no_host_alone(runs_model: Callable[[TraceBuilder], object]) -> None:
+    trace = server(SERVERS[0], 3, None)
+    runs_model(trace)
+    assert not Rank(trace.trace()).context.is_server_host
+
+
+def test_the_host_side_of_a_server_is_called_so(tmp_path: Path) -> None:
+    path = server(SERVERS[0], 8, "NVIDIA H100 80GB HBM3").write(tmp_path / "trace.json")
+    said = verdict_of(perfdoctor.analyze(path))
+    assert said.startswith("The host side of a server (vLLM), recorded for ")
+    assert "ProfilerActivity" not in said
 
 
 # --- switching the law off ----------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Context:
         steady: False where the analysed time holds what happens once, such as compilation; None where unknown.
         evidence: A sentence for each claim.
         decodes: Whether it generates tokens one by one.
+        is_server_host: Whether it is the process of a server in which no model runs.
         lacks_triton: Whether its device is one that Triton, in which torch.compile writes kernels, does not support.
         lacks_bfloat16: Whether its device is one that does not compute in bfloat16; False where the device is unknown.
     """
@@ -66,6 +67,7 @@ class Context:
     steady: bool | None
     evidence: tuple[str, ...]
     decodes: bool = False
+    is_server_host: bool = False
     lacks_triton: bool = False
     lacks_bfloat16: bool = False
 
@@ -134,6 +136,7 @@ def context_of(
         steady=steadiness.steady,
         evidence=evidence,
         decodes=phase.decodes,
+        is_server_host=phase.is_server_host,
         lacks_triton=_is_older(trace.device.capability, _OLDEST_WITH_TRITON, generations, ("Pascal",)),
         lacks_bfloat16=_is_older(trace.device.capability, _OLDEST_WITH_BFLOAT16, generations, _WITHOUT_BFLOAT16),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias
 
 from perfdoctor.analysis.context.names_in_trace import NamesInTrace, find_name
+from perfdoctor.analysis.context.where_it_ran import is_server_host
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables.model import Trace
 
@@ -22,11 +23,12 @@ _MIN_OPS = 10
 
 
 class PhaseVerdict(NamedTuple):
-    """The phase of a program, a sentence that says why, and whether it generates tokens one by one."""
+    """The phase of a program, why, whether it generates tokens one by one, and whether it serves what others run."""
 
     phase: Phase
     reason: str
     decodes: bool = False
+    is_server_host: bool = False
 
 
 def phase_of(trace: Trace, names: NamesInTrace, engines: tuple[str, ...]) -> PhaseVerdict:
@@ -96,6 +98,9 @@ def _judge_forward(trace: Trace, names: NamesInTrace, engines: tuple[str, ...], 
     gradient = find_name(names.ops, vocabulary.GRADIENT_OP)
     if gradient:
         return PhaseVerdict("unknown", f"there is an op of a backward pass ({gradient}), but not the pass around it.")
+    if is_server_host(trace):
+        server = find_name(names.frames, vocabulary.SERVER_FRAME)
+        return PhaseVerdict("unknown", f"it serves a model that another process runs ({server}).", is_server_host=True)
     if decode:
         return PhaseVerdict("inference", f"it decodes tokens ({decode}).", decodes=True)
     evaluation = _find_evaluation(names)

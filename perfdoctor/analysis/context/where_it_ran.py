@@ -17,7 +17,7 @@ from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Arra
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL, Trace
+from perfdoctor.trace.tables.model import KERNEL, Table, Trace
 from perfdoctor.trace.tables.nesting import own_durations
 
 DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
@@ -35,6 +35,8 @@ _MAX_WAIT_SHARE = 0.5
 _MIN_LAUNCHING_SHARE = 0.1
 # An op that computes on the CPU while the GPU works beside it may as well wait for it.
 _MAX_BUSY_SHARE = 0.1
+# Ops of the host side of a server convert tokens: they take less than this of the time.
+_MAX_SERVER_SHARE = 0.1
 # Fewer operators show no program.
 _MIN_OPS = 10
 # An op counts at most this many times the median of its name, or of all ops where there are fewer of it: the first
@@ -101,6 +103,17 @@ def find_where_it_ran(trace: Trace, steps: Intervals, loading: Intervals) -> Whe
     )
 
 
+def is_server_host(trace: Trace) -> bool:
+    """Whether a process serves a model that runs in another one: frames of a server, and none that runs a model."""
+    frames, ops = trace.frames, trace.ops
+    if len(trace.gpu) or not trace.match_strings(frames, vocabulary.SERVER_FRAME).any():
+        return False
+    launches = trace.match_rows(trace.calls, vocabulary.LAUNCH_CALL).any()
+    runs_model = trace.match_strings(frames, vocabulary.MODEL_RUNNER_FRAME).any()
+    computes = ops.dur_ns[ops.parent < 0].sum() > _MAX_SERVER_SHARE * iv.total(_extent(trace, frames))
+    return not (launches or runs_model or computes or _names_gpu_work(trace))
+
+
 def _find_cpu_ops(trace: Trace, launching: BoolArray) -> tuple[Int64Array, BoolArray, BoolArray]:
     """The own time of each op, without ops and calls inside, whether it computes on the CPU, and whether surely so.
 
@@ -148,9 +161,9 @@ def _run_while_gpu_idles(trace: Trace, own_ns: Int64Array, computing: BoolArray)
     return result
 
 
-def _extent(trace: Trace) -> Intervals:
-    """From the first to the last op or call; nothing where there is neither."""
-    tables = [table for table in (trace.ops, trace.calls) if len(table)]
+def _extent(trace: Trace, *more: Table) -> Intervals:
+    """From the first to the last op or call, or row of more tables; nothing where there is none."""
+    tables = [table for table in (trace.ops, trace.calls, *more) if len(table)]
     if not tables:
         return iv.EMPTY
     return iv.window(min(int(each.start_ns[0]) for each in tables), max(int(each.end_ns.max()) for each in tables))
@@ -170,6 +183,8 @@ def _judge(trace: Trace, window: Intervals, launching: BoolArray, own_ns: Int64A
         return "cpu" if is_mostly_cpu and wait_ns <= _MAX_WAIT_SHARE * cpu_ns else "gpu_not_recorded"
     if _names_gpu_work(trace):
         return "gpu_not_recorded"
+    if is_server_host(trace):
+        return "cpu"
     if trace.device.name is None:
         return "gpu_not_recorded" if trace.match_rows(calls, vocabulary.LAUNCH_CALL).any() and not cpu_ns else "cpu"
     if len(calls):
