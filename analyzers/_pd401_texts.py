@@ -1,8 +1,9 @@
-"""What a finding says of a late rank: who is late, how often, in how many steps, and how far its clock is ahead."""
+"""What a finding says of a late rank: what it delays, who waits, in how many steps, how far its clock is ahead."""
 
 from __future__ import annotations
 
-from perfdoctor.rules import HOT_PATH, Evidence, Finding, LateRank, format_ranges, format_time
+from perfdoctor.rules import HOT_PATH, Evidence, Finding, LateRank, RankSummary, format_ranges, format_time
+from perfdoctor.rules import intervals as iv
 
 # Clocks that differ by less are synchronized well enough.
 _MIN_CLOCK_DIFFERENCE_NS = 10_000_000
@@ -23,23 +24,27 @@ def name_ranks(late: LateRank) -> str:
     return f"Ranks {numbers}{' (all of one host)' if late.is_whole_host else ''}"
 
 
-def describe_lateness(late: LateRank, wait_ns: int) -> str:
-    """The predicate of the title: how late the rank is, and how often.
+def format_lateness(late: LateRank, rank: RankSummary, delay_ns: int) -> str:
+    """By how much the rank is too late, and how often.
 
     Args:
         late: The late rank.
-        wait_ns: How long another one waits for it in the window.
+        rank: One of the others.
+        delay_ns: By how much it delays the mean step, see `Fleet.delay_ns`.
     """
-    steps = late.step_count if late.persists else late.late_step_count
-    by = f"{'is' if len(late.co_late) == 1 else 'are'} {format_time(wait_ns / max(steps, 1))} late"
-    return f"{by} {describe_frequency(late)}"
-
-
-def describe_frequency(late: LateRank) -> str:
-    """In how many steps the others wait for the rank."""
+    is_now_and_then = late.step_count > 0 and not late.persists
+    each_ns = delay_ns * rank.steps.count / late.late_step_count if is_now_and_then else delay_ns
     if not late.step_count:
-        return "in all"
-    return "in each step" if late.persists else f"in {late.late_step_count} of {late.step_count} steps"
+        frequency = "in all"
+    else:
+        frequency = "in each step" if late.persists else f"in {late.late_step_count} of {late.step_count} steps"
+    return f"{format_time(each_ns)} late {frequency}"
+
+
+def waiting_evidence(late: LateRank, victim: RankSummary) -> tuple[Evidence, ...]:
+    """Which rank waits longest for the late one, and how long: most of that may be left without it."""
+    wait_ns = victim.per_step(iv.total(late.wait_time(late.victim)))
+    return Evidence("rank that waits longest", victim.rank), Evidence("its wait per {unit}", wait_ns, "ns")
 
 
 def name_hot_path(cause: Finding | None) -> str | None:

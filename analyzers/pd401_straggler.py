@@ -17,10 +17,11 @@ from perfdoctor.analyzers._pd401_causes import (
 )
 from perfdoctor.analyzers._pd401_texts import (
     clock_evidence,
-    describe_lateness,
+    format_lateness,
     name_hot_path,
     name_ranks,
     step_evidence,
+    waiting_evidence,
 )
 from perfdoctor.rules import (
     Advice,
@@ -29,7 +30,6 @@ from perfdoctor.rules import (
     Finding,
     Fleet,
     FleetAnalyzer,
-    Intervals,
     LateRank,
     RankSummary,
     Saving,
@@ -73,11 +73,13 @@ class Straggler(FleetAnalyzer):
         Collectives are matched across ranks by process group and sequence number, else by kind and end, after the
         clocks were aligned on the ends of the collectives that ranks share: by an offset, and in a long recording by
         the drift that they show. The rank that starts a matched collective last is its last arriver, and has the
-        shortest collective: the other ranks' longer ones contain waiting. The lateness of a rank is its start minus the
-        second-latest start: what would be saved if it were as fast as the next one. The cost is the time in which the
-        other ranks wait in the collective with nothing else to do. Between one collective and the next the time of each
-        rank is split into loader, forward, backward, optimizer, syncs, copies and late launches; the part that exceeds
-        the mean of the other ranks most is why the rank is late. The line is the one that takes this rank longer than
+        shortest collective: the other ranks' longer ones contain waiting. That is more than the rank costs: without it
+        they wait for the next one, and a rank that is late at one collective is as late at all that follow. So the
+        collectives of the window are replayed as if the rank had come when the latest of the others does. The cost is
+        what a step is shorter by, at most the time in which the other ranks wait with nothing else to do, and no more
+        than the CPU of each of them lets through. Between one collective and the next the time of each rank is split
+        into loader, forward, backward, optimizer, syncs, copies and late launches; the part that exceeds the mean of
+        the other ranks most is why the rank is late. The line is the one that takes this rank longer than
         the median of the others. PD409 tells of ranks that are late already when they begin their pass through the
         model.
 
@@ -127,15 +129,13 @@ class Straggler(FleetAnalyzer):
             yield from self._check_noise(fleet, late)
             return
         victim = fleet.summary_of(late.matched.tables[late.victim])
-        waiting = late.wait_time(late.victim)
-        cost = victim.per_step(iv.total(waiting))
-        if not self.exceeds_min_share(victim, cost):
+        if not self.exceeds_min_share(victim, fleet.delay_ns):
             return
         lateness_ns = victim.per_step(late.total_lateness_ns)
         if lacks_core(fleet, late, lateness_ns):
-            yield self._report_lack_of_cores(fleet, late, victim, waiting, cost)
+            yield self._report_lack_of_cores(fleet, late, victim)
         elif not enters_late(fleet, late, lateness_ns):
-            yield self._report(fleet, late, victim, waiting, cost)
+            yield self._report(fleet, late, victim)
 
     def _check_noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
         """A finding that ranks take turns at being last, where enough collectives were matched to tell."""
@@ -143,7 +143,7 @@ class Straggler(FleetAnalyzer):
             return
         table = late.matched.tables[late.longest_waiter]
         rank, waiting = fleet.summary_of(table), late.any_wait_time_of(table)
-        cost = rank.per_step(iv.total(waiting))
+        cost = rank.per_step(rank.recoverable_ns(iv.total(waiting)))
         min_noise = self.settings["min_noise"]
         if late.collective_count < _MIN_COLLECTIVES or not self.exceeds_min_share(rank, cost, min_noise):
             return
@@ -164,15 +164,13 @@ class Straggler(FleetAnalyzer):
         # Ranks with equal work that share the cores of a machine are never even: no change of the program ends that.
         yield replace(finding, severity="info") if do_equal_work(fleet.summaries, late, cost) else finding
 
-    def _report_lack_of_cores(
-        self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int
-    ) -> Finding:
+    def _report_lack_of_cores(self, fleet: Fleet, late: LateRank, victim: RankSummary) -> Finding:
         """The finding on a rank that is late though it has no more to compute than the others: no fault of its own."""
         finding = self.finding(
             fleet.summary_of(late.table),
-            title=f"{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}, but computes no more than the "
-            "others: it waits for a core",
-            cost_ns=cost,
+            title=f"{name_ranks(late)} is {format_lateness(late, victim, fleet.delay_ns)}, but computes no more than "
+            "the others: it waits for a core",
+            cost_ns=fleet.delay_ns,
             saving=Saving(),
             advice=Advice(
                 "Give the ranks of a machine, their threads and their communication a core each: fewer threads a "
@@ -181,19 +179,19 @@ class Straggler(FleetAnalyzer):
                 source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
             ),
             happens_once=late.once,
-            claim=Claim(waiting, rank=victim.rank),
+            claim=Claim(fleet.delay, rank=victim.rank),
             confidence=0.6,
             evidence=(
                 Evidence("collectives matched over all ranks", late.collective_count, "count"),
                 Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                Evidence("rank that waits longest", victim.rank),
+                *waiting_evidence(late, victim),
                 *step_evidence(late),
             ),
         )
         return replace(finding, severity="info")
 
-    def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
-        is_single = len(late.co_late) == 1
+    def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary) -> Finding:
+        is_single, cost = len(late.co_late) == 1, fleet.delay_ns
         lateness_ns = victim.per_step(late.total_lateness_ns)
         has_steps = bool(victim.steps.count)
         phase = late.find_excess_phase()
@@ -218,14 +216,14 @@ class Straggler(FleetAnalyzer):
             )
         finding = self.finding(
             fleet.summary_of(late.table),
-            title=f"{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}{where and f', {where}{at}'}"
-            ": the others wait",
+            title=f"{name_ranks(late)} {'is' if is_single else 'are'} {format_lateness(late, victim, cost)}"
+            f"{where and f', {where}{at}'}: the others wait",
             cost_ns=0 if late.once and has_steps else cost,
-            saving=Saving() if late.once else Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
+            saving=Saving() if late.once else Saving(0, cost, cost, "bounded"),
             advice=advice,
             happens_once=late.once,
             occurs_once=late.once,
-            claim=Claim(waiting, rank=victim.rank),
+            claim=Claim(fleet.delay, rank=victim.rank),
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
             evidence=(
@@ -236,9 +234,8 @@ class Straggler(FleetAnalyzer):
                     round(100 * float(late.arrives_last.sum()) / late.collective_count, 1),
                     "%",
                 ),
-                Evidence("lateness per {unit} against the second-latest rank", lateness_ns, "ns"),
                 Evidence("largest single lateness", int(late.lateness_ns.max(initial=0)), "ns"),
-                Evidence("rank that waits longest", victim.rank),
+                *waiting_evidence(late, victim),
                 *step_evidence(late),
                 *(
                     [Evidence(f"more than the others {activity}, per {{unit}}", victim.per_step(phase[1]), "ns")]

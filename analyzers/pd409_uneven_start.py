@@ -13,21 +13,15 @@ from perfdoctor.analyzers._pd401_causes import (
     find_explaining_line,
     find_told_inside,
 )
-from perfdoctor.analyzers._pd401_texts import clock_evidence, describe_frequency, name_ranks, step_evidence
-from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
-from perfdoctor.rules import (
-    Advice,
-    Claim,
-    Evidence,
-    Finding,
-    Fleet,
-    FleetAnalyzer,
-    Intervals,
-    LateRank,
-    RankSummary,
-    Saving,
-    format_time,
+from perfdoctor.analyzers._pd401_texts import (
+    clock_evidence,
+    format_lateness,
+    name_ranks,
+    step_evidence,
+    waiting_evidence,
 )
+from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
+from perfdoctor.rules import Advice, Claim, Evidence, Finding, Fleet, FleetAnalyzer, LateRank, RankSummary, Saving
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import DOMINANT_SHARE, lateness_by_start
 
@@ -53,9 +47,9 @@ class UnevenStart(FleetAnalyzer):
         Clocks are aligned on the ends of shared collectives. From there on two times are compared over the ranks: when
         each begins its pass (the forward pass of DistributedDataParallel or FSDP, on a GPU its first kernel), and when
         it comes to the first collective of that pass. Where the start explains 70 % of the lateness or more the rank
-        enters late; what is later only at the collective is PD401's. Cost and saving are those of PD401: the time in
-        which the others have nothing to do but wait, and what is saved by a rank as fast as the next one; where a GPU
-        waits for its own CPU as long, only what that waits for it. The line is the one that takes this rank longer.
+        enters late; what is later only at the collective is PD401's. Cost and saving are those of PD401: what a step
+        is shorter by if the rank comes to the collectives when the latest of the others does. The line is the one that
+        takes this rank longer.
 
     How to fix:
         Do it on all ranks alike, each with its share (evaluation), less often (logging), in a thread or process of its
@@ -89,18 +83,15 @@ class UnevenStart(FleetAnalyzer):
             yield from self._check_turns(fleet, late)
             return
         victim = fleet.summary_of(late.matched.tables[late.victim])
-        waiting = late.wait_time(late.victim)
-        cost = victim.per_step(iv.total(waiting))
         lateness_ns = victim.per_step(late.total_lateness_ns)
-        is_worth_it = self.exceeds_min_share(victim, _recoverable_ns(victim, cost))
-        if is_worth_it and enters_late(fleet, late, lateness_ns):
-            yield self._report(fleet, late, victim, waiting, cost)
+        if self.exceeds_min_share(victim, fleet.delay_ns) and enters_late(fleet, late, lateness_ns):
+            yield self._report(fleet, late, victim)
 
     def _check_turns(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
         """A finding that ranks take turns at entering late, where enough collectives were matched to tell."""
         table = late.matched.tables[late.longest_waiter]
         rank, waiting = fleet.summary_of(table), late.any_wait_time_of(table)
-        cost = rank.per_step(iv.total(waiting))
+        cost = rank.per_step(rank.recoverable_ns(iv.total(waiting)))
         if late.collective_count < _MIN_COLLECTIVES or not enter_apart(late):
             return
         if not self.exceeds_min_share(rank, cost, self.settings["min_noise"]):
@@ -139,18 +130,16 @@ class UnevenStart(FleetAnalyzer):
             ),
         )
 
-    def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
+    def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary) -> Finding:
         """The finding on the rank that enters late."""
-        own, is_single = fleet.summary_of(late.table), len(late.co_late) == 1
-        lateness_ns, limit_ns = victim.per_step(late.total_lateness_ns), _recoverable_ns(victim, cost)
+        own, is_single, cost = fleet.summary_of(late.table), len(late.co_late) == 1, fleet.delay_ns
+        lateness_ns = victim.per_step(late.total_lateness_ns)
         phase = late.find_excess_phase()
         is_loading = phase is not None and phase[0] == "loader"
         cause = find_explaining_finding(fleet, late, _OWNERS)
         line = None if is_loading else find_explaining_line(fleet, late, lateness_ns)
         location = line.location if line else cause.location if cause else None
         where = ", waiting for its DataLoader" if is_loading else f", at {location.short}" if location else ""
-        frequency = describe_frequency(late)
-        steps = late.step_count if late.persists else late.late_step_count
         they, do = ("this rank", "does") if is_single else ("these ranks", "do")
         advice = Advice(
             f"Move what {they} {do} before the step out of the loop, or share it: log every N steps, evaluate on all "
@@ -167,19 +156,18 @@ class UnevenStart(FleetAnalyzer):
         finding = self.finding(
             own,
             title=f"{name_ranks(late)} {'enters' if is_single else 'enter'} the step "
-            f"{format_time(iv.total(waiting) / max(steps, 1))} late {frequency}{where}: the others wait",
+            f"{format_lateness(late, victim, cost)}{where}: the others wait",
             cost_ns=cost,
-            saving=Saving(0, min(lateness_ns, limit_ns) if is_single else None, limit_ns, "bounded"),
+            saving=Saving(0, cost, cost, "bounded"),
             advice=advice,
-            claim=Claim(waiting, rank=victim.rank),
+            claim=Claim(fleet.delay, rank=victim.rank),
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
             evidence=(
                 Evidence("collectives matched over all ranks", late.collective_count, "count"),
                 Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
                 _start_evidence(late, own=True),
-                Evidence("lateness per {unit} against the second-latest rank", lateness_ns, "ns"),
-                Evidence("rank that waits longest", victim.rank),
+                *waiting_evidence(late, victim),
                 *step_evidence(late),
                 Evidence("garbage collection on it, per {unit}", collector_ns_per_step(own) or None, "ns"),
                 *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
@@ -197,17 +185,6 @@ class UnevenStart(FleetAnalyzer):
             covering_key=owner.key if owner else None,
             covers=tuple(each.key for each in find_told_inside(fleet, late)),
         )
-
-
-def _recoverable_ns(victim: RankSummary, cost_ns: int) -> int:
-    """How much of its waiting a rank gets back: not what its GPU would wait for the rank's own CPU then.
-
-    Where the CPU waits for the GPU in each step, as for a loss, it gets that back.
-    """
-    if victim.collectives is None or not victim.collectives.on_gpu:
-        return cost_ns
-    starved_ns = victim.per_step(victim.account.detail.get("idle_launch", 0))
-    return min(cost_ns, max(victim.per_step(victim.cpu_wait_ns or 0), cost_ns - starved_ns, 0))
 
 
 def _start_evidence(late: LateRank, *, own: bool) -> Evidence:

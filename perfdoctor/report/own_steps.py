@@ -20,10 +20,14 @@ def steps_without_waits(fleet: Fleet, findings: Sequence[Finding]) -> dict[int |
     late = fleet.late_rank
 
     def min_wait_ns(summary: RankSummary) -> int:
-        return 0 if late is None or summary.collectives is None else late.min_own_wait_ns_of(summary.collectives)
+        if late is None or summary.collectives is None:
+            return 0
+        return summary.recoverable_ns(late.min_own_wait_ns_of(summary.collectives))
 
     def wait_ns(summary: RankSummary) -> int:
-        return 0 if late is None or summary.collectives is None else iv.total(late.wait_time_of(summary.collectives))
+        if late is None or summary.collectives is None:
+            return 0
+        return summary.recoverable_ns(iv.total(late.wait_time_of(summary.collectives)))
 
     having = [ranks_with(finding) for finding in findings]
     sets: dict[tuple[bool, ...], list[RankSummary]] = defaultdict(list)

@@ -128,7 +128,7 @@ def step_after_fixes_ns(
         step_ns: The step that users know, such as the median: the same share of it is saved.
         own_steps_ns: For each rank its mean step without its waits for the late rank.
     """
-    if not mean_step_ns or all(finding.saving.expected_ns is None for finding in findings):
+    if not mean_step_ns or not any(finding.saving.expected_ns for finding in findings):
         return None
     steps = _StepsOfRanks(own_steps_ns, mean_step_ns)
     for finding in findings:

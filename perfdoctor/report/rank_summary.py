@@ -34,7 +34,10 @@ from perfdoctor.report.report import (
     TraceSummary,
     UnexplainedSlice,
 )
+from perfdoctor.savings.late_delay import delay_by_late_rank_ns
 from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
 
 
 @frozen_dataclass
@@ -114,6 +117,16 @@ class RankSummary:
         whole = self.mean_step_ns
         return min(per_step_ns / whole, 1.0) if whole else None
 
+    def recoverable_ns(self, wait_ns: int) -> int:
+        """How much of its waiting for other ranks a rank gets back: not what its GPU would wait for its own CPU then.
+
+        Where the CPU waits for the GPU, as for a loss, it gets that back. In ns over the window, as `wait_ns`.
+        """
+        if self.collectives is None or not self.collectives.on_gpu or self.cpu_wait_ns is None:
+            return wait_ns
+        starved_ns = self.account.detail.get("idle_launch", 0)
+        return min(wait_ns, max(self.cpu_wait_ns, wait_ns - starved_ns))
+
     def renumber(self, rank: int, note: str) -> RankSummary:
         """The same rank with another number; `note` joins its warnings."""
 
@@ -166,14 +179,41 @@ class Fleet:
     def late_ns(self) -> dict[int | None, int]:
         """How much later than the second-latest each rank comes to the collectives of a step; see `LateRank`.
 
-        Empty where nobody waits or nothing can be matched.
+        A rank that is late at one collective is as late at the next: of the late rank it is what it delays the step by
+        at most. Empty where nobody waits or nothing can be matched.
         """
-        if self.late_rank is None:
+        late = self.late_rank
+        if late is None:
             return {}
-        matched = self.late_rank.matched
-        steps = {summary.rank: summary for summary in self.summaries}
-        late = zip(matched.tables, lateness_of(matched).tolist(), strict=True)
-        return {table.rank: steps[table.rank].per_step(late_ns) for table, late_ns in late}
+        lateness = zip(late.matched.tables, lateness_of(late.matched).tolist(), strict=True)
+        late_ns = {table.rank: self.summary_of(table).per_step(ns) for table, ns in lateness}
+        if late.stands_out and not late.once:
+            late_ns |= {
+                rank: min(late_ns[rank], self.delay_ns) for rank in (late.matched.tables[i].rank for i in late.co_late)
+            }
+        return late_ns
+
+    @cached_property
+    def delay(self) -> Intervals:
+        """The part of its waits that the longest waiter would not have if the late rank came when the next one does.
+
+        The last part of each wait, on the waiter's clock, and no more than the CPU of each rank that is on time lets
+        through. Empty where nobody waits.
+        """
+        late = self.late_rank
+        if late is None:
+            return iv.EMPTY
+        waiting, delay_ns = late.wait_time(late.victim), delay_by_late_rank_ns(late)
+        on_time = (self.summary_of(each) for i, each in enumerate(late.matched.tables) if i not in late.co_late)
+        share = min(rank.recoverable_ns(delay_ns) for rank in on_time) / max(iv.total(waiting), 1)
+        left_ns = np.ceil((waiting[:, 1] - waiting[:, 0]) * max(1 - share, 0)).astype(np.int64)
+        return iv.union(waiting[:, 0] + left_ns, waiting[:, 1])
+
+    @cached_property
+    def delay_ns(self) -> int:
+        """How much of a step `delay` is."""
+        late = self.late_rank
+        return 0 if late is None else self.summary_of(late.matched.tables[late.victim]).per_step(iv.total(self.delay))
 
     def summary_of(self, table: CollectiveTable) -> RankSummary:
         """The summary of the rank that a table of collectives belongs to."""

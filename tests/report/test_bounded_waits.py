@@ -53,7 +53,7 @@ def test_the_longest_own_step_is_that_of_all_ranks(name: str) -> None:
     late = fleet.late_rank
     assert late is not None
     every = {
-        each.rank: each.per_step(each.window_ns - iv.total(late.wait_time_of(each.collectives)))
+        each.rank: each.per_step(each.window_ns - each.recoverable_ns(iv.total(late.wait_time_of(each.collectives))))
         for each in fleet.summaries
         if each.collectives is not None
     }

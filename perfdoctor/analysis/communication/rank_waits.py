@@ -14,8 +14,8 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 # A last arriver that waited itself for this share of its lateness does not cause the waiting.
 _MIN_WAITED_SHARE = 0.5
-# Number of ranks whose exact waits are computed: those that arrive earliest.
-_MAX_CANDIDATES = 16
+MAX_CANDIDATES = 16
+"""Number of ranks that are looked at exactly: those that arrive earliest, or latest."""
 
 
 @frozen_dataclass(eq=False)
@@ -114,7 +114,7 @@ def find_longest_waiter(matched: MatchedCollectives, counts: BoolArray, waiting:
     `counts` selects the collectives. `waiting` returns the waits of a rank by its index; it is slow, so it is called
     only for the ranks that arrive earliest.
     """
-    candidates = np.argsort(-arrival_slack_ns(matched, counts), kind="stable")[:_MAX_CANDIDATES].tolist()
+    candidates = np.argsort(-arrival_slack_ns(matched, counts), kind="stable")[:MAX_CANDIDATES].tolist()
     return int(max(candidates, key=lambda index: (iv.total(waiting(index)), -index)))
 
 
