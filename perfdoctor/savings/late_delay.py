@@ -1,14 +1,14 @@
 """How much longer the others take for a late rank: the way they would have gone if it had come when the next one did.
 
 Waits are not that. Ranks that wait long for the last one may next wait for the last but one, and a rank that is late
-at one bucket of gradients is late at all that follow, by the same time, of which only the last wait holds anybody up::
+at one bucket of gradients is late at all that follow, by the same time, of which only the last wait counts::
 
     rank 0   | backward  all_reduce     waits |      without rank 3 it waits for rank 2: rank 3 costs as much
     rank 2   | backward          all_reduce w |      as it comes after rank 2, and not what rank 0 waits
     rank 3   | backward                 all_reduce
 
 So the collectives of the window are replayed on all ranks but the late ones: each rank comes to a collective as long
-after the last one that held it up as it did, and goes on when its own work is done and all others have come.
+after the last one that blocked it as it did, and goes on when its own work is done and all others have come.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class _Arrivals(NamedTuple):
         collective: The collectives, rows of `MatchedCollectives`.
         arrival_ns, end_ns: When it came, and when the collective was over for it.
         idle_since_ns: Since when it had nothing else to do when the collective ended.
-        is_held_up: Whether it had nothing else to do then.
+        is_blocked: Whether it had nothing else to do then.
     """
 
     collective: Int64Array
     arrival_ns: Int64Array
     end_ns: Int64Array
     idle_since_ns: Int64Array
-    is_held_up: BoolArray
+    is_blocked: BoolArray
 
 
 def delay_by_late_rank_ns(late: LateRank) -> int:
@@ -63,20 +63,20 @@ def _arrivals_of(late: LateRank, index: int) -> _Arrivals:
     end_ns, exposed = table.end_ns[rows], table.exposed
     at = np.searchsorted(exposed[:, 0], end_ns) - 1
     since_ns, until_ns = np.append(exposed, [[0, 0]], axis=0)[at].T
-    is_held_up = (at >= 0) & (until_ns >= end_ns)
+    is_blocked = (at >= 0) & (until_ns >= end_ns)
     arrival_ns, end_ns, since_ns = (clock.to_common(each) for each in (table.start_ns[rows], end_ns, since_ns))
-    return _Arrivals(collective[rows], arrival_ns, end_ns, since_ns, is_held_up)
+    return _Arrivals(collective[rows], arrival_ns, end_ns, since_ns, is_blocked)
 
 
 def _replay(late: LateRank, ranks: list[_Arrivals]) -> Int64Array:
-    """How much sooner the first of some ranks would be through each collective that held it up, without the lateness.
+    """How much sooner the first of some ranks would be through each collective that blocked it, without the lateness.
 
     Each row of a rank has two nodes: its arrival, which follows that of the rank before it, so that the last arrival of
     a collective is that of the latest; and its end.
     """
     matched = late.matched
     columns = (np.concatenate(column) for column in zip(*ranks, strict=True))
-    collective, arrival_ns, end_ns, since_ns, is_held_up = columns
+    collective, arrival_ns, end_ns, since_ns, is_blocked = columns
     order = np.argsort(collective, kind="stable")
     count = np.bincount(collective, minlength=len(matched))
     first = np.cumsum(count) - count
@@ -89,7 +89,7 @@ def _replay(late: LateRank, ranks: list[_Arrivals]) -> Int64Array:
     removed = late.arrives_last & late.causes_wait
     last_ns = np.where(removed, matched.last_arrival_ns, latest_ns)[collective]
     # Who was through before the last one came did not wait for it: a rank that broadcasts, or clocks not quite even.
-    is_held_up &= end_ns >= last_ns
+    is_blocked &= end_ns >= last_ns
     predecessor, lag_ns = np.full((2 * len(order), SLOTS), NONE, np.int32), np.zeros((2 * len(order), SLOTS), np.int64)
     earliest_ns = np.full(2 * len(order), NEVER)
     follows = place > first[collective]
@@ -101,20 +101,20 @@ def _replay(late: LateRank, ranks: list[_Arrivals]) -> Int64Array:
         rows = np.arange(begin, begin + len(rank.collective))
         begin += len(rows)
         for node, at_ns in ((arrival, arrival_ns), (end, since_ns)):
-            before = _find_last_hold(at_ns[rows], end_ns[rows], is_held_up[rows])
+            before = _find_last_block(at_ns[rows], end_ns[rows], is_blocked[rows])
             known = before >= 0
             predecessor[node[rows[known]], 1] = end[rows[before[known]]]
             lag_ns[node[rows[known]], 1] = at_ns[rows[known]] - end_ns[rows[before[known]]]
             earliest_ns[node[rows[~known]]] = at_ns[rows[~known]]
-    through = np.flatnonzero(is_held_up[: len(ranks[0].collective)])
+    through = np.flatnonzero(is_blocked[: len(ranks[0].collective)])
     sooner_ns: Int64Array = end_ns[through] - longest_path(predecessor, lag_ns, earliest_ns)[end[through]]
     return sooner_ns
 
 
-def _find_last_hold(at_ns: Int64Array, end_ns: Int64Array, is_held_up: BoolArray) -> Int64Array:
-    """For each row of a rank the last row before it that held the rank up until an instant, or NONE."""
-    holds = np.flatnonzero(is_held_up)
-    ended = np.searchsorted(np.maximum.accumulate(end_ns[holds]), at_ns, side="right")
-    before = np.minimum(ended, np.searchsorted(holds, np.arange(len(at_ns))))
-    found: Int64Array = np.append(holds, NONE)[before - 1].astype(np.int64)
+def _find_last_block(at_ns: Int64Array, end_ns: Int64Array, is_blocked: BoolArray) -> Int64Array:
+    """For each row of a rank the last row before it that blocked the rank until an instant, or NONE."""
+    blocks = np.flatnonzero(is_blocked)
+    ended = np.searchsorted(np.maximum.accumulate(end_ns[blocks]), at_ns, side="right")
+    before = np.minimum(ended, np.searchsorted(blocks, np.arange(len(at_ns))))
+    found: Int64Array = np.append(blocks, NONE)[before - 1].astype(np.int64)
     return found

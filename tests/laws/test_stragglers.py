@@ -134,7 +134,7 @@ def test_without_the_floor_a_cpu_that_launches_would_count(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("path", "rank", "low_ms", "high_ms"),
     [
-        # Ranks 1 and 2 are never held up on the CPU for more than 1.2 ms a step; 12 to 13 were promised.
+        # Ranks 1 and 2 are never waiting on the CPU for more than 1.2 ms a step; 12 to 13 were promised.
         ("traces/mi-merged-4pids.json.gz", 3, 0.3, 1.3),
         # The job with all arrivals moved: 976.6 ms. The change that removed the pause gave 982.
         ("traces/v100-torchrec-4ranks", 2, 960, 1000),
