@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoctor.rules import BatchFetch, LoaderFacts, Rank, Saving, vocabulary
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import cores_without_others
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
 _HEADROOM = 1.5
@@ -37,6 +38,7 @@ class LoaderModel(NamedTuple):
         threads: Threads that compute in the training itself; None where they were not captured.
         max_workers: The most workers that the program's framework starts; None for no limit.
         fetch_ns: Time that a worker spends on the batches of a step, measured in the workers; None without that.
+        others_have_cores: Whether other programs had the cores that this one asked for.
     """
 
     workers: int | None
@@ -49,6 +51,7 @@ class LoaderModel(NamedTuple):
     threads: int | None = None
     max_workers: int | None = None
     fetch_ns: int | None = None
+    others_have_cores: bool = False
 
     @property
     def unstalled_step_ns(self) -> int:
@@ -96,8 +99,10 @@ class LoaderModel(NamedTuple):
         """The most workers that help: those that keep all cores busy but one, which the training process needs.
 
         More of them only where somebody measured that loading mostly waits, and at most two a core. An only core is
-        shared. None where the cores are not known.
+        shared. None where the cores are not known; none where other programs have them and loading computes.
         """
+        if self.others_have_cores and not self.is_memory_bound:
+            return 0
         if self.cores is None:
             return self.max_workers
         limit = max(self.cores - 1, 1)
@@ -130,7 +135,7 @@ class LoaderModel(NamedTuple):
 
         The workers share the batches, and the cores share the computing.
         """
-        workers = self.recommended_workers
+        workers = max(self.recommended_workers, 1)
         return max(round(self.batch_ns / workers), round(self.batch_cpu_ns / (self.cores or workers)))
 
     def saving(self, *, on_cpu: bool) -> Saving:
@@ -142,7 +147,7 @@ class LoaderModel(NamedTuple):
         """
         remaining_ns = round(self.batches * _HANDOVER_NS) if on_cpu else 0
         max_ns = max(self.idle_ns - remaining_ns, 0)
-        if self.workers is None:
+        if self.workers is None or not self.recommended_workers:
             return Saving(0, None, max_ns, "bounded")
         step_ns = max(self.unstalled_step_ns, self.batch_interval_ns)
         if on_cpu:
@@ -172,36 +177,49 @@ def model_loader(rank: Rank, captured: LoaderFacts, idle_ns: int, startup_ns: in
         workers = 0
     batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
     fetch = captured.fetch if captured.fetch.where == "worker" else BatchFetch()
+    others_share = rank.contention.left_out_share
+    fetch_ns = _without_queue(fetch, others_share)
     return LoaderModel(
         workers=workers,
         step_ns=rank.mean_step_ns - startup_ns,
         wait_ns=rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - startup_ns,
         idle_ns=idle_ns,
         cores=_count_cores(rank),
-        cpu_share=_captured_cpu_share(captured) if workers == 0 else _fetch_cpu_share(fetch),
+        cpu_share=_captured_cpu_share(captured, others_share) if workers == 0 else _cpu_share(fetch, others_share),
         batches=batches,
         threads=rank.facts.cpu.torch_threads or None,
         # Chunked pipelines set num_workers to 1, as their order of chunks needs it, and warn.
         max_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
-        fetch_ns=round(batches * fetch.median_ns) if fetch.median_ns is not None else None,
+        fetch_ns=None if fetch_ns is None else round(batches * fetch_ns),
+        others_have_cores=rank.contention.is_severe,
     )
 
 
 def _count_cores(rank: Rank) -> int | None:
-    """Cores that the process may use: by its affinity, and by the quota of its control groups where captured."""
+    """Cores that the process may use, by its affinity and the quota of its control groups, and that others leave it."""
     cores, quota = rank.facts.cpu.affinity or None, rank.facts.cores.available
     if not quota:
         return cores
-    return max(min(cores or math.ceil(quota), math.floor(quota)), 1)
+    return max(min(cores or math.ceil(quota), math.floor(cores_without_others(rank.facts, quota))), 1)
 
 
-def _fetch_cpu_share(fetch: BatchFetch) -> float | None:
-    """The share of a worker's time for a batch in which it computed; None where nobody measured it."""
-    wall_ns, cpu_ns = fetch.median_ns, fetch.process_cpu_ns
-    return min(cpu_ns / wall_ns, 1.0) if wall_ns and cpu_ns is not None else None
+def _without_queue(fetch: BatchFetch, others_share: float) -> float | None:
+    """Time in ns for a batch in the process that loads, without what others took; None where nobody measured it."""
+    return None if fetch.median_ns is None else fetch.median_ns - (fetch.queued_ns or 0) * others_share
 
 
-def _captured_cpu_share(captured: LoaderFacts) -> float | None:
-    """The share of the wait in which the training thread itself computed, in the whole run; None when not captured."""
+def _cpu_share(fetch: BatchFetch, others_share: float) -> float | None:
+    """The share of the time for a batch in which the process computed; None where nobody measured it."""
+    own_ns, cpu_ns = _without_queue(fetch, others_share), fetch.process_cpu_ns
+    return min(cpu_ns / own_ns, 1.0) if own_ns and cpu_ns is not None else None
+
+
+def _captured_cpu_share(captured: LoaderFacts, others_share: float) -> float | None:
+    """The share of the wait in which the training thread itself computed; None when not captured.
+
+    In the whole run; where others had the cores, in the batches whose waits for a core were measured.
+    """
     wait_ns, cpu_ns = captured.wait_ns, captured.wait_cpu_ns
+    if others_share and captured.fetch.queued_ns is not None:
+        return _cpu_share(captured.fetch, others_share)
     return min(cpu_ns / wait_ns, 1.0) if wait_ns and cpu_ns is not None else None

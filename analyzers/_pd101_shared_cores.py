@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
-from perfdoctor.rules import CapturedFacts, LoaderFacts, Rank
+from perfdoctor.rules import LoaderFacts, Rank
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import cores_without_others
 
 # To hand a batch over, in the loop: a message, a file descriptor for each tensor (two took 1.1 to 1.3 ms), and the page
 # faults of fresh shared memory (0.8 MB took 1.8 to 2.4 ms in training). The worker pays as much in its own CPU time.
@@ -30,8 +31,8 @@ _MAX_WORKERS_PER_CORE = 2
 _HEADROOM = 1.25
 # A setting that is this much slower than the best one is as good where it needs fewer workers.
 _AS_GOOD = 1.03
-# Other programs that use less than half a core come and go.
-_MIN_OTHERS = 0.5
+# The training leaves a core to others where it leaves half of one and more.
+_MIN_FREE_CORES = 0.5
 # From this many cores on the training's own threads compute beside each other; below it they wait, too.
 _MIN_PARALLEL_CORES = 1.2
 
@@ -94,6 +95,7 @@ class SharedCores(NamedTuple):
         training_cores: Cores that the training process uses while it does not wait.
         threads: Threads of PyTorch.
         large_ops: Share (0 to 1) of the training in ops that several threads share.
+        others_have_cores: Whether other programs had the cores that this one asked for; the times are without that.
     """
 
     step_ns: float
@@ -110,6 +112,12 @@ class SharedCores(NamedTuple):
     training_cores: float
     threads: int
     large_ops: float
+    others_have_cores: bool = False
+
+    @property
+    def computes(self) -> bool:
+        """Whether loading computes for half of its time and more; else it waits for a disk, a network or a sleep."""
+        return 2 * self.fetch_cpu_ns >= self.fetch_ns
 
     @property
     def training_ns(self) -> float:
@@ -125,7 +133,7 @@ class SharedCores(NamedTuple):
     @property
     def cores_are_taken(self) -> bool:
         """Whether the training leaves less than half a core."""
-        return self.cores - self.training_cores < _MIN_OTHERS
+        return self.cores - self.training_cores < _MIN_FREE_CORES
 
     @property
     def workers_keep_up(self) -> bool:
@@ -191,8 +199,15 @@ def measure_shared_cores(rank: Rank, captured: LoaderFacts) -> SharedCores | Non
     steps, waits = rank.facts.base.timed_ns, [ns for ns in rank.facts.base.loader_wait_ns if ns is not None]
     if not steps or len(waits) != len(steps):
         return None
-    step_ns = float(median(steps))  # one step in which the machine did something else moves a mean
-    wait_ns = step_ns * sum(waits) / sum(steps)
+    # One step in which the machine did something else moves a mean.
+    timed_ns = step_ns = float(median(steps))
+    fetch_ns, wait_ns = float(fetch.median_ns), timed_ns * sum(waits) / sum(steps)
+    others_share = rank.contention.left_out_share
+    if others_share:
+        step_ns = float(rank.unprofiled_step_ns or timed_ns)
+        fetch_ns = max(fetch_ns - (fetch.queued_ns or 0) * others_share, fetch.cpu_ns)
+        # Without workers the loop waits for what it loads itself; with workers both lack cores alike.
+        wait_ns = min(wait_ns * (step_ns / timed_ns if workers else fetch_ns / max(fetch.median_ns, 1)), step_ns)
     batches = _count_batches(rank)
     loaded_here = 0 if workers else batches * fetch.process_cpu_ns
     training_ns = max(step_ns - wait_ns, 1)
@@ -203,26 +218,19 @@ def measure_shared_cores(rank: Rank, captured: LoaderFacts) -> SharedCores | Non
         step_ns,
         wait_ns,
         workers,
-        batches * fetch.median_ns,
+        batches * fetch_ns,
         batches * fetch.cpu_ns,
         batches * fetch.process_cpu_ns,
         batches,
         captured.batch_bytes or 0,
         captured.batch_tensors or _TENSORS,
         available,
-        _cores_left(rank.facts, available),
-        min(max((used * step_ns - loaded_here) / training_ns, 0.0), available),
+        cores_without_others(rank.facts, available),
+        min(max((used * timed_ns - loaded_here) / training_ns, 0.0), available),
         max(threads or 1, 1),
         min(find_parallel_ops(rank, threads or 1).time_ns / recorded_training_ns, 1.0),
+        rank.contention.is_severe,
     )
-
-
-def _cores_left(facts: CapturedFacts, available: float) -> float:
-    """Cores that the program may use, less those that other programs and other ranks use; at least one."""
-    ranks, others = facts.cores.local_ranks or facts.world_size or 1, facts.cores.others or 0.0
-    if ranks > 1:
-        return max(available / ranks, 1.0)
-    return max(available - (others if others >= _MIN_OTHERS else 0.0), 1.0)
 
 
 def _count_batches(rank: Rank) -> float:

@@ -49,8 +49,11 @@ def advise_workers(
 
 
 def choose_sure_workers(loader: SharedCores) -> Choice | None:
-    """The workers that make the step shorter for sure, of a loader that does not keep up; None where none do."""
-    if loader.workers_keep_up:
+    """The workers that make the step shorter for sure, of a loader that does not keep up; None where none do.
+
+    Where other programs have the cores, none do whose loading computes: a worker would get no core either.
+    """
+    if loader.workers_keep_up or (loader.others_have_cores and loader.computes):
         return None
     choice = loader.choose_workers()
     if _is_sure(loader, choice):
@@ -81,7 +84,7 @@ def _advise_workers(
             "threads, and a thread waits for a worker on its core"
         )
     text += f": loading a batch takes {format_ms(loader.fetch_ns / max(loader.batches, 1))}"
-    if loader.fetch_cpu_ns < loader.fetch_ns / 2:
+    if not loader.computes:
         text += (
             f", but computes for only {loader.fetch_cpu_ns / max(loader.fetch_ns, 1):.0%} of it and waits for the rest"
         )

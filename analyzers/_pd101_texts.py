@@ -78,10 +78,15 @@ def stall_advice(
             "with a memory of its own."
         )
     elif loader.lacks_cores:
+        why = (
+            "other programs have the cores"
+            if loader.others_have_cores
+            else f"there are {loader.cores} cores, and the training needs one"
+        )
         advice = (
             f"{_use_workers(loader)}: decode ahead of time, or transform on the GPU. Loading a batch takes "
             f"{loader.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loader.workers_to_keep_up} workers would hide it, but "
-            f"there are {loader.cores} cores, and the training needs one."
+            f"{why}."
         )
     else:
         advice = _advise_more_workers(loader)
@@ -95,7 +100,7 @@ def stall_advice(
 
 
 def _use_workers(loader: LoaderModel) -> str:
-    if loader.recommended_workers == loader.workers:
+    if loader.recommended_workers == (loader.workers or 0):
         return "Make the batch cheaper, as more workers do not help"
     return f"Use {count_workers(loader.recommended_workers)}, and make the batch cheaper"
 
@@ -129,7 +134,7 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
 
 def _set_workers(rank: Rank, loader: LoaderModel, captured: LoaderFacts) -> Advice:
     """The arguments of the DataLoader to set, as this program sets them; without code where it has as many as help."""
-    if loader.workers and loader.recommended_workers == loader.workers:
+    if loader.workers is not None and loader.recommended_workers == loader.workers:
         return Advice("")
     if loader.max_workers is not None:
         workers = min(loader.recommended_workers, loader.max_workers)

@@ -41,11 +41,12 @@ class BatchWork(NamedTuple):
         return self.items_ns is not None and self.collate_ns is not None
 
 
-def describe_batch_work(captured: LoaderFacts, min_collate: float) -> BatchWork | None:
+def describe_batch_work(captured: LoaderFacts, min_collate: float, others_share: float = 0.0) -> BatchWork | None:
     """What was captured of a loader's fetches; None where nothing was.
 
     Args:
         captured: The facts of the loader.
+        others_share: The part (0 to 1) of waits for a core that is left out of all times.
         min_collate: Share of a fetch in the collate function from which on that is where it goes.
     """
     fetch, collate_fn = captured.fetch, captured.collate_fn
@@ -55,11 +56,12 @@ def describe_batch_work(captured: LoaderFacts, min_collate: float) -> BatchWork 
     known_ns = (items_ns or 0) + (collate_ns or 0)
     is_mainly_collate = collate_ns is not None and known_ns > 0 and collate_ns >= min_collate * known_ns
     is_default = collate_fn == DEFAULT_COLLATE
+    own = max(1 - (fetch.queued_ns or 0) * others_share / max(fetch.median_ns, 1), 0.0)
     return BatchWork(
-        fetch.median_ns,
+        round(fetch.median_ns * own),
         fetch.cpu_ns,
-        items_ns,
-        collate_ns,
+        None if items_ns is None else round(items_ns * own),
+        None if collate_ns is None else round(collate_ns * own),
         fetch.where == "worker",
         is_mainly_collate,
         None if is_default else collate_fn,

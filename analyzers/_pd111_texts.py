@@ -125,6 +125,8 @@ def _name_part(batch: BatchWork, work: LoadingWork | None, location: SourceLocat
 def _why_no_workers(loader: SharedCores) -> str:
     """Why (more) workers do not make the step shorter, or why less work is better, as a sentence."""
     more = "More workers" if loader.workers else "Workers"
+    if loader.others_have_cores and loader.computes:
+        return f"{more} would not help while other programs have the cores."
     used = f"{loader.training_cores:.2g} of {loader.cores:.3g} cores"
     if choose_sure_workers(loader) is not None:
         return f"{more} would hide it, too, but take cores: the program itself uses {used}."

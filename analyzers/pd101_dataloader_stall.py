@@ -189,8 +189,9 @@ def _remove_waits(rank: Rank, rows: BoolArray, loader: LoaderModel) -> Edit:
     """The edit in which some of the waits vanish, while the recommended workers take their time for the batches."""
     waits = rank.loader_waits
     spans = waits.start_ns[rows], waits.end_ns[rows]
-    edit = remove_cpu_time(waits.thread[rows], spans, rank.window, is_upper_bound=loader.workers is None)
-    return edit if loader.workers is None else move_work(edit, "loader", loader.batch_interval_ns)
+    adds_workers = bool(loader.recommended_workers) and loader.workers is not None
+    edit = remove_cpu_time(waits.thread[rows], spans, rank.window, is_upper_bound=not adds_workers)
+    return edit if not adds_workers else move_work(edit, "loader", loader.batch_interval_ns)
 
 
 def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWork | None) -> tuple[Evidence, ...]:

@@ -81,7 +81,7 @@ class SlowCollate(RankAnalyzer):
         beginning = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
         idle = iv.subtract(rank.account.parts["idle_dataloader"], beginning)
         cost_ns = rank.per_step(iv.total(idle))
-        batch = describe_batch_work(captured, self.settings["min_collate"])
+        batch = describe_batch_work(captured, self.settings["min_collate"], rank.contention.left_out_share)
         if batch is None or not self.exceeds_min_share(rank, cost_ns):
             return
         cheaper = self._advise(rank, captured, batch, cost_ns, startups)

@@ -18,10 +18,7 @@ from perfdoctor.rules import (
     Saving,
     captured_location,
 )
-from perfdoctor.rules.internal import step_times_of
-
-# A thread that computes, on a core of its own, runs for nearly all of its time.
-_MIN_RUNNING = 0.8
+from perfdoctor.rules.internal import count_free_cores
 
 
 class OneThread(RankAnalyzer):
@@ -71,7 +68,7 @@ class OneThread(RankAnalyzer):
         cpu, cores = rank.facts.cpu, rank.facts.cores
         if rank.device_kind != "cpu" or cpu.torch_threads != 1:
             return
-        idle = count_idle_cores(rank, cores)
+        idle = count_free_cores(rank.facts)
         if idle is None or idle < self.settings["min_idle_cores"]:
             return
         large = find_parallel_ops(rank)
@@ -113,33 +110,6 @@ class OneThread(RankAnalyzer):
                 Evidence("OMP_NUM_THREADS", omp),
             ),
         )
-
-
-def count_idle_cores(rank: Rank, cores: CoreUse) -> float | None:
-    """Cores that nobody uses while the program trains; None where that was not captured.
-
-    Of the ranks of a job on this machine each has its share of the cores.
-    """
-    available, used, workers, others = cores.available, cores.training, cores.workers, cores.others
-    if available is None or used is None:
-        return None
-    ranks = cores.local_ranks or rank.facts.world_size or 1
-    if workers is None and any(each.num_workers for each in rank.facts.loaders):
-        return None
-    if others is None and _lacks_cores(rank):  # the window was too short to see who else computes
-        return None
-    others = others or 0.0
-    if ranks > 1:  # the other ranks are among the others
-        return available / ranks - max(used, 1.0) - (workers or 0.0)
-    return available - max(used, 1.0) - (workers or 0.0) - others
-
-
-def _lacks_cores(rank: Rank) -> bool:
-    """Whether the training thread ran for less of its steps than it would with a core of its own."""
-    steps = step_times_of(rank.facts.base)
-    if steps is None or steps.cpu_ns is None:
-        return False
-    return int(steps.cpu_ns.sum()) < _MIN_RUNNING * int(steps.dur_ns.sum())
 
 
 def _say_idle(idle: float, available: float) -> str:

@@ -24,7 +24,7 @@ from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.own_steps import steps_without_waits
-from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
+from perfdoctor.report.pricing import doubt_prices, price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
 from perfdoctor.report.report import (
@@ -213,9 +213,11 @@ def price_rank(rank: Rank, findings: Sequence[Finding], shareable: Intervals | N
         )
 
     try:
-        return price(findings)
+        priced = price(findings)
     except Exception:  # to find the culprit each finding is priced by itself
-        return price([_replace_unpriceable(finding, price) for finding in findings])
+        priced = price([_replace_unpriceable(finding, price) for finding in findings])
+    contention = rank.contention
+    return doubt_prices(priced, contention.core_share) if contention.is_severe else priced
 
 
 def _replace_unpriceable(finding: Finding, price: Callable[[Sequence[Finding]], object]) -> Finding:
@@ -326,6 +328,7 @@ def _summarize_trace(rank: Rank) -> TraceSummary:
         base_ns=trace.base_ns,
         device_from=rank.hardware.source,
         ran_on=rank.device_kind,
+        core_share=rank.contention.core_share if rank.contention.is_severe else None,
     )
 
 
@@ -370,6 +373,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         steps.median_ns,
         steps.variation,
         one_off_ns=iv.total(iv.union_of((rank.one_offs, rank.first_use.time))),
+        timed_median_ns=rank.facts.base.median_ns if rank.contention.is_severe else None,
     )
 
 

@@ -15,6 +15,7 @@ from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.where_it_ran import DeviceKind, WhereItRan, find_where_it_ran
+from perfdoctor.analysis.core_contention import CoreContention, find_contention
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
@@ -374,6 +375,11 @@ class Rank:
                 f"rates of {self.device.name} as `perfdoctor calibrate` measured them on {self.device.measured_on}"
             )
         return tuple(notes)
+
+    @cached_property
+    def contention(self) -> CoreContention:
+        """What other programs took of the cores that this one asked for."""
+        return find_contention(self.facts, self.run_steps)
 
     # --- the CPU --------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class StepTimes:
         cpu_ns: CPU time of the training thread in each step.
         process_cpu_ns: CPU time of all threads of the process.
         preempted: Involuntary context switches of the training thread: how often others got its core.
+        queued_ns: How long the training thread could have run and had no core.
         system_cpu_ns: CPU time that the system spent for all threads; it counts by ticks: right on average only.
         minor_faults: Minor page faults of the process.
         batches: Batches that loaders returned.
@@ -45,6 +46,7 @@ class StepTimes:
     cpu_ns: Int64Array | None = None
     process_cpu_ns: Int64Array | None = None
     preempted: Int64Array | None = None
+    queued_ns: Int64Array | None = None
     system_cpu_ns: Int64Array | None = None
     minor_faults: Int64Array | None = None
     batches: Int64Array | None = None
@@ -62,6 +64,7 @@ _STEP_COLUMNS = (
     "cpu_ns",
     "process_cpu_ns",
     "preempted",
+    "queued_ns",
     "system_cpu_ns",
     "minor_faults",
     "batches",

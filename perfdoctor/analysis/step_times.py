@@ -19,22 +19,15 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, step_times_of
+from perfdoctor.analysis.core_contention import LONGEST_TURN_NS, find_contention, without_others
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 from perfdoctor.units import format_ms
 
-# The longest that a preempted thread waits for its core: schedulers give a program 3 to 6 ms at a turn (EEVDF's base
-# slice is 2.8 ms at most), a few others may come first, and the threads of an op then wait for the one that was
-# preempted.
-_LONGEST_TURN_NS = 20_000_000
 _MIN_EXTRA_TURNS = 0.5
 _MAX_OWN_SHARE = 0.9
 _MIN_THREADS_SHARE = 0.2
-# In a usual step of a quiet machine others have the core up to once or twice.
-_MIN_USUAL_TURNS = 3
-# The training thread of a program that computes and is alone uses its core all the time, but for waits.
-_QUIET_SHARE = 0.8
 # From this factor on, two windows hold different work or different steps: neighbouring windows of steady programs are
 # within 1.2 of each other.
 UNLIKE_FACTOR = 1.5
@@ -86,9 +79,9 @@ def find_preemption(times: StepTimes) -> Preemption:
     own_ns = busy_ns
     if times.process_cpu_ns is not None and _uses_threads(times.cpu_ns, times.process_cpu_ns):
         waited_ns = np.minimum(np.maximum(busy_ns - usual_ns, 0), dur_ns - busy_ns)
-        own_ns = busy_ns - np.minimum(waited_ns, np.maximum(extra_turns, 0) * _LONGEST_TURN_NS)
+        own_ns = busy_ns - np.minimum(waited_ns, np.maximum(extra_turns, 0) * LONGEST_TURN_NS)
     own_ns = np.where(_has_other_work(times), by_thread_ns, own_ns)
-    max_taken_ns = np.maximum(extra_turns, 0) * _LONGEST_TURN_NS
+    max_taken_ns = np.maximum(extra_turns, 0) * LONGEST_TURN_NS
     own_ns = np.maximum.reduce([own_ns, np.minimum(usual_ns, dur_ns), dur_ns - max_taken_ns])
     # Less than a tenth is within what clocks and ops vary by.
     lost_core = (extra_turns >= _MIN_EXTRA_TURNS) & (2 * max_taken_ns > dur_ns - usual_ns)
@@ -103,24 +96,9 @@ def _has_other_work(times: StepTimes) -> BoolArray:
     return np.array([bool(each) for each in times.contains], bool)
 
 
-def is_shared_throughout(times: StepTimes) -> bool:
-    """Whether other programs take a part of the usual step, so that no step shows what the program does by itself."""
-    if times.cpu_ns is None or times.preempted is None or not len(times):
-        return False
-    turns, away_ns = float(np.median(times.preempted)), float(np.median(times.dur_ns - times.cpu_ns))
-    is_away = away_ns > (1 - _QUIET_SHARE) * float(np.median(times.dur_ns))
-    # Else it waits for most of that: for a GPU, a disk, a loader that sleeps, with a turn of others now and then.
-    return is_away and turns >= _MIN_USUAL_TURNS and 2 * turns * _LONGEST_TURN_NS > away_ns
-
-
 def _uses_threads(cpu_ns: Int64Array, process_cpu_ns: Int64Array) -> bool:
     """Whether other threads than the training thread compute in the usual step."""
     return float(np.median(process_cpu_ns - cpu_ns)) > _MIN_THREADS_SHARE * float(np.median(cpu_ns))
-
-
-def _busy_share(times: StepTimes) -> float:
-    """The share (0 to 1) of the usual step in which the training thread ran; 1.0 where not known."""
-    return 1.0 if times.cpu_ns is None else float(np.median(times.cpu_ns / np.maximum(times.dur_ns, 1)))
 
 
 def count_work(times: StepTimes) -> Int64Array | None:
@@ -165,12 +143,21 @@ def compare_windows(facts: CapturedFacts, run: RunSteps | None = None) -> Compar
     base, recorded = step_times_of(facts.base), step_times_of(facts.timing)
     if base is None or recorded is None:
         return None
-    own_ns = _own_beside_run((base, recorded), run).astype(np.float64)
+    own_ns = _own_beside_run(facts, (base, recorded), run).astype(np.float64)
     return ComparableSteps(own_ns[: len(base)] * work_ratio(base, recorded), own_ns[len(base) :])
 
 
-def _own_beside_run(windows: Sequence[StepTimes], run: RunSteps | None) -> Int64Array:
-    return find_preemption_beside_run(windows, run).own_ns
+def _own_beside_run(facts: CapturedFacts, windows: Sequence[StepTimes], run: RunSteps | None) -> Int64Array:
+    """The steps of some windows, one after the other, without what other programs took.
+
+    A GPU goes on while the thread that feeds it waits for a core: there only single steps show what that cost.
+    """
+    own_ns = find_preemption_beside_run(windows, run).own_ns
+    if facts.devices:
+        return own_ns
+    contention = find_contention(facts, run)
+    quiet_ns: Int64Array = np.concatenate([without_others(each, contention) for each in windows])
+    return np.minimum(own_ns, quiet_ns)
 
 
 def find_preemption_beside_run(windows: Sequence[StepTimes], run: RunSteps | None) -> Preemption:
@@ -230,7 +217,7 @@ def comparable_unprofiled_steps(facts: CapturedFacts, run: RunSteps | None = Non
         return ()
     both = compare_windows(facts, run)
     if both is None:
-        return tuple(_own_beside_run((base,), run).tolist())
+        return tuple(_own_beside_run(facts, (base,), run).tolist())
     own_ns = both.unprofiled_ns
     own_ns = own_ns * min(float(np.median(both.recorded_ns)) / max(float(np.median(own_ns)), 1.0), 1.0)
     return tuple(max(round(ns), 1) for ns in own_ns.tolist())
@@ -254,15 +241,7 @@ def describe_sample(facts: CapturedFacts, run: RunSteps | None) -> tuple[str, ..
                 "figures without the profiler are scaled to the recorded work"
             )
     sample = base or recorded
-    everything = [each for each in (sample, run) if each is not None]
-    has_workers = any(loader.num_workers for loader in facts.loaders)
-    if everything and all(map(is_shared_throughout, everything)) and not has_workers:
-        share = _busy_share(everything[-1])
-        sentences.append(
-            f"other programs had the machine all the time: the training thread ran in {share:.0%} of a step; its times "
-            "are too long, and what waits is not known: record again when the machine is quiet"
-        )
-    elif sample is not None and run is not None:
+    if sample is not None and run is not None and not find_contention(facts, run).is_severe:
         sentence = _compare_with_run(sample, run)
         sentences += [sentence] if sentence else []
     return tuple(sentences)

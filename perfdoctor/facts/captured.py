@@ -21,6 +21,7 @@ class WindowSteps(CapturedPart):
         cpu_ns: CPU time of the training thread in each of these steps.
         process_cpu_ns: The same of all threads of the process.
         preempted: Involuntary context switches of the training thread: how often others got its core.
+        queued_ns: How long the training thread could have run and had no core.
         system_cpu_ns: CPU time of the system for all threads of the process: page faults, reads, switches. By ticks of
             some ms: right on average only.
         minor_faults: Minor page faults of the process: pages touched for the first time.
@@ -35,6 +36,7 @@ class WindowSteps(CapturedPart):
     cpu_ns: Later[tuple[int | None, ...]] = ()
     process_cpu_ns: Later[tuple[int | None, ...]] = ()
     preempted: Later[tuple[int | None, ...]] = ()
+    queued_ns: Later[tuple[int | None, ...]] = ()
     system_cpu_ns: Later[tuple[int | None, ...]] = ()
     minor_faults: Later[tuple[int | None, ...]] = ()
     batches: Later[tuple[int | None, ...]] = ()
@@ -306,9 +308,10 @@ class CoreUse(CapturedPart):
         training: Cores that the process used in the base window: CPU time / wall time.
         workers: The same of its worker processes while they loaded.
         others: The same of other programs.
-        local_ranks: Ranks of the job on this machine, as the launcher says it.
+        local_ranks: Ranks of the job on this machine, as the launcher says it or as the program has spawned them.
         throttled: Cores on which the quota of a control group stopped the process in the base window, on average; null
             without a quota.
+        queued: Threads of the process that could have run in the base window and had no core, on average.
     """
 
     available: Amount | None = None
@@ -317,6 +320,7 @@ class CoreUse(CapturedPart):
     others: Amount | None = None
     local_ranks: int | None = None
     throttled: Later[Amount | None] = None
+    queued: Later[Amount | None] = None
 
 
 class LoadedLibraries(CapturedPart):

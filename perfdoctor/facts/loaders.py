@@ -17,7 +17,7 @@ class BatchFetch(CapturedPart):
             for work after an op of the training count, too.
         collate_ns: In collate_fn; median.
         items_ns: Making the items of a batch: the rest of the fetch without collate_ns; median.
-        queued_ns: How long the thread that loads waited for a core; median, of workers only.
+        queued_ns: How long the thread that loads waited for a core; median. Older captures have it of workers only.
     """
 
     where: Written[Literal["worker", "main"]] = None

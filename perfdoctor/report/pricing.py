@@ -58,6 +58,36 @@ def price_findings(
     return _finish([each.build(rank, shareable) for each in ordered], pricer.step_ns, own_steps_ns)
 
 
+def doubt_prices(findings: Iterable[Finding], core_share: float) -> tuple[Finding, ...]:
+    """Priced findings of a recording whose times are partly those of other programs.
+
+    Args:
+        findings: What `price_findings` returned.
+        core_share: The share (0 to 1) of the time for which the program's thread had the core that it asked for.
+
+    Returns:
+        The findings in their order. Each saves at least that share of what was found, and at most the inverse of it,
+        within its cost. None is worth more than a medium one, except for wrong results, which are no matter of time.
+    """
+
+    def widen(low_ns: int | None, high_ns: int | None, cost_ns: int) -> tuple[int | None, int | None]:
+        wider_ns = None if high_ns is None else max(min(round(high_ns / core_share), cost_ns), high_ns)
+        return None if low_ns is None else round(low_ns * core_share), wider_ns
+
+    def doubt(finding: Finding) -> Finding:
+        if finding.makes_results_wrong:
+            return finding
+        saving, alone = finding.saving, finding.saving.alone
+        low_ns, high_ns = widen(saving.low_ns, saving.high_ns, finding.cost_ns)
+        low_alone_ns, high_alone_ns = widen(alone.low_ns, alone.high_ns, finding.cost_ns)
+        alone = replace(alone, low_ns=low_alone_ns, high_ns=high_alone_ns)
+        severity = min(finding.severity, "medium", key=SEVERITIES.index)
+        saving = replace(saving, low_ns=low_ns, high_ns=high_ns, alone=alone)
+        return replace(finding, severity=severity, saving=saving)
+
+    return tuple(map(doubt, findings))
+
+
 def prioritize_fleet(
     rank_findings: Iterable[Finding],
     fleet_findings: Iterable[Finding],

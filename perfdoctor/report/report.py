@@ -41,10 +41,13 @@ class TraceSummary:
         ran_on: What computed, which need not be the device that the file names; None for a file that was not read. Not
             part of the schema.
         complete: False when the file was cut short.
+        core_share: Of the time for which a thread of the program asked for a core, the share for which it had one,
+            where other programs took a fifth and more; null where they took less, or where nobody measured it.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("path", "rank", "world_size", "device", "device_from", "vendor", "complete", "events", "span_ns", "warnings"),
+        "core_share",
     )
 
     path: str
@@ -59,6 +62,7 @@ class TraceSummary:
     base_ns: int = 0
     device_from: DeviceSource | None = None
     ran_on: DeviceKind | None = None
+    core_share: Share | None = None
 
 
 @frozen_dataclass
@@ -76,6 +80,7 @@ class StepSummary:
         recorded_median_ns: The median step as it was recorded; timeline, account and unexplained are recorded time.
         variation: Standard deviation over mean.
         one_off_ns: Time of what happens once and does not come back.
+        timed_median_ns: Without the profiler, and with what other programs took, where that is much.
     """
 
     count: int = 0
@@ -85,6 +90,7 @@ class StepSummary:
     recorded_median_ns: int | None = None
     variation: Amount | None = None
     one_off_ns: int | None = None
+    timed_median_ns: int | None = None
 
 
 @frozen_dataclass

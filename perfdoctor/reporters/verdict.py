@@ -92,7 +92,28 @@ def largest_part(report: Report) -> LargestPart | None:
 
 
 def verdict_of(report: Report) -> str:
-    """The report in one or two sentences: how long a step takes, on which device, and what takes most of it."""
+    """The report in one or two sentences: how long a step takes, on which device, and what takes most of it.
+
+    Where other programs had the cores, that comes first.
+    """
+    return f"{_describe_contention(report)}{_describe_program(report)}"
+
+
+def _describe_contention(report: Report) -> str:
+    """That other programs had the cores, how much of them, and what the figures make of it; "" where they had not."""
+    shares = [trace.core_share for trace in report.traces if trace.core_share is not None]
+    if not shares:
+        return ""
+    timed_ns, own_ns = report.steps.timed_median_ns or 0, report.steps.median_ns or 0
+    caution = f"Other programs had the cores: a thread that asked for one had it for {format_share(min(shares))}"
+    caution += " of that time"
+    if timed_ns > (1 + _MIN_STEP_DIFFERENCE) * own_ns:
+        caution += f". A step took {format_duration(timed_ns)}; figures are without the waits for a core"
+    return f"{caution}. Record again when the machine is quiet. "
+
+
+def _describe_program(report: Report) -> str:
+    """How long a step takes, on which device, and what takes most of it."""
     if report.context.is_server_host and len(report.traces) == 1:
         return _describe_server_host(report)
     subject = _describe_step(report)
@@ -239,6 +260,8 @@ def describe_recorded_step(report: Report, *, always: bool = False) -> str | Non
     """
     recorded_ns, median_ns = report.steps.recorded_median_ns, report.steps.median_ns
     middle = f"the median step takes {format_duration(median_ns)}" if always and _median_differs(report) else None
+    if report.steps.timed_median_ns is not None and not always:
+        return middle  # the first words of the report say it
     if not recorded_ns or not median_ns or abs(recorded_ns - median_ns) <= _MIN_STEP_DIFFERENCE * recorded_ns:
         return middle
     recorded = f"recorded with the profiler a step took {format_duration(recorded_ns)}"

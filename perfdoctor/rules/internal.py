@@ -20,6 +20,13 @@ from perfdoctor.analysis.step_times import (
     even_out_work,
     find_preemption,
     find_preemption_beside_run,
+)
+
+# Who else used the cores: which advice may add threads or processes is for rules on CPU programs alone.
+from perfdoctor.analysis.core_contention import (
+    CoreContention,
+    cores_without_others,
+    count_free_cores,
     is_shared_throughout,
 )
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analysis.captured_facts import RunSteps, StepTimes
+from perfdoctor.analysis.core_contention import NO_CONTENTION, find_contention, is_shared_throughout
 from perfdoctor.analysis.step_times import (
     comparable_unprofiled_ns,
     cpu_time_ratio,
     describe_sample,
     even_out_work,
     find_preemption,
-    is_shared_throughout,
 )
 from perfdoctor.facts.captured import CapturedFacts
 
@@ -168,6 +168,6 @@ def test_a_step_with_other_work_may_use_fewer_threads_without_being_preempted() 
 def test_a_loader_that_sleeps_is_no_other_program() -> None:
     step = {"step_ns": [80_000_000] * 10, "cpu_ns": [48_000_000] * 10, "preempted": [1] * 10}
     sleeping = {f"{window}_{name}": values for window in ("base", "timing") for name, values in step.items()}
-    assert not any("other programs" in each for each in describe_sample(CapturedFacts.parse(sleeping), None))
+    assert find_contention(CapturedFacts.parse(sleeping)) == NO_CONTENTION
     disturbed = sleeping | {"base_preempted": [9] * 10, "timing_preempted": [9] * 10}
-    assert any("other programs" in each for each in describe_sample(CapturedFacts.parse(disturbed), None))
+    assert find_contention(CapturedFacts.parse(disturbed)).is_severe

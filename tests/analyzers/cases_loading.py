@@ -218,6 +218,41 @@ PD101: list[RuleCase] = [
         (ExpectedFinding("high", 300_000, fix="num_workers=1, persistent_workers=True"),),
         facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 0, "wait_ns": 1}]},
     ),
+    RuleCase(  # other programs have the cores: neither a worker would get one, nor is a wait for a core one for data
+        "PD101",
+        "cores-of-other-programs",
+        lambda: short_steps(LOADER, 300),
+        (
+            ExpectedFinding(
+                "medium",
+                300_000,
+                (0, None, 300_000),
+                title="The GPU waits 0.3 ms of each 1 ms step for the DataLoader, which has no workers",
+                advice="Make the batch cheaper, as more workers do not help",
+            ),
+        ),
+        facts={
+            "cpu": {"affinity": 2},
+            "cores": {"available": 2.0, "training": 0.3, "workers": 0.0, "others": 1.7},
+            "devices": [{"name": "NVIDIA A100-SXM4-80GB"}],
+            **{f"base_{name}": [ns] * 4 for name, ns in (("step_ns", 1_000_000), ("cpu_ns", 200_000))},
+            "base_queued_ns": [600_000] * 4,
+            "loaders": [
+                {
+                    "num_workers": 0,
+                    "wait_ns": 4_000_000,
+                    "wait_cpu_ns": 800_000,
+                    "fetch": {
+                        "where": "main",
+                        "median_ns": 300_000,
+                        "cpu_ns": 50_000,
+                        "process_cpu_ns": 50_000,
+                        "queued_ns": 250_000,
+                    },
+                }
+            ],
+        },
+    ),
     RuleCase(  # both threads of the training and the worker share two cores: 8 ms in place of 10, and 0.3 to take over
         "PD101",
         "training-on-all-cores",

@@ -43,6 +43,7 @@ def measured(
     used: float = 1.0,
     threads: int = 1,
     cores: float = 2.0,
+    queued_ms: tuple[float, float] | None = None,
     **others: Any,
 ) -> Mapping[str, Any]:
     """Facts of a program that was measured without the profiler, in as long steps.
@@ -54,6 +55,7 @@ def measured(
         used: Cores that the training process uses.
         threads: Threads of PyTorch.
         cores: Cores that may be used.
+        queued_ms: How long the training thread waits for a core in a step, and who loads for a batch.
         others: Other parts of "cores", of "cpu" (threads_set) and of the facts (world_size).
     """
     fetch = {
@@ -62,8 +64,15 @@ def measured(
         "median_ns": round(load_ms * MS),
         "cpu_ns": round(load_cpu_ms * MS),
         "process_cpu_ns": round(load_cpu_ms * MS),
-        "queued_ns": None,
+        "queued_ns": None if queued_ms is None else round(queued_ms[1] * MS),
     }
+    of_steps = {}
+    if queued_ms is not None:
+        slept_ms = wait_ms if workers else load_ms - load_cpu_ms - queued_ms[1]
+        of_steps = {
+            "base_cpu_ns": [round((step_ms - queued_ms[0] - slept_ms) * MS)] * 3,
+            "base_queued_ns": [round(queued_ms[0] * MS)] * 3,
+        }
     worker_cores = workers and round(load_cpu_ms / step_ms, 3)
     loader = {
         "num_workers": workers,
@@ -81,6 +90,7 @@ def measured(
         "base_step_ns": [round(step_ms * MS)] * 3,
         "base_loader_wait_ns": [round(wait_ms * MS)] * 3,
         "loaders": [loader] if wait_ms else [],
+        **of_steps,
     }
 
 
@@ -107,6 +117,19 @@ PD101: list[RuleCase] = [
         lambda: training(10, 30),
         (ExpectedFinding("high", 10 * MS, location="train.py:12", fix="num_workers=1"),),
         facts=measured(10, 30, load_ms=10, load_cpu_ms=10, used=1.0, threads=1),
+    ),
+    RuleCase(  # the same program while others have the cores: a worker would get none, and PD111 says what helps
+        "PD101",
+        "computing-loader-on-a-busy-machine",
+        lambda: training(40, 120),
+        facts=measured(40, 120, load_ms=40, load_cpu_ms=10, used=0.25, threads=1, queued_ms=(90, 30), others=1.7),
+    ),
+    RuleCase(  # loading sleeps for most of its time whoever has the cores: workers hide that
+        "PD101",
+        "sleeping-loader-on-a-busy-machine",
+        lambda: training(60, 120),
+        (ExpectedFinding("medium", 40 * MS, location="train.py:12", fix="num_workers="),),
+        facts=measured(60, 120, load_ms=60, load_cpu_ms=2, used=0.1, threads=1, queued_ms=(40, 8), others=1.7),
     ),
     RuleCase(  # both cores are taken by the training, whose large ops gain from two threads: a cheaper batch, PD111
         "PD101",
@@ -341,6 +364,12 @@ PD115 = [
         lambda: training(0, 30),
         (ExpectedFinding("high", 30 * MS, fix="torch.set_num_threads(2)", title="0.7 cores of 1.7 idle"),),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, cores=1.7),
+    ),
+    RuleCase(  # who asks for a core seldom gets one: a second thread would wait for the first
+        "PD115",
+        "busy-machine",
+        lambda: training(0, 30),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, used=0.5, threads=1, omp="1", queued_ms=(15, 0), others=0.6),
     ),
     RuleCase("PD115", "two-threads", lambda: training(0, 30), facts={**_ONE, "cpu": {"torch_threads": 2}}),
     RuleCase("PD115", "tiny-ops", lambda: training(0, 30, op_us=10), facts=_ONE),

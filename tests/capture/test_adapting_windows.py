@@ -94,6 +94,7 @@ def test_each_step_says_what_it_contains(launcher: Any, capture_kit: dict[str, A
     assert {(step["backwards"], step["optimizer_steps"]) for step in steps} == {(1, 1)}
     assert all(0 < step["cpu_ns"] <= step["process_cpu_ns"] * 1.01 + 1e5 for step in steps)
     assert all(step["preempted"] >= 0 for step in steps)
+    assert all(step["queued_ns"] >= 0 for step in steps)
 
 
 def test_micro_batches_are_counted_where_they_grow(launcher: Any, capture_kit: dict[str, Any]) -> None:

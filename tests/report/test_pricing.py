@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding, Severity, severity_of
 from perfdoctor.report.merge_findings import merge_findings
-from perfdoctor.report.pricing import prioritize_fleet, step_after_fixes_ns
+from perfdoctor.report.pricing import doubt_prices, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving import Claim, Saving, worth_ns
 from perfdoctor.trace.tables import intervals as iv
@@ -303,3 +303,16 @@ def test_what_costs_nothing_and_is_not_wrong_comes_last():
     slow = finding_of(20, (100, 120), rule="PD001", expected=20)
     note = replace(finding_of(0, rule="PD999", severity="info"), saving=Saving())
     assert [each.rule for each in prioritize(note, slow)] == ["PD001", "PD999"]
+
+
+@given(st.lists(findings, max_size=8), st.floats(0.01, 0.79))
+def test_on_a_busy_machine_ranges_are_wider_and_nothing_is_high(many: list[Finding], core_share: float) -> None:
+    sure = [replace(each, makes_results_wrong=position == 0) for position, each in enumerate(prioritize(*many))]
+    doubted = doubt_prices(sure, core_share)
+    assert doubted[:1] == tuple(sure[:1])  # wrong results are wrong on any machine
+    for before, after in zip(sure[1:], doubted[1:], strict=True):
+        assert SEVERITIES.index(after.severity) == min(SEVERITIES.index(before.severity), SEVERITIES.index("medium"))
+        for old, new in ((before.saving, after.saving), (before.saving.alone, after.saving.alone)):
+            assert new.expected_ns == old.expected_ns
+            assert (new.low_ns or 0) <= (old.low_ns or 0)
+            assert (old.high_ns or 0) <= (new.high_ns or 0) <= max(old.high_ns or 0, before.cost_ns)

@@ -201,3 +201,15 @@ def test_a_one_off_and_a_covered_finding_do_not_lead() -> None:
     assert verdict_of(replace(report, findings=(covered, second))).count("host waits for the GPU") == 1
     often = replace(first, recurrence=Recurrence(4, 8, 40_000_000, 40_000_000))
     assert "matrix products" in verdict_of(replace(report, findings=(often, second)))
+
+
+def test_that_other_programs_had_the_cores_comes_before_everything_else() -> None:
+    report = samples.loader_stall()
+    traces = tuple(replace(each, core_share=0.25) for each in report.traces)
+    busy = replace(report, traces=traces, steps=replace(report.steps, timed_median_ns=172_000_000))
+    caution = (
+        "Other programs had the cores: a thread that asked for one had it for 25% of that time. A step took 172 ms; "
+        "figures are without the waits for a core. Record again when the machine is quiet. "
+    )
+    assert verdict_of(busy) == caution + verdict_of(report)
+    assert describe_recorded_step(replace(busy, steps=replace(busy.steps, recorded_median_ns=400_000_000))) is None

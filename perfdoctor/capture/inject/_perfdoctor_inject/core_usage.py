@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
+from .run_delay import read_queued_by_thread
+
 # /proc counts in ticks of 10 ms: the share of others is read over a longer time than that.
 _MIN_SPAN_NS = 100_000_000
-# Reading /proc/stat takes 20 us and more: not at each of many short steps.
+# Reading /proc/stat takes 20 us and more, and the run delay 4 to 8 us a thread: not at each of many short steps.
 _MIN_INTERVAL_NS = 50_000_000
+# Of the time that passes between two readings they take no more than this.
+_READING_SHARE = 0.01
 
 
 class CoreUsage:
@@ -17,14 +22,18 @@ class CoreUsage:
 
     Attributes:
         span_ns: First and last instant of the base window, on the clock of `time.perf_counter_ns`; None before it.
+        local_ranks: The most ranks of the job that were seen on this machine: some end earlier. None for unknown.
     """
 
     def __init__(self) -> None:
         self.span_ns: tuple[int, int] | None = None
+        self.local_ranks: int | None = None
         self._step_cpu_ns = 0
         self._step_wall_ns = 0
         self._cpu_at_step = 0
         self._machine: list[tuple[int, int, int]] = []
+        self._queued: list[tuple[int, dict[str, int]]] = []
+        self._next_reading_ns = 0
         # Where nothing limits the process, there is nothing to read at each step.
         self._has_quota = read_quota() is not None
         self._stopped: list[tuple[int, int]] = []
@@ -42,13 +51,16 @@ class CoreUsage:
             self._step_cpu_ns += cpu_ns - self._cpu_at_step
             self._step_wall_ns += dur_ns
         self.span_ns = (self.span_ns[0] if self.span_ns else now_ns - dur_ns, now_ns)
-        if not self._machine or now_ns - self._machine[-1][0] >= _MIN_INTERVAL_NS:
+        if now_ns >= self._next_reading_ns:
             busy_ns = read_machine_busy_ns()
             if busy_ns is not None:
                 self._machine = [*self._machine[:1], (now_ns, busy_ns, cpu_ns)]
             stopped_ns = read_throttled_ns() if self._has_quota else None
             if stopped_ns is not None:
                 self._stopped = [*self._stopped[:1], (now_ns, stopped_ns)]
+            self._queued = [*self._queued[:1], (now_ns, read_queued_by_thread())]
+            reading_ns = time.perf_counter_ns() - now_ns
+            self._next_reading_ns = now_ns + max(_MIN_INTERVAL_NS, round(reading_ns / _READING_SHARE))
 
     def throttled_cores(self) -> float | None:
         """Cores on which the quota of a control group stopped the process in the base window, on average.
@@ -63,6 +75,20 @@ class CoreUsage:
     def training_cores(self) -> float | None:
         """Cores that this process used in the base window, on average; None where it had no step."""
         return round(self._step_cpu_ns / self._step_wall_ns, 3) if self._step_wall_ns else None
+
+    def queued_threads(self) -> float | None:
+        """Threads of this process that could have run in the base window and had no core, on average.
+
+        None where the system does not say it, or where the window is too short. Threads that began later count from
+        their start on.
+        """
+        if len(self._queued) < 2:
+            return None
+        (start_ns, before), (end_ns, now) = self._queued
+        if not before or not now or end_ns - start_ns < _MIN_SPAN_NS:
+            return None
+        queued_ns = sum(max(ns - before.get(thread, 0), 0) for thread, ns in now.items())
+        return round(queued_ns / (end_ns - start_ns), 3)
 
     def other_cores(self, workers: float | None) -> float | None:
         """Cores that other programs used in the base window; None where the window is too short to say it.
@@ -83,23 +109,58 @@ def describe_cores(usage: CoreUsage, workers: float | None) -> dict[str, Any]:
 
     `workers` are the cores that worker processes used in the base window; None for unknown.
     """
+    ranks = [each for each in (usage.local_ranks, count_local_ranks()) if each is not None]
+    usage.local_ranks = max(ranks, default=None)
     return {
         "available": count_available_cores(),
         "training": usage.training_cores(),
         "workers": workers,
         "others": usage.other_cores(workers),
         "throttled": usage.throttled_cores(),
-        "local_ranks": count_local_ranks(),
+        "queued": usage.queued_threads(),
+        "local_ranks": usage.local_ranks,
     }
 
 
 def count_local_ranks() -> int | None:
-    """Ranks of the job on this machine as the launcher says it; None where it does not."""
+    """Ranks of the job on this machine, as the launcher says it or as the program has spawned them; None if unknown."""
     for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         value = os.environ.get(name, "")
         if value.isdigit() and int(value) > 0:
             return int(value)
-    return None
+    return count_spawned_trainers()
+
+
+def count_spawned_trainers() -> int | None:
+    """Processes that one program has spawned with `multiprocessing` and that compute alike, this one among them.
+
+    Alike is half of this one's CPU time and more, with as many threads: helpers that load data or play games have one.
+    None where this process was not spawned, or where nothing of its siblings is known.
+    """
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None or multiprocessing.parent_process() is None:
+        return None
+    try:
+        processes = [_read_process(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return None
+    own = next((each for each in processes if each is not None and each[0] == os.getpid()), None)
+    if own is None:
+        return None
+    _, parent, cpu, threads = own
+    return sum(
+        each is not None and each[1] == parent and 2 * each[2] >= cpu and 2 * each[3] >= threads for each in processes
+    )
+
+
+def _read_process(pid: str) -> tuple[int, int, int, int] | None:
+    """A process with its parent, its CPU time in ticks, and its threads; None where it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # a name may have blanks and brackets
+        return int(pid), int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[17])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def count_available_cores() -> float | None:

@@ -45,6 +45,7 @@ class Wait(NamedTuple):
         wall_ns: How long it took.
         cpu_ns: CPU time of the training thread in it.
         process_cpu_ns: CPU time of the process in it.
+        queued_ns: How long the training thread waited for a core in it; None where the system does not say it.
         fetch_ns: The part of it in which this thread itself fetched a batch; 0 with workers.
         collate_ns: The part of that in `collate_fn`.
     """
@@ -52,6 +53,7 @@ class Wait(NamedTuple):
     wall_ns: int
     cpu_ns: int
     process_cpu_ns: int
+    queued_ns: int | None = None
     fetch_ns: int = 0
     collate_ns: int = 0
 
@@ -179,12 +181,13 @@ class LoaderRecord:
         if not self.waits:
             return None
         fetched = [each for each in self.waits if each.fetch_ns]
+        queued_ns = [each.queued_ns for each in self.waits if each.queued_ns is not None]
         return {
             "where": "main",
             **_describe_times(self.waits),
             "collate_ns": _median(each.collate_ns for each in fetched) if fetched else None,
             "items_ns": _median(each.fetch_ns - each.collate_ns for each in fetched) if fetched else None,
-            "queued_ns": None,
+            "queued_ns": _median(queued_ns) if len(queued_ns) == len(self.waits) else None,
         }
 
     def to_dict(self, span_ns: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -314,11 +317,13 @@ class LoaderRecords:
             record.batch_tensors = len(tensors)
             record.batch_bytes = sum(each.numel() * each.element_size() for each in tensors)
 
-    def add_wait(self, iterator: Any, wait: tuple[int, int, int], *, profiled: bool, exhausted: bool = False) -> None:
+    def add_wait(
+        self, iterator: Any, wait: tuple[int, int, int, int | None], *, profiled: bool, exhausted: bool = False
+    ) -> None:
         """Add one call of the iterator's `__next__`.
 
-        `wait` is how long it took, and the CPU time of the training thread and of the process in it. While the profiler
-        records, loading is slower.
+        `wait` is how long it took, the CPU time of the training thread and of the process in it, and how long the
+        thread waited for a core. While the profiler records, loading is slower.
         """
         call = Wait(*wait, *local_fetches.take())
         record = self._by_object.get(iterator)

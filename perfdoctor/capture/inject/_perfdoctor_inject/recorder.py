@@ -168,7 +168,7 @@ class Recorder:
         self._in_loader = True
         return True
 
-    def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int]) -> None:
+    def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int, int | None]) -> None:
         """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
         self._loader_wait_ns += wait[0]

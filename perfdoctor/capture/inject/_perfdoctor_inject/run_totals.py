@@ -24,6 +24,7 @@ WORK_NAMES = (
     "cpu_ns",
     "process_cpu_ns",
     "preempted",
+    "queued_ns",
     "system_cpu_ns",
     "minor_faults",
     "batches",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .host_calls import HostCalls
+from .run_delay import read_queued_ns, subtract_queued
 
 try:
     import resource
@@ -39,6 +40,7 @@ class StepWork:
         cpu_ns: CPU time of the training thread.
         process_cpu_ns: CPU time of all threads of the process.
         preempted: How often the system took the core from the training thread (involuntary context switches).
+        queued_ns: How long the training thread could have run and had no core.
         system_cpu_ns: CPU time that the system spent for all threads of the process: page faults, reads, switches.
         minor_faults: Pages that the process touched for the first time since the system gave them to it.
         batches: Batches that loaders returned.
@@ -53,6 +55,7 @@ class StepWork:
     cpu_ns: int | None = None
     process_cpu_ns: int | None = None
     preempted: int | None = None
+    queued_ns: int | None = None
     system_cpu_ns: int | None = None
     minor_faults: int | None = None
     batches: int = 0
@@ -114,7 +117,7 @@ class StepMeter:
         self._usual_unused_batches: int | None = None
         self._seen: list[str] = []
         self._thread: int | None = None
-        self._clocks: tuple[int, int, int | None] = (0, 0, None)
+        self._clocks: tuple[int, int, int | None, int | None] = (0, 0, None, None)
         self.host_calls = HostCalls()
         self._memory_work: tuple[int, int] | None = None
         self._first_node = 0
@@ -133,7 +136,7 @@ class StepMeter:
         self._thread = threading.get_ident()
         self._first_node = count_graph_nodes()
         self._memory_work = read_memory_work()
-        self._clocks = time.thread_time_ns(), time.process_time_ns(), count_preemptions()
+        self._clocks = time.thread_time_ns(), time.process_time_ns(), count_preemptions(), read_queued_ns()
 
     def estimate_events(self) -> int:
         """About how many events the profiler has for the running step so far, ops without gradients left out."""
@@ -145,12 +148,13 @@ class StepMeter:
         `compiled`: dynamo compiled something in it. `uses_loader`: a loader marks the steps; forward passes without
         gradients are no rollout then.
         """
-        cpu_ns = process_cpu_ns = preempted = None
+        cpu_ns = process_cpu_ns = preempted = queued_ns = None
         if self._thread == threading.get_ident():  # clocks of two threads cannot be subtracted
             cpu_ns = time.thread_time_ns() - self._clocks[0]
             process_cpu_ns = time.process_time_ns() - self._clocks[1]
             before, now = self._clocks[2], count_preemptions()
             preempted = None if before is None or now is None else now - before
+            queued_ns = subtract_queued(read_queued_ns(), self._clocks[3])
         system_cpu_ns = minor_faults = None
         first, last = self._memory_work, read_memory_work()
         if first is not None and last is not None:
@@ -159,6 +163,7 @@ class StepMeter:
             cpu_ns=cpu_ns,
             process_cpu_ns=process_cpu_ns,
             preempted=preempted,
+            queued_ns=queued_ns,
             system_cpu_ns=system_cpu_ns,
             minor_faults=minor_faults,
             batches=self.batches,

@@ -28,6 +28,7 @@ from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
 from .loader_records import starts_workers
 from .model_facts import LOCATED_MODULES
 from .recorder import Recorder, StopProgram
+from .run_delay import read_queued_ns, subtract_queued
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
 
@@ -140,6 +141,7 @@ class Hooks:
             if not recorder.is_listening() or not self.call_recorder(recorder.on_loader_next_begin):
                 return original(iterator)
             depth = recorder.ranges.begin("data")
+            queued_ns = read_queued_ns()
             start = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
             batch = None
             try:
@@ -151,7 +153,8 @@ class Hooks:
                 raise
             finally:
                 end = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
-                wait = end[0] - start[0], end[1] - start[1], end[2] - start[2]
+                queued_ns = subtract_queued(read_queued_ns(), queued_ns)
+                wait = end[0] - start[0], end[1] - start[1], end[2] - start[2], queued_ns
                 self.call_recorder(recorder.on_loader_next_end, iterator, batch, wait)
                 recorder.ranges.end(depth, "data")
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data._utils import worker
 
+from .run_delay import read_queued_ns, subtract_queued
 from .tracebacks import remove_own_frames
 
 FOLDER_VARIABLE = "PERFDOCTOR_CAPTURE_MARKS"
@@ -138,15 +139,6 @@ class _TimedCollate:
             self._writer.collate_ns += time.perf_counter_ns() - start_ns
 
 
-def _read_queued_ns() -> int:
-    """How long this thread has waited for a core since it began; -1 where the system does not say it."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:
-            return int(file.read().split()[1])
-    except (OSError, ValueError, IndexError):
-        return _UNKNOWN
-
-
 def _time_collate(fetcher: Any, writer: FetchWriter | LocalFetches) -> None:
     """Let a fetcher, which belongs to one iterator, time its `collate_fn`."""
     collate = getattr(fetcher, "collate_fn", None)
@@ -181,7 +173,7 @@ def wrap_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
         _time_collate(fetcher, writer)
         writer.collate_ns = 0
-        queued_ns = _read_queued_ns()
+        before_ns = read_queued_ns()
         start_ns, cpu_ns, process_ns = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
         try:
             result = original(fetcher, *args, **kwargs)
@@ -190,9 +182,9 @@ def wrap_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         end_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns() - cpu_ns
         process_ns = time.process_time_ns() - process_ns
-        end_queued_ns = _read_queued_ns()
-        queued_ns = _UNKNOWN if _UNKNOWN in (queued_ns, end_queued_ns) else end_queued_ns - queued_ns
-        writer.write(Fetch(end_ns, end_ns - start_ns, cpu_ns, process_ns, writer.collate_ns, queued_ns))
+        queued_ns = subtract_queued(read_queued_ns(), before_ns)
+        queued = _UNKNOWN if queued_ns is None else queued_ns
+        writer.write(Fetch(end_ns, end_ns - start_ns, cpu_ns, process_ns, writer.collate_ns, queued))
         return result
 
     return fetch

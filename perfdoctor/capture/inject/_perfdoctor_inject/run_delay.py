@@ -1,0 +1,45 @@
+"""How long threads waited for a core although they could have run: the run delay of Linux (`schedstat`).
+
+CPU time alone cannot tell a thread that sleeps from one whose core another program has; the run delay is the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+# One read of a thread's file takes 4 to 8 us.
+_MAX_BYTES = 64
+
+
+def read_queued_ns() -> int | None:
+    """How long the calling thread has waited for a core since it began; None where the system does not say it."""
+    return _read_file("/proc/thread-self/schedstat")
+
+
+def read_queued_by_thread() -> dict[str, int]:
+    """The same of each thread of this process, by its id; empty where the system does not say it."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            queued_ns = _read_file(f"/proc/self/task/{thread}/schedstat")
+            if queued_ns is not None:
+                found[thread] = queued_ns
+    return found
+
+
+def subtract_queued(later_ns: int | None, earlier_ns: int | None) -> int | None:
+    """The run delay between two readings; None where one of them is not known."""
+    return None if later_ns is None or earlier_ns is None else max(later_ns - earlier_ns, 0)
+
+
+def _read_file(path: str) -> int | None:
+    """The second number of a `schedstat` file, in nanoseconds: time on the run queue."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return int(os.read(descriptor, _MAX_BYTES).split()[1])
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError, IndexError):
+        return None
