@@ -272,5 +272,5 @@ class _ImportedTorch:
         torch.__spec__ = self._spec
 
 
-if __name__ == "fork_server" and len(sys.argv) == 3:
+if __name__ == "fork_server" and sys.argv[0] == "-c" and len(sys.argv) == 3:
     serve(*(socket.socket(fileno=int(each)) for each in sys.argv[1:3]))
