@@ -111,21 +111,21 @@ def add_cpu_edges(trace: Trace, edges: Edges) -> None:
     at = np.flatnonzero((nodes.kind == CALL_START) | (nodes.kind == CALL_END)).astype(np.int32)
     thread = nodes.thread.take(nodes.row.take(at))
     # numpy sorts numbers of 8 and 16 bits by counting: one pass instead of a merge sort.
-    by_thread = np.argsort(thread.astype(np.min_scalar_type(len(nodes.launching))), kind="stable")
+    by_thread = np.argsort(thread.astype(np.min_scalar_type(len(nodes.driving))), kind="stable")
     sorted_thread, before = thread.take(by_thread), np.full(len(at), NONE, np.int32)
     np.copyto(before[1:], at.take(by_thread[:-1]), where=sorted_thread[1:] == sorted_thread[:-1])
     thread_before = np.empty(len(at), np.int32)
     thread_before[by_thread] = before
     edges.add(at, ACTIVITY, thread_before)
-    if np.count_nonzero(nodes.launching) > 1:
+    if np.count_nonzero(nodes.driving) > 1:
         _add_handovers(trace, edges, at, thread_before)
 
 
 def _add_handovers(trace: Trace, edges: Edges, at: Int32Array, thread_before: Int32Array) -> None:
     """Calls on a thread that was idle follow the call of another thread that ended last.
 
-    Forward and backward run on different threads and hand work on to each other. Threads that launch nothing
-    (watchdogs, pinning) run beside them.
+    Forward and backward run on different threads and hand work on to each other. Threads that neither launch nor wait
+    for the GPU (watchdogs, pinning) run beside them.
 
     Args:
         trace: The trace.
@@ -135,9 +135,9 @@ def _add_handovers(trace: Trace, edges: Edges, at: Int32Array, thread_before: In
     """
     nodes = edges.nodes
     thread, is_end = nodes.thread.take(nodes.row.take(at)), nodes.kind.take(at) == CALL_END
-    launching = nodes.launching.take(thread)
-    last_end = find_latest(is_end & launching)
-    starts = np.flatnonzero(~is_end & launching & (last_end >= 0) & (thread.take(last_end) != thread))
+    driving = nodes.driving.take(thread)
+    last_end = find_latest(is_end & driving)
+    starts = np.flatnonzero(~is_end & driving & (last_end >= 0) & (thread.take(last_end) != thread))
     call_start, handover, before = at[starts], at[last_end[starts]], thread_before[starts]
     handover_ns = edges.times_of(handover)
     op = trace.calls.op[nodes.call[nodes.row[call_start]]]

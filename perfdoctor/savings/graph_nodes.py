@@ -42,7 +42,7 @@ class Nodes:
         call_start, call_end: For each call its nodes.
         item_start, item_end: For each GPU item its nodes.
         boundary: The nodes of the window's intervals: start, end, start, end, ...
-        launching: For each thread of the trace whether it launched any of the items.
+        driving: For each thread of the trace whether it launched any of the items, or waited for the GPU.
     """
 
     call: Int32Array
@@ -59,7 +59,7 @@ class Nodes:
     item_start: Int32Array
     item_end: Int32Array
     boundary: Int32Array
-    launching: BoolArray
+    driving: BoolArray
 
     def __len__(self) -> int:
         """How many nodes there are."""
@@ -87,8 +87,9 @@ def nodes_of(trace: Trace, window: Intervals) -> Nodes:
     blocking = match_blocking_calls(trace)[call]
     start_ns, end_ns = _undo_rounding(trace, item, stream)
     end_ns = _cap_ends_at_returns(trace, call[blocking], (item, start_ns, end_ns))
-    launching = np.zeros(len(trace.threads) + 1, bool)
-    launching[calls.thread[call[launch[launch >= 0]]]] = True
+    driving = np.zeros(len(trace.threads) + 1, bool)
+    driving[calls.thread[call[launch[launch >= 0]]]] = True
+    driving[calls.thread[call[blocking]]] = True
     times = (end_ns, calls.end_ns[call], calls.start_ns[call], start_ns, window.ravel())
     order, kind, row = _order_nodes(times)
     number = np.empty(len(order), np.int32)
@@ -109,7 +110,7 @@ def nodes_of(trace: Trace, window: Intervals) -> Nodes:
         item_start=item_start,
         item_end=item_end,
         boundary=boundary,
-        launching=launching,
+        driving=driving,
     )
 
 

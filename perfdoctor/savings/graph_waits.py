@@ -157,8 +157,8 @@ def add_boundary_edges(trace: Trace, edges: Edges) -> None:
     last, on_other_stream = edges.last_item_ends
     item_start = _find_latest_before(boundary, nodes.kind == ITEM_START)
     at_start = (edges.times_of(item_start) == boundary_ns) & (edges.times_of(last[boundary]) < boundary_ns)
-    on_cpu, launching = np.zeros(len(nodes), bool), nodes.launching[nodes.thread]
-    on_cpu[nodes.call_start[launching]] = on_cpu[nodes.call_end[launching]] = True
+    on_cpu, driving = np.zeros(len(nodes), bool), nodes.driving[nodes.thread]
+    on_cpu[nodes.call_start[driving]] = on_cpu[nodes.call_end[driving]] = True
     tail_ns = trace.calls.start_ns[find_unrecorded_tail(trace)].min(initial=np.iinfo(np.int64).max)
     on_cpu &= nodes.time_ns < tail_ns
     before = np.where(at_start, item_start, _find_latest_before(boundary, on_cpu))
