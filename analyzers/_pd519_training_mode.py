@@ -46,12 +46,19 @@ class TrainingMode:
         norms: Calls of batch norm that use the statistics of the batch, in models that keep statistics.
         counters: The additions to `num_batches_tracked` right before them, where they were found.
         kernels: Kernels that only training mode launches, whoever launched them.
+        evaluating_norms: Calls of batch norm that use the statistics of training, by their recorded arguments.
     """
 
     dropouts: OpQuery
     norms: OpQuery
     counters: OpQuery
     kernels: GpuQuery
+    evaluating_norms: OpQuery
+
+    @property
+    def is_of_dropout_alone(self) -> bool:
+        """Whether dropout draws in a model that is in evaluation mode otherwise: model.eval() does not end that."""
+        return bool(len(self.dropouts) and len(self.evaluating_norms)) and not len(self.norms)
 
     @property
     def is_seen(self) -> bool:
@@ -63,15 +70,14 @@ def find_training_mode(rank: Rank) -> TrainingMode:
     """What shows in the window that the model is in training mode."""
     trace, ops = rank.trace, rank.ops.in_steps()
     is_norm = trace.match_rows(trace.ops, vocabulary.BATCH_NORM_OP)
-    in_training, counters = _find_norms(trace, is_norm)
+    in_training, evaluating, counters = _find_norms(trace, is_norm)
     # Kernels tell where arguments and counters do not; of an op that says the contrary they are those of another norm.
     excluded = _runs_in(trace, trace.match_rows(trace.ops, vocabulary.INSTANCE_NORM_OP)) | (is_norm & ~in_training)
     kernels = rank.kernels.in_steps().named(f"{vocabulary.BATCH_NORM_TRAINING_KERNEL}|{vocabulary.DROPOUT_KERNEL}")
     launched_by = trace.gpu.op
     kernels = kernels.where(~np.append(excluded, False)[launched_by])
-    return TrainingMode(
-        ops.where(_find_dropouts(trace)), ops.where(_outermost(trace, in_training)), ops.where(counters), kernels
-    )
+    norms, evaluating_norms = (ops.where(_outermost(trace, marks)) for marks in (in_training, evaluating))
+    return TrainingMode(ops.where(_find_dropouts(trace)), norms, ops.where(counters), kernels, evaluating_norms)
 
 
 def _find_dropouts(trace: Trace) -> BoolArray:
@@ -89,11 +95,11 @@ def _find_dropouts(trace: Trace) -> BoolArray:
     return _outermost(trace, drawing | native)
 
 
-def _find_norms(trace: Trace, is_norm: BoolArray) -> tuple[BoolArray, BoolArray]:
-    """For each op whether it is a batch norm in training mode, and whether it counts the batches of one."""
+def _find_norms(trace: Trace, is_norm: BoolArray) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """For each op whether it is a batch norm in training mode, one in evaluation mode, a count of one's batches."""
     nothing = np.zeros(len(trace.ops), bool)
     if not is_norm.any():
-        return nothing, nothing
+        return nothing, nothing, nothing
     counted, counters = _find_counted(trace, is_norm)
     recorded = is_norm & (trace.ops.concrete >= 0)
     if not recorded.any():
@@ -101,12 +107,12 @@ def _find_norms(trace: Trace, is_norm: BoolArray) -> tuple[BoolArray, BoolArray]
         launching = nothing.copy()
         launching[trace.gpu.op[kernels & (trace.gpu.op >= 0)]] = True
         instance = _runs_in(trace, trace.match_rows(trace.ops, vocabulary.INSTANCE_NORM_OP))
-        return (counted | (launching & is_norm)) & ~instance, counters
+        return (counted | (launching & is_norm)) & ~instance, nothing, counters
     updates = trace.match_rows(trace.ops, vocabulary.UPDATING_BATCH_NORM_OP)
     keeps = _match_arguments(trace, recorded, lambda inputs: inputs.has_elements(_RUNNING_MEAN))
     trains = _match_arguments(trace, recorded, lambda inputs: _value(inputs, _TRAINING) == "True")
     in_training: BoolArray = keeps & (trains | updates)
-    return in_training, counters if in_training.any() else nothing
+    return in_training, recorded & keeps & ~in_training, counters if in_training.any() else nothing
 
 
 def _find_counted(trace: Trace, is_norm: BoolArray) -> tuple[BoolArray, BoolArray]:

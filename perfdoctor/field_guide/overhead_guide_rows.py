@@ -212,10 +212,11 @@ ROWS = (
         41,
         "E",
         "no_grad where no backward pass follows.",
-        ("PD507", "PD518"),
+        ("PD507", "PD518", "PD519"),
         "facts",
         _without_gradients,
-        since="torch.inference_mode, where the results meet no autograd later.",
+        since="torch.inference_mode, where the results meet no autograd later; dropout and batch norm have a switch of "
+        "their own, model.eval().",
     ),
     GuideRow(
         42,

@@ -98,7 +98,7 @@ PD519 = [
             ExpectedFinding(
                 "high",
                 188_000,
-                (80_000, 134_000, 188_000),
+                (68_000, 134_000, 188_000),
                 title=_NAME_OF_ANALYSIS,
                 fix="model.eval()",
                 confidence=0.9,
@@ -152,6 +152,21 @@ PD519 = [
         ),
         (ExpectedFinding("info", 0, title="kernels of dropout or of batch norm's training run"),),
     ),
+    RuleCase(  # F.dropout without training=self.training, or Monte Carlo dropout
+        "PD519",
+        "dropout-alone-in-evaluation-mode",
+        lambda: model(4, 2, norm=batch_norm(trains=False), drop=dropout()),
+        (
+            ExpectedFinding(
+                "high",
+                100_000,
+                title="Dropout draws in a model that is in evaluation mode otherwise",
+                fix="training=self.training",
+                advice="Monte Carlo dropout",
+                confidence=0.5,
+            ),
+        ),
+    ),
     RuleCase("PD519", "in-evaluation-mode", lambda: model(4, 2, norm=batch_norm(trains=False), drop=dropout(""))),
     RuleCase(  # model.eval() changes nothing: it has no running statistics
         "PD519", "statistics-are-never-kept", lambda: model(4, norm=batch_norm(trains=True, keeps=False))
@@ -179,6 +194,13 @@ PD519 = [
             model(4, norm=batch_norm(trains=True))
             .op("autograd::engine::evaluate_function: NativeBatchNormBackward0", 700, 100)
             .range("Optimizer.step#SGD.step", 900, 50)
+        ),
+    ),
+    RuleCase(  # fine-tuning with frozen statistics
+        "PD519",
+        "a-training-with-frozen-batch-norm",
+        lambda: model(4, 2, norm=batch_norm(trains=False), drop=dropout()).op(
+            "autograd::engine::evaluate_function: NativeBatchNormBackward0", 700, 100
         ),
     ),
     RuleCase(

@@ -8,6 +8,7 @@ from perfdoctor.rules.advice.framework_settings import spell
 from perfdoctor.rules.advice.programs import ANY, any_program, rows_of
 
 _EVAL_PAGE = "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval"
+_DROPOUT = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html"
 _EVAL = (
     "Call eval() {}, once before it infers: dropout then does nothing, and batch norm uses its running statistics, so "
     "that no result depends on chance or on the rest of its batch. If the dropout is meant (Monte Carlo dropout), keep "
@@ -68,6 +69,13 @@ AUTOGRAD_ROWS = (
             _EVAL_PAGE,
         ),
         Row(ANY, _EVAL.replace("{}", "on the model"), "model.eval()   # once, before the loop", _EVAL_PAGE),
+    ),
+    any_program(
+        "dropout draws in evaluation mode",
+        "Pass training=self.training to F.dropout, which draws whatever mode the model is in. If the dropout is meant "
+        "(Monte Carlo dropout), keep it.",
+        "x = F.dropout(x, p, training=self.training)",
+        _DROPOUT,
     ),
     *rows_of(
         "deterministic algorithms",
