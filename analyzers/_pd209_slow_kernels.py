@@ -356,7 +356,7 @@ def _match_judged_elsewhere(rank: Rank) -> BoolArray:
     judged |= _match_misaligned(rank) | _match_old_code(rank)
     for category in ("gemm", "convolution"):
         for missed in find_missed_kernels(rank, "gemm" if category == "gemm" else "convolution"):
-            judged |= missed.kernels.mask
+            judged |= missed.kernels.mask | missed.helpers.mask
     judged |= find_fused_float32(rank).mask
     attentions = find_attentions(rank)
     if len(attentions):

@@ -154,11 +154,12 @@ class LaunchBound(RankAnalyzer):
         if launches is None or rank.is_subsampled:
             return
         median_ns = int(np.median(rank.trace.gpu.dur_ns[kernels.mask]))
+        number = rank.count_per_step(len(kernels))
         advice = _advise(rank, launches)
         after_syncs = iv.intersect(rank.starvation.time_after(StarvationRoot.SYNC), rank.window)
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.count_per_step(len(kernels)):,} kernels {rank.per_unit}, "
+            title=f"The GPU waits for launches: {number:,} kernel{'' if number == 1 else 's'} {rank.per_unit}, "
             f"of {median_ns / 1e3:.1f} us in the median, and {_describe_launch(launches)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),

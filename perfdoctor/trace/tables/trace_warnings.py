@@ -31,8 +31,8 @@ def link_warnings(trace: Trace) -> list[str]:
     tail = find_unrecorded_tail(trace)
     if len(tail):
         warnings.append(
-            f"the recording ended while the GPU was behind: the work of the last "
-            f"{count_of(len(tail), 'kernel launch')} is not in the file"
+            "the recording ended while the GPU was behind: "
+            f"the work of the last {len(tail):,} kernel launches is not in the file"
         )
     return warnings
 
@@ -49,5 +49,4 @@ def impossible_warning(count: int) -> str:
 
 def count_of(number: int, noun: str) -> str:
     """A number with its noun in the right form."""
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
