@@ -107,21 +107,24 @@ def find_attentions(rank: Rank) -> Attentions:
         start_ns = ops.start_ns[nesting.outermost(ops.parent, first.astype(np.int32), calling)]
         end_ns = ops.end_ns[nesting.outermost(ops.parent, last.astype(np.int32), calling)]
         for _ in range(2):  # the layout, and the type
-            end_ns = _end_of_copy_after(trace, launching, thread, end_ns)
+            end_ns = _end_of_copy_after(rank, launching, thread, end_ns)
     return Attentions(thread, start_ns, end_ns, first, np.concatenate(is_backward))
 
 
-def _end_of_copy_after(trace: Trace, launching: Int64Array, thread: Int32Array, end_ns: Int64Array) -> Int64Array:
+def _end_of_copy_after(rank: Rank, launching: Int64Array, thread: Int32Array, end_ns: Int64Array) -> Int64Array:
     """For each instant of a thread the end of the copy that it launches next, or the instant where it launches another.
 
-    Only a copy of a tensor by itself counts, into another layout or type; none into a part of another tensor.
+    Only a copy of a tensor by a kernel counts, into another layout or type; none into a part of another tensor or to
+    the CPU.
     """
-    ops = trace.ops
+    trace, ops = rank.trace, rank.trace.ops
     rows = launching[np.lexsort((ops.start_ns[launching], ops.thread[launching]))]
     after = nesting.count_preceding(thread, end_ns - 1, ops.thread[rows], ops.start_ns[rows])
     next_op = np.append(rows, NONE)[after].astype(np.int32)
     copy = nesting.outermost(ops.parent, next_op, trace.match_rows(ops, _COPIES))
-    is_copy = (copy != next_op) & (ops.thread[next_op] == thread)
+    by_kernel = np.zeros(len(ops) + 1, bool)
+    by_kernel[trace.gpu.op[rank.kernels.mask]] = True
+    is_copy = (copy != next_op) & (ops.thread[next_op] == thread) & by_kernel[next_op]
     return np.where(is_copy, ops.end_ns[copy], end_ns)
 
 

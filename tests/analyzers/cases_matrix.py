@@ -351,6 +351,12 @@ def gathering_attention() -> TraceBuilder:
     return trace
 
 
+def attention_read_by_the_cpu() -> TraceBuilder:
+    """An attention whose result is copied to the CPU."""
+    trace = step_of(*attention(100, 200)).op("aten::to", 9, 1.9).op("aten::copy_", 9.1, 1.7)
+    return trace.memcpy("DtoH", 451, 30, correlation=trace.call("cudaMemcpyAsync", 9.2, 1))
+
+
 FMHA_FP32 = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)"
 FMHA_BF16 = (
     "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)"
@@ -436,6 +442,7 @@ PD205 = [
         ),
         (ExpectedFinding("high", 450_000, evidence={"all but the products": 250_000}),),
     ),
+    RuleCase("PD205", "is-read-by-the-cpu", attention_read_by_the_cpu, (ExpectedFinding("high", 450_000),)),
     RuleCase(
         "PD205",
         "short-but-much",
