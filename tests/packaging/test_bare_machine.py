@@ -48,7 +48,7 @@ def install(python: Path, tree: Path, **environment: str) -> str:
 def test_a_machine_without_a_compiler_builds_with_zig(bare: Path, tmp_path: Path) -> None:
     if find_zig_target() is None or not is_served(ZIG):
         pytest.skip(f"{ZIG} is not served here")
-    tree = copy_tree(tmp_path / "tree", whole_library=False)
+    tree = copy_tree(tmp_path / "tree", whole=False)
     printed = install(bare, tree)
     assert "without its C library" not in printed
     library = tree / SCANNER / load_core_sources().library_name()
@@ -60,7 +60,7 @@ def test_without_a_compiler_and_zig_the_installation_says_so_and_succeeds(bare: 
     command = [str(bare), "-m", "pip", "download", "--no-deps", "--dest", str(served), "setuptools>=77"]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("setuptools is not served here")
-    tree = copy_tree(tmp_path / "tree", whole_library=False)
+    tree = copy_tree(tmp_path / "tree", whole=False)
     printed = install(bare, tree, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(served), PIP_CONFIG_FILE=os.devnull)
     (line,) = [line for line in printed.splitlines() if "without its C library" in line]
     assert "no C compiler works here" in line

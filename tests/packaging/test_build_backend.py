@@ -152,7 +152,7 @@ def test_the_version_of_zig_is_the_same_in_both_places() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    return copy_tree(tmp_path / "tree", whole_library=False)
+    return copy_tree(tmp_path / "tree", whole=False)
 
 
 def test_the_wheel_holds_the_library_of_these_sources_and_nothing_of_former_builds(

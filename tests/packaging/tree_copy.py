@@ -20,20 +20,22 @@ SCANNER = Path("perfdoctor", "trace", "scanner")
 HOOK = "import sys; from build_backend import hooks; print(getattr(hooks, sys.argv[1])(*sys.argv[2:]))"
 
 
-def copy_tree(to: Path, *, whole_library: bool = True) -> Path:
+def copy_tree(to: Path, *, whole: bool = True) -> Path:
     """The checkout's packages, build backend and the files that they are built with, without what was built before.
 
     Args:
         to: The folder that is made.
-        whole_library: Otherwise the library says what it was built from and does nothing else: all of it takes
-            seconds to compile.
+        whole: Otherwise of the package only what reads traces, with a library that says what it was built from and
+            does nothing else: to pack 700 modules and to compile all of the library takes seconds each.
     """
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.dylib", "*.dll")
-    for name in ("perfdoctor", "analyzers", "build_backend"):
+    packages = ("perfdoctor", "analyzers") if whole else ("perfdoctor/trace",)
+    for name in (*packages, "build_backend"):
         shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+    (to / "analyzers").mkdir(exist_ok=True)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "perfdoctor/__init__.py"):
         shutil.copy(ROOT / name, to / name)
-    for source in () if whole_library else (to / SCANNER / "core").glob("*.c"):
+    for source in () if whole else (to / SCANNER / "core").glob("*.c"):
         if source.name != "version.c":
             source.unlink()
     return to
