@@ -18,9 +18,14 @@ _HEADROOM = 1.5
 _MAX_WORKERS_PER_CORE = 2
 # Loading that computes for less than half of its time leaves its core to others.
 _MIN_WAIT_RATIO = 2
-# What the loop itself does for a batch that a worker has ready: it maps the memory of the tensors. For two of them
-# 0.28 ms of CPU time were measured; where a thread pins, it does that, and 0.07 to 0.15 ms are left in real traces.
-_HANDOVER_NS = 300_000
+# Where the cores were not captured: machines that are rented with GPUs have 4 to 26 cores a GPU, most of them 8 to 12.
+_USUAL_MAX_WORKERS = 8
+HANDOVER_NS = 300_000
+"""What the loop itself does for a batch that a worker has ready: it maps the memory of the tensors.
+
+For two of them 0.28 ms of CPU time were measured; where a thread pins, it does that, and 0.07 to 0.15 ms are left in
+real traces.
+"""
 
 
 class LoaderModel(NamedTuple):
@@ -39,6 +44,8 @@ class LoaderModel(NamedTuple):
         max_workers: The most workers that the program's framework starts; None for no limit.
         fetch_ns: Time that a worker spends on the batches of a step, measured in the workers; None without that.
         others_have_cores: Whether other programs had the cores that this one asked for.
+        unhidden_ns: The part of `idle_ns` that no worker hides, see `find_unhidden`.
+        is_made_anew: Whether each batch is the first of an iterator, which no worker has loaded ahead.
     """
 
     workers: int | None
@@ -52,14 +59,16 @@ class LoaderModel(NamedTuple):
     max_workers: int | None = None
     fetch_ns: int | None = None
     others_have_cores: bool = False
+    unhidden_ns: int = 0
+    is_made_anew: bool = False
 
     @property
     def unstalled_step_ns(self) -> int:
-        """How long a step takes when nobody waits for batches.
+        """How long a step takes when nobody waits for batches that workers can load.
 
         Not the step less the wait: while the loop waits, the GPU may still work on what was launched before.
         """
-        return self.step_ns - self.idle_ns
+        return self.step_ns - self.idle_ns + self.unhidden_ns
 
     @property
     def batch_ns(self) -> int:
@@ -99,12 +108,13 @@ class LoaderModel(NamedTuple):
         """The most workers that help: those that keep all cores busy but one, which the training process needs.
 
         More of them only where somebody measured that loading mostly waits, and at most two a core. An only core is
-        shared. None where the cores are not known; none where other programs have them and loading computes.
+        shared. Where the cores are not known, as many as a machine with a GPU usually has; none where other programs
+        have them and loading computes.
         """
         if self.others_have_cores and not self.is_memory_bound:
             return 0
         if self.cores is None:
-            return self.max_workers
+            return _USUAL_MAX_WORKERS if self.max_workers is None else self.max_workers
         limit = max(self.cores - 1, 1)
         if self.is_memory_bound:
             limit = min(
@@ -145,9 +155,11 @@ class LoaderModel(NamedTuple):
             on_cpu: Whether the program computes on the CPU alone. Then taking over a batch is part of the step, which a
                 GPU would hide, and training and loading share the cores.
         """
-        remaining_ns = round(self.batches * _HANDOVER_NS) if on_cpu else 0
-        max_ns = max(self.idle_ns - remaining_ns, 0)
-        if self.workers is None or not self.recommended_workers:
+        remaining_ns = round(self.batches * HANDOVER_NS) if on_cpu else 0
+        max_ns = max(self.idle_ns - self.unhidden_ns - remaining_ns, 0)
+        if self.workers is None or self.is_made_anew or not self.recommended_workers:
+            if self.max_workers is not None and self.recommended_workers:
+                max_ns = min(max_ns, max(self.step_ns - self.batch_interval_ns, 0))
             return Saving(0, None, max_ns, "bounded")
         step_ns = max(self.unstalled_step_ns, self.batch_interval_ns)
         if on_cpu:
@@ -161,7 +173,15 @@ class LoaderModel(NamedTuple):
         return Saving(0, min(max(self.step_ns - step_ns - remaining_ns, 0), max_ns), max_ns, "bounded")
 
 
-def model_loader(rank: Rank, captured: LoaderFacts, idle_ns: int, startup_ns: int) -> LoaderModel:
+def model_loader(
+    rank: Rank,
+    captured: LoaderFacts,
+    idle_ns: int,
+    startup_ns: int,
+    unhidden_ns: int = 0,
+    *,
+    is_made_anew: bool = False,
+) -> LoaderModel:
     """How the loader of a rank kept up.
 
     Args:
@@ -169,6 +189,8 @@ def model_loader(rank: Rank, captured: LoaderFacts, idle_ns: int, startup_ns: in
         captured: What was captured of its loader; may be empty.
         idle_ns: The idle time that waits for batches cause, per step.
         startup_ns: What the start of workers takes of a step; it is left out.
+        unhidden_ns: The part of `idle_ns` that no worker hides.
+        is_made_anew: Whether each batch is the first of an iterator.
     """
     waits = rank.loader_waits
     workers = captured.num_workers
@@ -192,6 +214,8 @@ def model_loader(rank: Rank, captured: LoaderFacts, idle_ns: int, startup_ns: in
         max_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
         fetch_ns=None if fetch_ns is None else round(batches * fetch_ns),
         others_have_cores=rank.contention.is_severe,
+        unhidden_ns=unhidden_ns,
+        is_made_anew=is_made_anew,
     )
 
 

@@ -24,6 +24,8 @@ def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None
     where = f"{location.short}, whose DataLoader" if location else "the DataLoader, which"
     verb = "does" if loader.workers == 1 else "do"
     why = "has no workers" if loader.workers == 0 else f"has {count_workers(loader.workers)} that {verb} not keep up"
+    if loader.is_made_anew:
+        why = "begins anew for each batch"
     if not saving.expected_ns:
         return f"{waits} {where} {why}"
     if loader.recommended_workers == loader.workers:
@@ -63,7 +65,12 @@ def stall_advice(
     rank: Rank, loader: LoaderModel, captured: LoaderFacts, parts: WaitParts, work: LoadingWork | None = None
 ) -> Advice:
     """What to change: the number of workers, the work on a batch, and what the main process does."""
-    if loader.workers is None:
+    if loader.is_made_anew and loader.max_workers is None:
+        advice = (
+            "Iterate once over all inputs, with workers: a loop that makes an iterator for each batch waits for all of "
+            "its loading, since nobody loads a first batch ahead."
+        )
+    elif loader.workers is None:
         advice = "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
     elif loader.max_workers is not None and loader.workers_to_keep_up > loader.max_workers:
         advice = (
@@ -78,11 +85,11 @@ def stall_advice(
             "with a memory of its own."
         )
     elif loader.lacks_cores:
-        why = (
-            "other programs have the cores"
-            if loader.others_have_cores
-            else f"there are {loader.cores} cores, and the training needs one"
-        )
+        why = f"there are {loader.cores} cores, and the training needs one"
+        if loader.others_have_cores:
+            why = "other programs have the cores"
+        elif loader.cores is None:
+            why = "how many cores there are was not recorded"
         advice = (
             f"{_use_workers(loader)}: decode ahead of time, or transform on the GPU. Loading a batch takes "
             f"{loader.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loader.workers_to_keep_up} workers would hide it, but "

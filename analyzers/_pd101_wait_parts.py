@@ -25,7 +25,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import LOADER, loader_waits_of
+from perfdoctor.rules.internal import LOADER, find_epoch_starts, loader_waits_of
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does, and those of the recorder around them.
@@ -126,6 +126,28 @@ def _find_work(trace: Trace, waits: LoaderWaits, rows: Int64Array, wait_ns: int)
     location = path.location if path.location != loop and inside[-1] == path.deepest else None
     time_ns = iv.total(path.kind_time) if path.kind is not None else inside[-1].time_ns
     return LoadingWork(inside[-1].name, path.kind, round(wait_ns * time_ns / max(path.time_ns, 1)), location)
+
+
+class Unhidden(NamedTuple):
+    """What of the waits no worker hides.
+
+    Attributes:
+        is_made_anew: Whether the loop makes an iterator for each batch, or nearly so: then a single one would do.
+        time: The first wait of each other iterator, which nobody asked for before, and copies to the GPU.
+    """
+
+    is_made_anew: bool
+    time: Intervals
+
+
+def find_unhidden(rank: Rank, idle: Intervals) -> Unhidden:
+    """What of the waits no worker hides; `idle` is the time that the waits cost."""
+    waits = rank.loader_waits
+    first = find_epoch_starts(rank.trace, waits)
+    first_time = iv.union(waits.start_ns[first], waits.end_ns[first])
+    is_made_anew = 2 * iv.total(iv.intersect(first_time, idle)) > iv.total(idle)
+    copying = _time_on_waiting_threads(rank, (rank.trace.calls, vocabulary.COPY_CALL))
+    return Unhidden(is_made_anew, copying if is_made_anew else iv.union_of((first_time, copying)))
 
 
 def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
+from perfdoctor.analyzers._pd101_loader_model import HANDOVER_NS, LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_shared_texts import advise_workers
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_title
@@ -14,6 +16,7 @@ from perfdoctor.analyzers._pd101_wait_parts import (
     WaitParts,
     evidence_of_work,
     find_loading_work,
+    find_unhidden,
     split_waits,
 )
 from perfdoctor.rules import (
@@ -122,7 +125,10 @@ class DataLoaderStall(RankAnalyzer):
         if shared is not None:
             yield from self._report_shared_cores(rank, idle, captured, startups, shared)
             return
-        loader = model_loader(rank, captured, cost_ns, parts.startup_ns)
+        unhidden = find_unhidden(rank, idle)
+        unhidden_ns = rank.per_step(iv.total(iv.intersect(unhidden.time, idle)))
+        is_made_anew = unhidden.is_made_anew
+        loader = model_loader(rank, captured, cost_ns, parts.startup_ns, unhidden_ns, is_made_anew=is_made_anew)
         location, saving = find_loader_place(rank, captured), loader.saving(on_cpu=rank.device_kind == "cpu")
         if not saving.high_ns or loader.keeps_up:
             return
@@ -134,7 +140,7 @@ class DataLoaderStall(RankAnalyzer):
             saving=saving,
             advice=stall_advice(rank, loader, captured, parts, work),
             claim=Claim(idle),
-            edit=_remove_waits(rank, ~startups, loader),
+            edit=_remove_waits(rank, ~startups, loader, unhidden.time),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
             evidence=(*_evidence(rank, loader, parts, work), evidence_of_use(captured)),
@@ -185,12 +191,17 @@ def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
     )
 
 
-def _remove_waits(rank: Rank, rows: BoolArray, loader: LoaderModel) -> Edit:
-    """The edit in which some of the waits vanish, while the recommended workers take their time for the batches."""
+def _remove_waits(rank: Rank, rows: BoolArray, loader: LoaderModel, unhidden: Intervals) -> Edit:
+    """The edit in which some of the waits vanish, while the recommended workers take their time for the batches.
+
+    What no worker hides and handing a batch over stay.
+    """
     waits = rank.loader_waits
-    spans = waits.start_ns[rows], waits.end_ns[rows]
+    spans = waits.start_ns[rows], np.maximum(waits.end_ns[rows] - HANDOVER_NS, waits.start_ns[rows])
+    hidden = iv.subtract(rank.window, unhidden)
     adds_workers = bool(loader.recommended_workers) and loader.workers is not None
-    edit = remove_cpu_time(waits.thread[rows], spans, rank.window, is_upper_bound=not adds_workers)
+    is_upper_bound = loader.is_made_anew or not adds_workers
+    edit = remove_cpu_time(waits.thread[rows], spans, hidden, is_upper_bound=is_upper_bound)
     return edit if not adds_workers else move_work(edit, "loader", loader.batch_interval_ns)
 
 
@@ -204,6 +215,7 @@ def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWo
         "of it collating": parts.collate_ns,
         "of it pinning": parts.pin_ns,
         "of it copying to the GPU": parts.copy_ns,
+        "idle meanwhile that no worker hides": loader.unhidden_ns,
     }
     cpu_percent = None if loader.cpu_share is None else round(100 * loader.cpu_share, 1)
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rule_cases import LOADER, TENSOR_GEMM, WORKERS, step_of
@@ -123,6 +123,17 @@ def copies_in_loader() -> TraceBuilder:
     trace = long_steps(LOADER, 40, 40)
     for at in (0, STEP_US):
         trace.call("cudaMemcpyAsync", at + 20_000, 10_000)
+    return trace
+
+
+def iterators(first: Collection[int], *, ops: int = 2, steps: int = 4) -> TraceBuilder:
+    """Steps that wait 40 ms each, before some of which an iterator draws its seed, with some ops from there on."""
+    trace = long_steps(LOADER, *[40] * steps)
+    for step in first:
+        at = STEP_US * step - 10
+        trace.op("aten::random_", at, 0.2)
+        for number in range(1, ops):
+            trace.op("aten::item", at + 0.5 * number, 0.2)
     return trace
 
 
@@ -344,6 +355,79 @@ PD101: list[RuleCase] = [
             ),
         ),
         facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 0, "wait_ns": 34_000_000, "wait_cpu_ns": 800_000}]},
+    ),
+    # Nobody loads the first batch of an iterator ahead, and no worker copies to the GPU: that stays in any case.
+    RuleCase(
+        "PD101",
+        "an-epoch-begins",
+        lambda: iterators([2]),
+        (
+            ExpectedFinding(
+                "high",
+                40_000_000,
+                (0, 30_000_000, 30_000_000),
+                title="with 2 workers about 70 ms",
+                evidence={"idle meanwhile that no worker hides": 10_000_000},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD101",
+        "one-batch-an-iterator",
+        lambda: iterators([0, 1, 2, 3]),
+        (
+            ExpectedFinding(
+                "high",
+                40_000_000,
+                (0, None, 40_000_000),
+                title="the DataLoader, which begins anew for each batch",
+                advice="Iterate once over all inputs",
+            ),
+        ),
+    ),
+    RuleCase(  # one worker prepares the next input in 80 ms of a step of 100
+        "PD101",
+        "one-batch-a-call-of-a-pipeline",
+        lambda: in_a_pipeline(long_steps(LOADER, 80, 80).op("aten::random_", STEP_US - 2, 1)),
+        (
+            ExpectedFinding(
+                "high", 80_000_000, (0, 20_000_000, 40_000_000), advice="Hand the pipeline a data set or a generator"
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD101",
+        "a-pipeline-called-for-each-input",
+        lambda: in_a_pipeline(
+            long_steps(LOADER, 80, 80).op("aten::random_", -2, 1).op("aten::random_", STEP_US - 2, 1)
+        ),
+        (ExpectedFinding("medium", 80_000_000, (0, None, 20_000_000), title="begins anew for each batch"),),
+    ),
+    RuleCase(  # a loop that draws numbers for each batch, as for mixup, trains with them: no iterator begins
+        "PD101",
+        "numbers-for-training",
+        lambda: iterators([1, 2, 3], ops=15),
+        (ExpectedFinding("high", 40_000_000, (0, 40_000_000, 40_000_000), title="with 2 workers about 60 ms"),),
+    ),
+    RuleCase(
+        "PD101",
+        "copies-to-the-gpu-inside-the-loader",
+        copies_in_loader,
+        (ExpectedFinding("high", 40_000_000, (0, 30_000_000, 30_000_000)),),
+    ),
+    RuleCase(  # 17 workers would hide it; of a machine whose cores were not captured nobody knows that it has them
+        "PD101",
+        "cores-of-unknown-number",
+        lambda: long_steps(LOADER, 92, 92),
+        (
+            ExpectedFinding(
+                "high",
+                92_000_000,
+                (0, 88_500_000, 92_000_000),
+                advice="18 workers would hide it, but how many cores there are was not recorded",
+                fix="num_workers=8",
+            ),
+        ),
     ),
     RuleCase("PD101", "range-among-the-operators", legacy_loader, (ExpectedFinding("high", 300_000),)),
     RuleCase(

@@ -12,8 +12,10 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 
-# An epoch begins with a seed for its workers and an order of its samples.
+# An epoch begins with a seed for its workers and an order of its samples, with hardly an op between these and the first
+# batch. A loop that draws numbers for each batch (a time of diffusion, the pairs of mixup) goes on to train with them.
 _EPOCH_OP = r"^aten::(random_|randperm)$"
+_MAX_OPS_OF_EPOCH = 12
 # Starting workers takes 20 to 100 ms each, and a first batch that is only a little late is not theirs.
 _MIN_STARTUP_NS = 5_000_000
 _MIN_STARTUP_FACTOR = 5
@@ -73,13 +75,20 @@ def loader_waits_of(trace: Trace) -> LoaderWaits:
 
 
 def find_epoch_starts(trace: Trace, waits: LoaderWaits) -> BoolArray:
-    """For each wait whether it is the first of an epoch: its seed or its order of samples is drawn right before."""
+    """For each wait whether it is the first of an epoch: its seed or its order of samples is drawn right before.
+
+    No worker has loaded its batch ahead, since nobody asked for it before.
+    """
     is_first = np.zeros(len(waits), bool)
-    previous_end_ns = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
+    previous_end_ns = np.concatenate(([np.iinfo(np.int64).min], waits.end_ns))[: len(waits)]
+    ops_ns = np.sort(trace.ops.start_ns[np.isin(trace.ops.thread, waits.thread)])
     for events, pattern in ((trace.ops, _EPOCH_OP), (trace.frames, vocabulary.LOADER_EPOCH_FRAME)):
         rows = np.flatnonzero(trace.match_rows(events, pattern))
         begin_ns = np.sort(events.start_ns[rows[np.isin(events.thread[rows], waits.thread)]])
-        is_first |= np.searchsorted(begin_ns, waits.start_ns, "right") > np.searchsorted(begin_ns, previous_end_ns)
+        began = np.searchsorted(begin_ns, waits.start_ns, "right")
+        last_ns = np.append(begin_ns, 0)[began - 1]
+        ops = np.searchsorted(ops_ns, waits.start_ns) - np.searchsorted(ops_ns, last_ns)
+        is_first |= (began > np.searchsorted(begin_ns, previous_end_ns)) & (ops <= _MAX_OPS_OF_EPOCH)
     return is_first
 
 
