@@ -48,8 +48,8 @@ _COMMON_WORDS = frozenset(
     [
         *("A", "All", "An", "Anomaly", "Attention", "Communication", "Compiled", "Convolutions", "Copies"),
         *("Deterministic", "Each", "Elementwise", "Every", "For", "Forward", "Fused", "Gradients", "Half", "Indexing"),
-        *("Kernels", "Many", "Matrix", "Most", "No", "Normalization", "Nothing", "One", "Ops", "Rank", "Ranks"),
-        *("Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
+        *("Kernels", "Many", "Matrix", "Most", "No", "Normalization", "Nothing", "One", "Ops", "Products", "Rank"),
+        *("Ranks", "Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
     ]
 )
 

@@ -201,6 +201,8 @@ SERVER_FRAME = r"(^|/)(vllm|sglang|tensorrt_llm|uvicorn|hypercorn|gunicorn|starl
 """Pattern of the Python frames of servers of models, and of the web servers in front of them."""
 MODEL_RUNNER_FRAME = r"(?i)^nn\.Module: |model_?runner|model_executor|execute_model|\(\d+\): (forward|generate)$"
 """Pattern of the Python frames that run a model, whether its modules are called or a graph of them is launched."""
+INPUT_OP, ITEM_OP = r"^aten::(randn?|randint|lift_fresh)$", r"^aten::(item|is_nonzero)$"
+"""Patterns of the ops that make an input of random numbers or of values of Python, and that read a result."""
 ACCUMULATE_GRAD = r"AccumulateGrad"
 """Pattern of the ops that add to a parameter's gradient."""
 DROPOUT_CALL = r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"

@@ -28,6 +28,7 @@ COUNTS = {
     "recordings/h100-streams0-pinned0.json.gz": (1, "annotated"),
     "recordings/h100-streams0-pinned1.json.gz": (1, "annotated"),
     "recordings/mi-replay.json.gz": (10, "annotated"),
+    "recordings/rtx4060-default.json.gz": (10, "inferred"),
     "recordings/rtx4090d-break.json.gz": (3, "inferred"),
     "traces/gtx1650-clock-skew.json.gz": (100, "inferred"),
     "traces/mi250-minitoy.json.gz": (1, "annotated"),
@@ -141,6 +142,31 @@ def test_inference_that_waits_for_each_result_has_steps(times: int) -> None:
     count, median_us = count_ms(loop.builder.trace())
     assert count == times
     assert median_us == pytest.approx(len(PASS) * (KERNEL_US + GAP_US) + 20, abs=20)
+
+
+def loop_on_cpu(*ops: str, times: int, head: int = 0, tail: int = 0) -> Trace:
+    """Ops of 100 us, `times` over, with other ones before and behind."""
+    names = [f"aten::cold{index}" for index in range(head)] + [*ops] * times + [f"aten::end{n}" for n in range(tail)]
+    trace = TraceBuilder(device=None)
+    for number, name in enumerate(names):
+        trace.op(name, 110 * number, 100).op("aten::empty", 110 * number + 5, 5)
+    return trace.trace()
+
+
+@given(times=st.integers(3, 12), head=st.integers(0, 40), maker=st.sampled_from(("aten::randn", "aten::lift_fresh")))
+def test_a_loop_on_the_cpu_has_the_cycle_of_its_ops(times: int, head: int, maker: str) -> None:
+    passes = (maker, "aten::linear", "aten::relu", "aten::linear")
+    training = loop_on_cpu(*passes, NODE, NODE, times=times, head=head)
+    # Half of all ops at least repeat, and a whole cycle lies before the first border that is seen.
+    enough = 6 * times >= head
+    assert count_ms(training) == ((times, 660) if enough else (0, None))
+    assert count_ms(loop_on_cpu(*passes, times=times)) == (times, 440)
+
+
+@given(layers=st.integers(3, 40), head=st.integers(1, 6), tail=st.integers(0, 6), noise=st.booleans())
+def test_layers_of_one_pass_on_the_cpu_are_no_steps(layers: int, head: int, tail: int, noise: bool) -> None:
+    layer = ("aten::randn" if noise else "aten::layer_norm", "aten::linear", "aten::gelu", "aten::add")
+    assert count_ms(loop_on_cpu(*layer, times=layers, head=head, tail=tail + noise)) == (0, None)
 
 
 @given(layers=st.integers(3, 40), head=st.integers(1, 6), tail=st.integers(0, 6), waits=st.booleans())
@@ -277,6 +303,6 @@ def test_without_the_law_of_fragments_an_empty_tail_halves_the_step(monkeypatch:
 
 
 def test_without_the_law_of_borders_layers_pass_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_cycle, "_find_border", lambda _trace, sequence: sequence.cycle.start)
+    monkeypatch.setattr(kernel_cycle, "_find_border", lambda cycle, *_: cycle.start)
     with pytest.raises(AssertionError):
         test_layers_of_one_pass_are_no_steps.hypothesis.inner_test(5, 3, 0, False)  # type: ignore[attr-defined]

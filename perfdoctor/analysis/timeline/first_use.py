@@ -552,6 +552,8 @@ def _find_rest(
     is_first_run: bool,
 ) -> Iterator[Intervals]:
     """Idle time that no call explains, in a start that is proven: before the first step, and before first kernels."""
+    if not len(trace.gpu):
+        return
     once = iv.union_of(parts.values())
     if steps.count:
         before = iv.clip(idle, trace.extent_ns[0], int(steps.intervals[0, 0]))

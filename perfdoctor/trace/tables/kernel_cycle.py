@@ -1,11 +1,13 @@
 """Steps from the kernels alone: the sequence of names on the busiest stream comes back again and again.
 
 Layers repeat as well as steps do. So a cycle counts as a step only where each of its borders is the border of a loop:
-the backward pass ends, the optimizer ends, the CPU waits, a batch is copied, a graph is launched.
+the backward pass ends, the optimizer ends, the CPU waits, a batch is copied, a graph is launched. Where a file has no
+GPU items, the outermost ops of the busiest thread serve in the same way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,6 +18,7 @@ from perfdoctor.trace.arrays import BoolArray, Int64Array, IntArray
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import GpuItems, Table, Trace
+from perfdoctor.trace.tables.step_marks import select_busiest_thread
 
 _MIN_CYCLES = 3
 _MIN_CYCLE = 2
@@ -85,11 +88,11 @@ def _longest_run(matches: BoolArray) -> tuple[int, int]:
     return int(starts[longest]), int(ends[longest])
 
 
-class _Sequence(NamedTuple):
-    """The items of the busiest stream in order of their start."""
+class _Signs(NamedTuple):
+    """For each sign of a loop's border, strong ones and weaker ones, whether it stands right before each item."""
 
-    rows: Int64Array
-    cycle: Cycle
+    strong: tuple[BoolArray, ...]
+    weak: tuple[BoolArray, ...]
 
 
 class CycleSpans(NamedTuple):
@@ -104,25 +107,55 @@ _FOUND: WeakKeyDictionary[Table, CycleSpans | None] = WeakKeyDictionary()
 
 
 def find_cyclic_steps(trace: Trace) -> CycleSpans | None:
-    """The spans of steps by the cycle of the kernels; None where nothing repeats like steps."""
-    if trace.gpu not in _FOUND:
-        _FOUND[trace.gpu] = _find_cyclic_steps(trace)
-    return _FOUND[trace.gpu]
+    """The spans of steps by the cycle of the kernels, or of the ops; None where nothing repeats like steps."""
+    table = trace.gpu if len(trace.gpu) else trace.ops
+    if table not in _FOUND:
+        _FOUND[table] = _find_cyclic_steps(trace) if len(trace.gpu) else _find_cycles_of_ops(trace)
+    return _FOUND[table]
 
 
 def _find_cyclic_steps(trace: Trace) -> CycleSpans | None:
     rows = _select_busiest_stream(trace.gpu)
-    cycle = find_cycle(trace.gpu.name[rows])
+    borders = _find_steps_of(rows, trace.gpu.name, lambda: (_pauses_before(trace, rows), _find_borders(trace, rows)))
+    if borders is None or _are_inside_one_pass(trace, rows, borders.first):
+        return None
+    return _spans_between(trace, rows, borders.first, borders.length)
+
+
+def _find_cycles_of_ops(trace: Trace) -> CycleSpans | None:
+    ops = trace.ops
+    rows = select_busiest_thread(ops, ops.parent < 0)
+    borders = _find_steps_of(rows, ops.name, lambda: (_pauses_between_ops(trace, rows), _find_op_borders(trace, rows)))
+    if borders is None:
+        return None
+    starts = ops.start_ns[rows[borders.first]]
+    end_ns = int(ops.end_ns[rows[borders.first[-1] + borders.length - 1]])
+    return CycleSpans(np.column_stack((starts, np.append(starts[1:], end_ns))), on_gpu=False)
+
+
+class _Borders(NamedTuple):
+    """The first item of each step, as indices of a sequence, and how many items a step has."""
+
+    first: Int64Array
+    length: int
+
+
+def _find_steps_of(
+    rows: Int64Array, name: IntArray, read_signs: Callable[[], tuple[Int64Array, _Signs]]
+) -> _Borders | None:
+    """The steps of a sequence of rows that repeats by their names; None where it does not, or not like steps.
+
+    `read_signs` gives for each row the pause before it, and the signs of a loop's border: they are not read where
+    nothing repeats.
+    """
+    cycle = find_cycle(name[rows])
     if cycle is None or cycle.end - cycle.start < _MIN_COVERAGE * len(rows):
         return None
-    sequence = _Sequence(rows, cycle)
-    first = _find_border(trace, sequence)
+    first = _find_border(cycle, len(rows), *read_signs())
     if first is None:
         return None
     borders = np.arange(first, cycle.end - cycle.length + 1, cycle.length)
-    if len(borders) < _MIN_CYCLES or _are_inside_one_pass(trace, rows, borders):
-        return None
-    return _spans_between(trace, rows, borders, cycle.length)
+    return _Borders(borders, cycle.length) if len(borders) >= _MIN_CYCLES else None
 
 
 def _select_busiest_stream(gpu: GpuItems) -> Int64Array:
@@ -142,24 +175,37 @@ def _launch_ns(trace: Trace, rows: Int64Array) -> Int64Array | None:
     return None if (launched > trace.gpu.start_ns[rows]).any() else launched
 
 
-def _find_border(trace: Trace, sequence: _Sequence) -> int | None:
+def _find_border(cycle: Cycle, count: int, pauses_ns: Int64Array, signs: _Signs) -> int | None:
     """The index of the first item of the first whole step; None where no border of a loop comes back each cycle."""
-    rows, cycle = sequence
     whole = slice(cycle.start, cycle.start + cycle.times * cycle.length)
-    pause_ns = _pauses_before(trace, rows)[whole].reshape(cycle.times, cycle.length)[1:]
-    strong, weak = _find_borders(trace, rows)
+    pause_ns = pauses_ns[whole].reshape(cycle.times, cycle.length)[1:]
     # Where nothing but the repetition was recorded, weaker signs count, too. One pass through layers that are alike
     # begins and ends with something else.
-    bare = cycle.end == len(rows) and (cycle.start == 0 or cycle.start >= cycle.length)
-    for signs in strong + (weak if bare else ()):
+    bare = cycle.end == count and (cycle.start == 0 or cycle.start >= cycle.length)
+    for sign in signs.strong + (signs.weak if bare else ()):
         # The item before the first one is another's; so the first cycle may lack the sign.
-        each_time: BoolArray = signs[whole].reshape(cycle.times, cycle.length)[1:].min(axis=0)
+        each_time: BoolArray = sign[whole].reshape(cycle.times, cycle.length)[1:].min(axis=0)
         if each_time[0]:
             return cycle.start
         if each_time.any():
             typical_ns = np.where(each_time, np.median(pause_ns, axis=0), -1.0)
             return cycle.start + int(typical_ns.argmax())
     return None
+
+
+def _pauses_between_ops(trace: Trace, rows: Int64Array) -> Int64Array:
+    """For each op how long before it no op ran; 0 for the first one."""
+    starts, ends = trace.ops.start_ns[rows], trace.ops.end_ns[rows]
+    return starts - np.append(starts[:1], ends[:-1])
+
+
+def _find_op_borders(trace: Trace, rows: Int64Array) -> _Signs:
+    """The signs of a loop's border before each of some outermost ops: a backward pass ended, an input is made."""
+    backward, made, read = (
+        trace.match_rows(trace.ops, pattern)[rows]
+        for pattern in (vocabulary.BACKWARD_NODE, vocabulary.INPUT_OP, vocabulary.ITEM_OP)
+    )
+    return _Signs((_after(backward) & ~backward,), (made & ~_after(made), _after(read) & ~read))
 
 
 def _pauses_before(trace: Trace, rows: Int64Array) -> Int64Array:
@@ -172,8 +218,8 @@ def _pauses_before(trace: Trace, rows: Int64Array) -> Int64Array:
     return result
 
 
-def _find_borders(trace: Trace, rows: Int64Array) -> tuple[tuple[BoolArray, ...], tuple[BoolArray, ...]]:
-    """For each sign of a loop's border, strong ones and weaker ones, whether it stands right before each item."""
+def _find_borders(trace: Trace, rows: Int64Array) -> _Signs:
+    """For each sign of a loop's border whether it stands right before each item."""
     gpu, calls = trace.gpu, trace.calls
     optimizer = trace.match_rows(gpu, vocabulary.OPTIMIZER_KERNEL)[rows]
     direction = copy_kinds_of(trace).direction[rows]
@@ -191,7 +237,7 @@ def _find_borders(trace: Trace, rows: Int64Array) -> tuple[tuple[BoolArray, ...]
         waited = np.diff(np.searchsorted(waits, launched), prepend=0) > 0
         graphs = trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL)[call]
         weak = [waited, *weak, graphs & np.append(True, np.diff(call) != 0)]
-    return tuple(strong), tuple(weak)
+    return _Signs(tuple(strong), tuple(weak))
 
 
 def _after(flags: BoolArray) -> BoolArray:

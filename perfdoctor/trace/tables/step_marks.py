@@ -15,7 +15,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Frames, Ranges, Table, Trace
+from perfdoctor.trace.tables.model import Frames, Ops, Ranges, Table, Trace
 
 _MIN_COUNTED_STEPS = 3
 _MIN_REPEATED = 3
@@ -85,7 +85,7 @@ def find_repeated_ranges(trace: Trace) -> StepMarks | None:
     return _find_module_calls(trace)
 
 
-def select_busiest_thread(ranges: Ranges | Frames, wanted: BoolArray) -> Int64Array:
+def select_busiest_thread(ranges: Ranges | Frames | Ops, wanted: BoolArray) -> Int64Array:
     """The wanted rows on the thread that has most of them; of equals on the first such thread."""
     rows = np.flatnonzero(wanted)
     if not len(rows):
