@@ -294,12 +294,12 @@ def formula(*names: str, us: float = 50, backward_us: float = 0) -> TraceBuilder
     return steps.build("ffn.py(4): gelu")
 
 
-def layers(sizes: Tensor, product: str = "addmm") -> Steps:
+def layers(sizes: Tensor, product: str = "addmm", dtype: str = "float") -> Steps:
     """Two layers of a product, its bias and a relu on a tensor, and ops that make a pass out of them."""
     steps = Steps()
     for _ in range(2):
-        steps.op(f"aten::{product}").op("aten::copy_", 110, ("float", sizes), ("float", sizes))
-        steps.op("aten::clamp_min", 100, ("float", sizes)).op("aten::t", 2).op("aten::view", 2).op("aten::detach", 2)
+        steps.op(f"aten::{product}").op("aten::copy_", 110, (dtype, sizes), (dtype, sizes))
+        steps.op("aten::clamp_min", 100, (dtype, sizes)).op("aten::t", 2).op("aten::view", 2).op("aten::detach", 2)
     return steps
 
 
@@ -375,6 +375,24 @@ PD301 = [
                 fix="x.split(4096)",
             ),
         ),
+    ),
+    RuleCase(
+        "PD301",
+        "passes over wide rows on the CPU",
+        lambda: layers([65_536, 1024]).build("model.py(7): forward"),
+        (ExpectedFinding("high", 420_000, location="model.py:7", title="Tensors of 268 MB", fix="x.split(256)"),),
+    ),
+    RuleCase(
+        "PD301",
+        "passes in half precision on the CPU",
+        lambda: layers([800_800, 64], dtype="c10::BFloat16").build("model.py(7): forward"),
+        (ExpectedFinding("high", 420_000, location="model.py:7", title="Tensors of 103 MB", fix="x.split(8192)"),),
+    ),
+    RuleCase(
+        "PD301",
+        "passes of element-wise ops on the CPU",
+        lambda: layers([400_400, 64], "mul").build("model.py(7): forward"),
+        (ExpectedFinding("high", 420_000, location="model.py:7", title="most in copy_: 4 times a step"),),
     ),
     RuleCase("PD301", "passes over what a cache holds on the CPU", lambda: layers([200_000, 64]).build()),
     RuleCase("PD301", "passes over a few large rows on the CPU", lambda: layers([8, 3_203_200]).build()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cases_loading import epochs, epochs_in_frames, loader_facts, while_the_gpu_works
@@ -471,13 +471,21 @@ def convolving(
 
 
 def multiplying(
-    us: float = 8000, *, rows: int = 128, dtype: str | None = "c10::BFloat16", device: str | None = None
+    us: float = 8000,
+    *,
+    rows: int = 128,
+    dtype: str | None = "c10::BFloat16",
+    device: str | None = None,
+    op: str = "aten::mm",
+    before: Sequence[Sequence[int]] = (),
 ) -> TraceBuilder:
     """Four passes of 10 ms on the CPU: a product of (rows, 512) x (512, 512), which is 67 MFLOP for 128 rows."""
     trace = TraceBuilder(device=device)
     for number in range(4):
-        shaped = {"shapes": [[rows, 512], [512, 512]], "types": [dtype, dtype]} if dtype else {}
-        trace.op("aten::mm", 10_000 * number, us, **shaped)
+        shapes = [*before, [rows, 512], [512, 512]]
+        if op == "aten::bmm":
+            shapes = [[4, *shape] for shape in shapes]
+        trace.op(op, 10_000 * number, us, **({"shapes": shapes, "types": [dtype] * len(shapes)} if dtype else {}))
         trace.op("aten::native_layer_norm", 10_000 * number + us, 9_900 - us)
     return trace
 
@@ -505,6 +513,26 @@ PD513 = [
         "products-in-float16-without-instructions",
         lambda: multiplying(dtype="c10::Half"),
         (ExpectedFinding("high", 32 * MS, title="Products in float16"),),
+    ),
+    RuleCase(
+        "PD513",
+        "layers-in-bfloat16-without-instructions",
+        lambda: multiplying(op="aten::addmm", before=[[512]]),
+        (ExpectedFinding("high", 32 * MS, title="Products in bfloat16 reach 8.4 GFLOP/s"),),
+    ),
+    RuleCase(
+        "PD513",
+        "batched-products-in-bfloat16-without-instructions",
+        lambda: multiplying(rows=32, op="aten::bmm"),
+        (ExpectedFinding("high", 32 * MS, title="Products in bfloat16 reach 8.4 GFLOP/s"),),
+    ),
+    # Four threads: 0.375 ms in float32.
+    RuleCase(
+        "PD513",
+        "products-in-bfloat16-by-threads",
+        lambda: multiplying(1000),
+        (ExpectedFinding("medium", 4 * MS, (1_001_073, 2_500_536, 3_100_322), title="where float32 reaches some 179"),),
+        facts={"cpu": {"torch_threads": 4}},
     ),
     RuleCase("PD513", "products-in-bfloat16-with-instructions", lambda: multiplying(2500)),
     RuleCase("PD513", "products-of-few-rows-read-weights", lambda: multiplying(540, rows=16)),

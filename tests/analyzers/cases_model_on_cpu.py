@@ -88,6 +88,12 @@ PD116 = [
             ),
         ),
     ),
+    RuleCase(
+        "PD116",
+        "convolutions-before-the-gpu",
+        lambda: split_model(layer="aten::mkldnn_convolution", first_layers=2),
+        (ExpectedFinding("high", 1_980_000, (0, None, 1_960_000), title="A part of the model"),),
+    ),
     RuleCase("PD116", "layers-that-wait-for-the-gpu", lambda: split_model(busy=True)),
     RuleCase("PD116", "preprocessing-alone", lambda: split_model(layer="aten::div")),
     RuleCase(
@@ -153,9 +159,9 @@ PD106 = [
         (
             ExpectedFinding(
                 "high",
-                12 * 1_105_000,
-                (0, None, 12 * 1_105_000),
-                title="Tensors are made on the CPU and copied to the GPU: 12",
+                1_105_000,
+                (0, None, 1_105_000),
+                title="Tensors are made on the CPU and copied to the GPU: 1 a step",
                 fix="torch.randn(..., device=",
                 evidence={"made by": "aten::randn"},
             ),
