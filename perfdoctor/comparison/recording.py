@@ -92,10 +92,7 @@ def has_unprofiled_steps(source: Report | Mapping[str, Any]) -> bool:
 def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recording:
     """The recording that a report with breakdowns is of: that of the rank whose mean step is longest.
 
-    Args:
-        report: The report.
-        path: Where it is from.
-        unprofiled: Whether times are those without the profiler, which `has_unprofiled_steps` says are known.
+    With `unprofiled` its times are those without the profiler; `has_unprofiled_steps` says whether these are known.
     """
     scales = [each.time_scale if unprofiled else 1.0 for each in report.breakdowns]
     means = [scale * each.mean_step_ns for scale, each in zip(scales, report.breakdowns, strict=True)]

@@ -38,12 +38,7 @@ def discard_stdout() -> None:
 
 
 def find_suffix(path: str | os.PathLike[str], suffixes: Sequence[str], what: str = "an output file") -> str:
-    """The longest of some suffixes that a file name ends in.
-
-    Args:
-        path: The file.
-        suffixes: The suffixes, in lower case.
-        what: What has the suffix, for the message.
+    """The longest of some suffixes, in lower case, that a file name ends in; `what` is the file, for the message.
 
     Raises:
         UsageError: It ends in none of them.
