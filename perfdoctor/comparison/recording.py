@@ -146,11 +146,11 @@ def check_report(report: Mapping[str, Any], path: str) -> None:
     """Check that a report.json can be compared.
 
     Raises:
-        InputError: It is no report of the schema that this version reads, or damaged.
+        InputError: It is not a report of the schema that this version reads, or damaged.
     """
     schema = report.get("schema")
     if schema != Report.schema:
-        what = f"a report of schema '{schema}'" if isinstance(schema, str) else "no report of perfdoctor"
+        what = f"a report of schema '{schema}'" if isinstance(schema, str) else "not a report of perfdoctor"
         raise InputError(
             f"{path} is {what}, and this version compares '{Report.schema}': analyze the trace again, or give the trace"
         )

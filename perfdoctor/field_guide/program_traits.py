@@ -220,7 +220,7 @@ def _recomputes(traces: list[Trace]) -> bool | None:
 
 
 def _account_shares(rank: Rank) -> dict[str, float]:
-    """The account as shares (0 to 1) of the window: its buckets, and the details that are no bucket."""
+    """The account as shares (0 to 1) of the window: its buckets, and the details that are not a bucket."""
     account = rank.account
     if not account.window_ns:
         return {}

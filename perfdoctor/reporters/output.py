@@ -64,7 +64,7 @@ def save_text(path: str | os.PathLike[str], text: str) -> None:
 def open_atomically(path: str | os.PathLike[str], advice: str = "choose another place with -o") -> Iterator[BinaryIO]:
     """A file to write bytes to; it takes its name only once it is complete.
 
-    A path that is no regular file (a pipe, /dev/null) is written directly. `advice` is what to do where it cannot be
+    A path that is not a regular file (a pipe, /dev/null) is written directly. `advice` is what to do where it cannot be
     written.
 
     Raises:

@@ -103,7 +103,7 @@ class Sarif(Reporter):
         """The place of a result, and whether that is a line of a source file."""
         location = finding.location
         if location is None or not is_file_name(location.file):
-            # A path that leads out of the repository is no file of it.
+            # A path that leads out of the repository is not one of its files.
             name = PurePosixPath(trace).name if trace.startswith(("/", "..")) or "://" in trace else trace
             place: dict[str, Any] = {"physicalLocation": _physical_location(clean_line(name), 1)}
             if location is not None:
