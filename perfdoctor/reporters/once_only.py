@@ -25,7 +25,7 @@ LABELS: Mapping[OnceCause, str] = {
     "graph_capture": "capturing graphs",
     "autotuning": "searching for the fastest convolutions",
     "compilation": "compiling",
-    "warm_up": "the program's own warm-up",
+    "warm_up": "the program's own start or warm-up",
     "unrecorded_work": "waiting for work from before the recording",
     "other": "other work before first launches",
 }
