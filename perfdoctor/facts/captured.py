@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 from perfdoctor.facts.gpu_facts import GpuFacts, MemoryFacts, NvmlFacts
 from perfdoctor.facts.loaders import LoaderFacts
 from perfdoctor.facts.models import DdpSettings, FsdpSettings, ModelFacts, OptimizerFacts, ParameterChecksums
-from perfdoctor.facts.part import NOTHING, CapturedPart, Flat, Later, OrNull, Written
-from perfdoctor.facts.source_line import CapturedLine
+from perfdoctor.facts.part import NOTHING, CapturedLine, CapturedPart, Flat, Later, OrNull, Written
 from perfdoctor.value_limits import Amount, Positive
 
 
