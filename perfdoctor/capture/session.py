@@ -33,7 +33,6 @@ Result = TypeVar("Result")
 
 # The module that starts the recorder in a program under `perfdoctor run`; loaded in no other program.
 INJECTED_MODULE = "_perfdoctor_inject.install_recorder"
-NOT_BEGUN = "The session has not begun: enter it with `with perfdoctor.profile() as session`."
 # The folders in which sessions of this process recorded: a cell that runs again may replace its own recording.
 _own_folders: set[Path] = set()
 
@@ -64,7 +63,7 @@ class Session:
             UsageError: The session has not begun.
         """
         if self._folder is None:
-            raise UsageError(NOT_BEGUN)
+            raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
         return self._folder
 
     def __enter__(self) -> Session:
@@ -73,6 +72,7 @@ class Session:
         self._recorder = recorder_class(recorder_settings(self.options, self._folder), automatic=self._automatic)
         self._hooks = hooks_class(self._recorder)
         self._hooks.install()
+        self._hooks.call_recorder(self._recorder.gradients.find_optimizers)
         if not self._automatic:
             self._hooks.call_recorder(self._recorder.begin)
         return self
@@ -121,7 +121,7 @@ class Session:
             UsageError: The session has not begun.
         """
         if self._recorder is None:
-            raise UsageError(NOT_BEGUN)
+            raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
         yield
         self.end_step()
 
@@ -132,7 +132,7 @@ class Session:
             UsageError: The session has not begun.
         """
         if self._recorder is None or self._hooks is None:
-            raise UsageError(NOT_BEGUN)
+            raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
         if not self._recorder.finished:
             self._hooks.call_recorder(self._recorder.end_step)
 

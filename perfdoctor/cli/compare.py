@@ -50,7 +50,12 @@ def compare(
         ),
     ] = None,
     as_json: parameters.AsJson = False,
-    output: Annotated[list[str], parameters.output_files(".json, .md or .txt")],
+    output: Annotated[
+        list[str],
+        parameters.repeated(
+            "-o", "--output", metavar="FILE", help="Also write .json, .md or .txt; may be given several times."
+        ),
+    ],
     select: parameters.Select,
     ignore: parameters.Ignore,
     settings: parameters.Settings,

@@ -39,7 +39,12 @@ def guide(
     paths: parameters.Paths,
     *,
     as_json: parameters.AsJson = False,
-    output: Annotated[list[str], parameters.output_files(".md, .json or .txt")],
+    output: Annotated[
+        list[str],
+        parameters.repeated(
+            "-o", "--output", metavar="FILE", help="Also write .md, .json or .txt; may be given several times."
+        ),
+    ],
     only: Annotated[
         list[Kind],
         parameters.repeated(

@@ -8,8 +8,16 @@ from typing import Annotated, Literal
 
 from perfdoctor.facts.gpu_facts import GpuFacts, MemoryFacts, NvmlFacts
 from perfdoctor.facts.loaders import LoaderFacts
-from perfdoctor.facts.models import DdpSettings, FsdpSettings, ModelFacts, OptimizerFacts, ParameterChecksums
-from perfdoctor.facts.part import NOTHING, CapturedLine, CapturedPart, Flat, Later, OrNull, Written
+from perfdoctor.facts.models import (
+    DdpSettings,
+    FsdpSettings,
+    ModelFacts,
+    OptimizerFacts,
+    ParameterChecksums,
+    UnusedGradients,
+)
+from perfdoctor.facts.part import NOTHING, CapturedPart, Flat, Later, OrNull, Written
+from perfdoctor.facts.source_line import CapturedLine
 from perfdoctor.value_limits import Amount, Positive
 
 
@@ -369,6 +377,7 @@ class CapturedFacts(CapturedPart):
         debug_switches: Switches for debugging that were on in any step.
         retained: Small tensors with a graph, such as losses, before the first window and after the last one; null where
             there was one look at most.
+        unused_gradients: What the program made and dropped in the evidence window.
         flags_by_window: The flags as each window began: programs and trainers set some in a block, and clear them at
             its end.
         environment: Switches that are set, of the list in environment_facts.py; of LD_PRELOAD the base names of its
@@ -409,6 +418,7 @@ class CapturedFacts(CapturedPart):
     flags: TorchFlags = TorchFlags()
     debug_switches: Later[tuple[DebugSwitch, ...]] = ()
     retained: Later[OrNull[RetainedGraphs]] = RetainedGraphs()
+    unused_gradients: Later[tuple[UnusedGradients, ...]] = ()
     flags_by_window: Later[Mapping[Literal["base", "timing", "evidence"], TorchFlags]] = NOTHING
     environment: Later[Mapping[str, Annotated[str, ("maxLength", 120)]]] = NOTHING
     cpu: CpuFacts = CpuFacts()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from perfdoctor.facts.part import CapturedLine, CapturedPart, Later, OrNull, Written
+from perfdoctor.facts.part import CapturedPart, Later, OrNull, Written
+from perfdoctor.facts.source_line import CapturedLine
 
 
 class BatchFetch(CapturedPart):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from perfdoctor.facts.part import CapturedLine, CapturedPart, Later, OrNull, Written
+from perfdoctor.facts.part import CapturedPart, Later, OrNull, Written
+from perfdoctor.facts.source_line import CapturedLine
 from perfdoctor.value_limits import Positive
 
 
@@ -28,6 +29,30 @@ class OptimizerFacts(CapturedPart):
     location: Later[OrNull[CapturedLine]] = CapturedLine()
     own_ns: Later[int | None] = None
     closure_ns: Later[int | None] = None
+
+
+class ModuleCall(CapturedLine):
+    """A line that calls a module, and whether a tensor that it passes has a graph, through which gradients go on."""
+
+    input_has_graph: Written[bool] = None
+
+
+class UnusedGradients(CapturedPart):
+    """Gradients that were made and dropped in the evidence window.
+
+    Attributes:
+        optimizer: The class of the optimizer or module whose gradients were cleared; null where no optimizer has them.
+        times: How often.
+        passes: The lines of the backward passes that may have made them.
+        calls: The lines that call modules of which all gradients were dropped.
+    """
+
+    optimizer: str | None = None
+    tensors: Written[int] = None
+    parameters: Written[int] = None
+    times: Written[int] = None
+    passes: tuple[CapturedLine, ...] = ()
+    calls: tuple[ModuleCall, ...] = ()
 
 
 class BiasBeforeNorm(CapturedPart):

@@ -22,7 +22,7 @@ from perfdoctor.units import (
 
 TRIAL_COLUMNS = ("change", "step", "of it", "range", "pairs", "memory", "loss", "verdict")
 _LARGE_MEMORY_SHARE = 0.1
-# First steps that are this much longer: a reader then wants to know about the compilation.
+# From so much longer first steps on, a reader wants to know of the compilation.
 _LONG_START_NS = 1_000_000_000
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
@@ -13,11 +12,24 @@ if TYPE_CHECKING:
     from perfdoctor.comparison.comparison import Comparison
 
 SUFFIXES = (".json", ".md", ".txt")
-comparison_suffix_of = partial(find_suffix, suffixes=SUFFIXES, what="a comparison")
+
+
+def comparison_suffix_of(path: str | os.PathLike[str]) -> str:
+    """The one of SUFFIXES that a file name ends in.
+
+    Raises:
+        UsageError: It ends in none of them.
+    """
+    return find_suffix(path, SUFFIXES, "a comparison")
 
 
 def save_comparison(comparison: Comparison, path: str | os.PathLike[str], *, verbosity: int = 0) -> None:
-    """Write a comparison, whole or not at all; the suffix decides the format. See `Comparison.save`."""
+    """Write a comparison; the suffix decides the format. The file appears whole or not at all.
+
+    Raises:
+        UsageError: The suffix is none of SUFFIXES.
+        InputError: The file cannot be written.
+    """
     save_text(path, render_comparison(comparison, comparison_suffix_of(path), verbosity))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 # Rules of our own load with each analysis: this builds a class in a quarter of the time of `dataclasses.dataclass`.
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
-# What `perfdoctor run` writes about windows and steps: its form follows the capture, not the rules.
+# What `perfdoctor run` writes about windows, steps and gradients: its form follows the capture, not the rules.
 from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, step_times_of
+from perfdoctor.facts.models import UnusedGradients
 
 # Steps against each other and against those of a run without the profiler: the statistics of PD001 and PD003.
 from perfdoctor.analysis.step_times import (
@@ -77,7 +78,7 @@ from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes
 from perfdoctor.analysis.timeline.starvation import StarvationRoot
 from perfdoctor.savings.apply_edits import lengthen_items
 
-# Numbers and names of classes in columns of a `Rank`; one more class does not change the interface.
+# Numbers and names of classes in columns of a `Rank`; a class more is no change of the interface.
 from perfdoctor.analysis.kernels import traffic_kinds
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.timeline import phases

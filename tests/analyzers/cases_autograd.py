@@ -1,4 +1,4 @@
-"""Cases of rules about autograd's state and switches for debugging: PD308, PD503, PD507, PD514, PD517 and PD518."""
+"""Cases of rules about autograd's state and switches for debugging: PD308, PD503, PD507, PD514, PD517, PD518, PD520."""
 
 from __future__ import annotations
 
@@ -200,6 +200,12 @@ PD507 = [
                 },
             ),
         ),
+    ),
+    RuleCase(
+        "PD507",
+        "an-evaluation-beside-compiling",
+        lambda: passes("train", "vain", "train").op("aot_collect_metadata (dynamo_timed)", 1990, 9),
+        (ExpectedFinding("low", 311_997, evidence={"such passes in the trace": 1}),),
     ),
     RuleCase(
         "PD507",
@@ -630,4 +636,102 @@ PD308 = [
     RuleCase("PD308", "in-17-steps-of-20", training, facts=kept(17, chain=17)),
     RuleCase("PD308", "one-look", training, facts={"retained": {"first": kept(20)["retained"]["first"]}}),
     RuleCase("PD308", "outputs-of-an-inference", lambda: passes("vain", "vain"), facts=kept(20)),
+]
+
+
+def adversarial(device: str | None = None, backward_us: float = 100) -> TraceBuilder:
+    """A step of 1 ms: modules called at lines 13 and 16, and a backward pass at line 17: through the last first."""
+    trace = TraceBuilder(device=device).step(0, 1000)
+    for line, start, number in ((13, 10, 1), (16, 110, 2)):
+        trace.range(f"perfdoctor::module_call @train.py:{line} main", start, 90)
+        trace.op("aten::addmm", start + 5, 80, sequence=number)
+    trace.range("@train.py:17 main", 200, 2 * backward_us + 2).range("perfdoctor::backward", 201, 2 * backward_us)
+    for index, number in enumerate((2, 1)):
+        start = 201 + index * backward_us
+        trace.op("autograd::engine::evaluate_function: AddmmBackward0", start, backward_us, sequence=number)
+        if device is not None:
+            trace.kernel("gemm", start + 10, backward_us - 10, launch_us=start + 5)
+    return trace.range("Optimizer.step#SGD.step", 900, 50)
+
+
+def unused(*calls: tuple[int, bool], optimizer: str | None = "Adam", line: int = 17) -> dict[str, Any]:
+    """Facts of gradients that nobody used, by the lines that call their modules and whether the input has a graph."""
+    return {
+        "unused_gradients": [
+            {
+                "optimizer": optimizer,
+                "tensors": 2,
+                "parameters": 40,
+                "times": 3,
+                "passes": [{**LINE, "line": line}],
+                "calls": [{**LINE, "line": number, "input_has_graph": has_graph} for number, has_graph in calls],
+            }
+        ]
+    }
+
+
+PD520 = [
+    RuleCase(
+        "PD520",
+        "on-through-the-generator",
+        adversarial,
+        (
+            ExpectedFinding(
+                "high",
+                100_000,
+                (50_000, 100_000, 100_000),
+                location="train.py:17",
+                title="goes on through the module called at train.py:13",
+                fix="detach()",
+                evidence={"of the backward passes": 50.0},
+            ),
+        ),
+        unused((13, False)),
+    ),
+    RuleCase(
+        "PD520",
+        "weights-of-the-discriminator",
+        adversarial,
+        (
+            ExpectedFinding(
+                "medium",
+                50_000,
+                (25_000, 50_000, 50_000),
+                location="train.py:17",
+                title="weights of the module called at train.py:16",
+                fix="requires_grad_(False)",
+            ),
+        ),
+        unused((16, True)),
+    ),
+    RuleCase(
+        "PD520",
+        "on-a-gpu",
+        lambda: adversarial("NVIDIA A100-SXM4-80GB"),
+        (ExpectedFinding("info", 90_000, location="train.py:17", title="train.py:13"),),  # the CPU never waits for it
+        unused((13, False)),
+    ),
+    RuleCase(
+        "PD520",
+        "a-part-that-no-optimizer-has",
+        adversarial,
+        (
+            ExpectedFinding(
+                "medium", 200_000, (0, None, 200_000), location="train.py:17", title="2 tensors", fix="for parameter in"
+            ),
+        ),
+        unused(optimizer=None),
+    ),
+    RuleCase(  # two calls of the same module, one of them in this pass
+        "PD520",
+        "called-twice",
+        adversarial,
+        (ExpectedFinding("high", 100_000, location="train.py:17", title="train.py:13"),),
+        unused((40, True), (13, False)),
+    ),
+    RuleCase("PD520", "nothing-was-dropped", adversarial, facts={"unused_gradients": []}),
+    RuleCase("PD520", "no-facts", adversarial),
+    RuleCase("PD520", "short-passes", lambda: adversarial(backward_us=20), facts=unused((13, False))),
+    RuleCase("PD520", "a-short-half", lambda: adversarial(backward_us=50), facts=unused((16, True))),
+    RuleCase("PD520", "no-backward-pass", lambda: TraceBuilder(device=None).step(0, 1000), facts=unused((13, False))),
 ]

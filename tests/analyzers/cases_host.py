@@ -273,6 +273,28 @@ PD104 = [
     ),
     RuleCase(
         "PD104",
+        "cpu-an-environment-without-a-line",
+        lambda: python_gap(line=None, frame="gymnasium/wrappers/common.py(393): step"),
+        facts=base(1000),
+    ),
+    RuleCase("PD104", "cpu-a-short-function", lambda: python_gap(140, frame="train.py(30): weigh"), facts=base(1000)),
+    RuleCase(
+        "PD104",
+        "cpu-short-writes",
+        lambda: python_gap(140, frame="<built-in method write of _io.BufferedWriter object at 0x7f286cea40>"),
+        facts=base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-hooks-of-the-recording-alone",
+        lambda: python_gap(
+            frame="/site-packages/_perfdoctor_inject/source_lines.py(36): __torch_function__",
+            rest="/site-packages/_perfdoctor_inject/user_code.py(82): user_line",
+        ),
+        facts=base(1000),
+    ),
+    RuleCase(
+        "PD104",
         "cpu-lists-become-tensors",
         lambda: python_gap(lists=True),
         (ExpectedFinding("high", 600_000, location="train.py:9", title="lists become", fix="np.stack(rows)"),),

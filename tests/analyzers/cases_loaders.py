@@ -327,6 +327,12 @@ PD111 = [
         facts=measured(40, 60, load_ms=40, load_cpu_ms=2, used=0.37),
     ),
     RuleCase(
+        "PD111",
+        "a-twentieth-in-a-library",
+        lambda: training(2, 40),
+        facts=loaded(2, 40, items_ms=1.9, collate_ms=0.1, items_location={**_ITEMS, "file": "/x/torchvision/a.py"}),
+    ),
+    RuleCase(
         "PD111", "a-twentieth-of-the-step", lambda: training(2, 40), facts=loaded(2, 40, items_ms=1, collate_ms=1)
     ),
     RuleCase(

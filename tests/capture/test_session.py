@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+from perfdoctor.capture.inject._perfdoctor_inject.gradient_use import GradientUse  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import RecorderSettings  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLines  # noqa: E402
@@ -167,6 +168,27 @@ def test_every_wrapper_is_removed(tmp_path: Path) -> None:
     assert [dict(vars(owner)) for owner in owners] == before
 
 
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.parametrize("detaches", [False, True])
+def test_gradients_that_nobody_uses_are_facts(tmp_path: Path, detaches: bool) -> None:
+    model, other = nn.Linear(8, 8), nn.Linear(8, 2)
+    with recording(tmp_path):
+        sgd = new_class(torch.optim.SGD)
+        ours, second = (sgd(each.parameters(), lr=0.1) for each in (other, model))
+        for (x,) in batches():
+            ours.zero_grad()
+            fake = model(x)
+            other(fake.detach() if detaches else fake).mean().backward()
+            ours.step()
+            second.zero_grad()
+            other.requires_grad_(False)
+            other(model(x)).mean().backward()
+            other.requires_grad_(True)
+            second.step()
+    found = json.loads((tmp_path / "rank0" / "facts.json").read_text())["unused_gradients"]
+    assert [each["parameters"] for each in found] == ([] if detaches else [72])
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_amp_facts_count_clipping_before_unscaling(tmp_path: Path, fused: bool) -> None:
     def loop(unscale: bool, enabled: bool = True) -> dict[str, Any]:
@@ -313,7 +335,7 @@ def depth() -> int:
 
 @pytest.mark.usefixtures("nothing_compiled")
 def test_the_line_mode_is_removed_from_below_a_users_mode() -> None:
-    lines = SourceLines()
+    lines = SourceLines(GradientUse())
     before = depth()
     lines.start()
     with UserMode():
@@ -323,7 +345,7 @@ def test_the_line_mode_is_removed_from_below_a_users_mode() -> None:
 
 
 def test_the_exit_of_a_users_mode_below_ours_removes_ours() -> None:
-    lines = SourceLines()
+    lines = SourceLines(GradientUse())
     before = depth()
     mode = UserMode()
     mode.__enter__()

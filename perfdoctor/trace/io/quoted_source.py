@@ -11,14 +11,14 @@ from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
-# Larger files are not source that somebody wrote: the largest of torch has 1 MB.
+# More is no source file that somebody wrote: the largest of torch has 1 MB.
 _MAX_BYTES = 4_000_000
 _roots: ContextVar[tuple[Path, ...]] = ContextVar("roots", default=())
 
 
 @contextmanager
 def quote_only_under(roots: Sequence[Path]) -> Iterator[None]:
-    """Meanwhile no line is read from a file outside of these resolved folders; without folders there is no limit."""
+    """Meanwhile no line is read from a file outside of these resolved folders; none are no limit."""
     token = _roots.set(tuple(roots))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Traces that are not local files: URLs that fsspec or HTTP can open, and standard input.
+"""Traces that are no local files: URLs that fsspec or HTTP can open, and standard input.
 
 Everything is streamed. fsspec is imported for URLs only, and HTTP does without it: its client needs aiohttp.
 """
@@ -19,7 +19,7 @@ from perfdoctor.errors import TraceError
 STDIN = "-"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(?:::[A-Za-z][^/]*)?://")
-# User and password, also where a slash stands in the password: what follows the colon is not a port then.
+# User and password, also where a slash stands in the password: what follows the colon is no port then.
 _PASSWORD = re.compile(r"(?<=://)(?:[^/]*@|[^/:@]*:(?!\d+(?:/|\Z)).*@)", re.DOTALL)
 _SIGNATURE = re.compile(r"[?#].*\Z", re.DOTALL)
 _WEB = ("http", "https")

@@ -19,6 +19,7 @@ from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
 from .debug_switches import DebugSwitches
 from .environment_facts import describe_environment
+from .gradient_use import GradientUse
 from .loader_records import LoaderRecords
 from .memory_records import MemoryRecords
 from .model_facts import ModuleLines, describe_models
@@ -53,6 +54,7 @@ class Recording(Protocol):
     checkpoints: CheckpointCalls
     debug_switches: DebugSwitches
     retained: RetainedGraphs
+    gradients: GradientUse
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     scalers: ScalerRecords
@@ -110,6 +112,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "flags": machine_facts.describe_torch_flags(),
         "debug_switches": recording.debug_switches.to_list(),
         "retained": recording.retained.to_dict(),
+        "unused_gradients": recording.gradients.to_list(),
         "flags_by_window": recording.flags_by_window,
         "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},

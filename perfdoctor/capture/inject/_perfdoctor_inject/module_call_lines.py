@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .gradient_use import GradientUse
 from .tracebacks import remove_own_frames
 from .user_code import user_line
 
@@ -25,14 +26,16 @@ MARK = "perfdoctor::module_call"
 class ModuleCallLines:
     """Replaces `Module.__call__` while the window is open: dynamo has compiled nothing then, see `SourceLines`."""
 
-    def __init__(self) -> None:
+    def __init__(self, gradients: GradientUse) -> None:
+        self._gradients = gradients
         self._original: Any = None
         self._wrapper: Any = None
 
     def start(self) -> None:
         """Mark calls of this thread from now on."""
         self._original = nn.Module.__call__
-        self._wrapper = _wrap_call(self._original)
+        self._wrapper = _wrap_call(self._original, self._gradients)
+        self._gradients.start()
         nn.Module.__call__ = self._wrapper  # type: ignore[method-assign]
 
     def stop(self) -> None:
@@ -40,12 +43,13 @@ class ModuleCallLines:
         wrapper, self._wrapper = self._wrapper, None
         if wrapper is None:
             return
+        self._gradients.stop()
         wrapper.is_active = False
         if nn.Module.__call__ is wrapper:
             nn.Module.__call__ = self._original  # type: ignore[method-assign]
 
 
-def _wrap_call(original: Any) -> Any:
+def _wrap_call(original: Any, gradients: GradientUse) -> Any:
     thread = threading.get_ident()
     is_inside = False
 
@@ -57,6 +61,7 @@ def _wrap_call(original: Any) -> Any:
         line_range = _open_range(sys._getframe(1)) if is_outermost else None
         if is_outermost:
             is_inside = True
+            gradients.on_module_call(module, sys._getframe(1), (*args, *kwargs.values()))
         try:
             return original(module, *args, **kwargs)
         except BaseException as error:

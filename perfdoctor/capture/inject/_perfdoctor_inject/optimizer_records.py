@@ -65,6 +65,11 @@ class OptimizerRecords:
         self._times_of_step: dict[int, list[int]] = {}
         self._timed_steps = 0
 
+    @property
+    def is_running(self) -> bool:
+        """Whether an optimizer steps now."""
+        return bool(self._running)
+
     def add_optimizer(self, optimizer: Any, frame: FrameType | None) -> None:
         """Remember where a new optimizer was made."""
         self._by_id.pop(id(optimizer), None)  # an optimizer that is gone had the same address

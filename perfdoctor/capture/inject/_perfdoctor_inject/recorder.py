@@ -19,6 +19,7 @@ from .checkpoint_calls import CheckpointCalls
 from .collect_facts import collect_facts, describe_program
 from .core_usage import CoreUsage
 from .debug_switches import DebugSwitches
+from .gradient_use import GradientUse
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .memory_records import MemoryRecords, count_samples
@@ -108,7 +109,8 @@ class Recorder:
         misses_first_step = automatic and not (settings.skip or settings.base or settings.warmup)
         self.plan = WindowPlan(replace(settings, skip=1) if misses_first_step else settings)
         self.detector = StepDetector()
-        self.profiler = WindowProfiler(self._on_training_thread_end)
+        self.gradients = GradientUse()
+        self.profiler = WindowProfiler(self._on_training_thread_end, self.gradients)
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
         self.optimizers = OptimizerRecords()
@@ -185,18 +187,20 @@ class Recorder:
         """Gradients are about to be cleared."""
         self._end_step_if(self.detector.on_zero_grad())
 
-    def on_backward(self) -> None:
-        """A backward pass is about to begin; its thread is the training thread."""
+    def on_backward(self, frame: FrameType | None) -> None:
+        """A backward pass, which the code in `frame` called, is about to begin; its thread is the training thread."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_backward())
         self._close_window_in_long_step()
         self.meter.add_backward()
+        self.gradients.on_backward(frame)
         self.debug_switches.on_backward()
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
         self.detector.on_optimizer_built()
         self.optimizers.add_optimizer(optimizer, frame)
+        self.gradients.add_optimizer(optimizer)
         if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
             # After the first steps: another training may begin.
             self._late_optimizers += 1
@@ -213,6 +217,7 @@ class Recorder:
         """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
         self.detector.on_optimizer_end()
         self.optimizers.end_optimizer_step(optimizer, frame)
+        self.gradients.on_optimizer_end(optimizer)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
@@ -273,7 +278,7 @@ class Recorder:
             self.is_forked_helper = True
             self.folder = None
             self._step_range, self.gpu_sampler = None, None
-            self.profiler = WindowProfiler(self._on_training_thread_end)
+            self.profiler = WindowProfiler(self._on_training_thread_end, self.gradients)
             self.ranges.forget()
         self._training_thread = None
         self._loader_threads.clear()

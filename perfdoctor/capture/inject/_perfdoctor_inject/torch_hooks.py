@@ -280,6 +280,8 @@ class Hooks:
             self.call_recorder(recorder.on_zero_grad)
             if not kwargs.get("set_to_none", args[0] if args else True):
                 recorder.totals.counts["zero_grad_to_zero"] += 1
+            if not recorder.optimizers.is_running:  # a closure, whose gradients its optimizer reads as it likes
+                self.call_recorder(recorder.gradients.before_clearing, owner)
             depth = recorder.ranges.begin("zero_grad")
             try:
                 return original(owner, *args, **kwargs)
@@ -288,6 +290,7 @@ class Hooks:
                 raise
             finally:
                 recorder.ranges.end(depth, "zero_grad")
+                self.call_recorder(recorder.gradients.after_clearing, owner)
 
         return zero_grad
 
@@ -299,7 +302,7 @@ class Hooks:
             is_outermost = not self._is_in_backward and recorder.is_listening()
             depth = 0
             if is_outermost:
-                self.call_recorder(recorder.on_backward)
+                self.call_recorder(recorder.on_backward, sys._getframe(1))
                 depth = recorder.ranges.begin("backward")
                 self._is_in_backward = True
             try:

@@ -20,6 +20,7 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 
 from .allocator_warnings import AllocatorWarnings
+from .gradient_use import GradientUse
 from .long_calls import LongCall, ThreadIds, find_long_calls
 from .messages import warn
 from .rank_folder import RankFolder
@@ -74,8 +75,8 @@ class WindowProfiler:
         lines: The source lines of the evidence window.
     """
 
-    def __init__(self, on_thread_end: Callable[[], None]) -> None:
-        """Open nothing yet.
+    def __init__(self, on_thread_end: Callable[[], None], gradients: GradientUse) -> None:
+        """Open nothing yet; `gradients` are watched in the evidence window.
 
         `on_thread_end` is called in a thread other than the main thread that ends with an open session of ours. The
         session must be closed there, or the process crashes when it ends.
@@ -87,7 +88,7 @@ class WindowProfiler:
         self._session: Any = None
         self._trace = ""
         self._user_profilers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.lines = SourceLines()
+        self.lines = SourceLines(gradients)
         self._allocator_warnings = AllocatorWarnings()
         self._options: tuple[str, ...] = ()
         self._thread: int | None = None

@@ -1,0 +1,208 @@
+"""PD520: a backward pass makes gradients that no optimizer uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdoctor.rules import (
+    Action,
+    Advice,
+    Claim,
+    Evidence,
+    Finding,
+    Int32Array,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    Trace,
+    captured_location,
+    nesting,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import UnusedGradients, find_locations, forward_ops_of
+
+StringArray: TypeAlias = NDArray[np.str_]
+
+# The gradient of the weights is one of the two products of a linear layer's or convolution's backward pass, and both
+# have the same number of operations. The other one goes on to the layer before.
+_SHARE_OF_WEIGHTS = 0.5
+_AUTOGRAD = "https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad"
+
+
+class VainWork(NamedTuple):
+    """What a backward pass does for gradients that are dropped.
+
+    Attributes:
+        share: Of the time of all backward passes, 0 to 1.
+        call: The line that calls the module.
+        is_last: Whether no gradient goes on from there, so that the pass could have ended before.
+    """
+
+    share: float
+    call: str
+    is_last: bool
+
+
+class UnusedGradientsMade(RankAnalyzer):
+    """A backward pass makes gradients that are cleared before their optimizer steps, or that no optimizer has.
+
+    What it finds:
+        A discriminator's step whose backward pass goes on through the generator, a generator's step that also makes
+        the gradients of the discriminator's weights, parts of a model that stay as they are and still require
+        gradients.
+
+    Why it costs time:
+        The backward pass through a layer takes twice as long as the forward pass: half for the gradient of its weights,
+        half for that of its input, which the layers before it need.
+
+    How it is measured:
+        In the evidence window a gradient is unused when it has changed since its optimizer stepped, is cleared, and
+        another optimizer has stepped in between; or when no optimizer has its parameter. Its work is the part of
+        the backward pass that belongs to calls of modules all of whose gradients were dropped: all of it where the pass
+        ends there, else half. Of parameters within a larger module only a bound is known: the whole backward pass.
+
+    How to fix:
+        `detach()` what this step does not train, or make it under torch.no_grad(). `requires_grad_(False)` on the
+        modules that others train, around the pass, and on those that stay as they are, for good.
+
+    When it is wrong:
+        The program reads `.grad` itself: for statistics, or to update weights without an optimizer of torch.
+
+    Needs:
+        Captured facts (`perfdoctor run`).
+
+    References:
+        PyTorch, "Autograd mechanics", Setting requires_grad.
+    """
+
+    rule = "PD520"
+    name = "unused-gradients"
+    needs = frozenset({"cpu"})
+    # min_share: of the step; where a medium finding begins, as detaching may need a change of the program's structure.
+    defaults = {"min_share": 0.03}
+    references = (_AUTOGRAD,)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """A finding for each set of parameters whose gradients are dropped."""
+        trace = rank.evidence_trace or rank.trace
+        backward = rank.phases["backward"]
+        for unused in rank.facts.unused_gradients:
+            work = _measure(trace, unused)
+            # The end of each pass: gradients of what was computed first are made last.
+            length_ns = (backward[:, 1] - backward[:, 0]) * (1.0 if work is None else work.share)
+            vain = iv.union(backward[:, 1] - length_ns.astype(np.int64), backward[:, 1])
+            if len(vain) and self.exceeds_min_share(rank, rank.per_step(iv.total(vain))):
+                yield self._report(rank, unused, work, vain)
+
+    def _report(self, rank: Rank, unused: UnusedGradients, work: VainWork | None, vain: Intervals) -> Finding:
+        cost_ns = rank.per_step(iv.total(vain))
+        place = captured_location(unused.passes[0]) if unused.passes else None
+        at = f" at {place.short}" if place else ""
+        if work is None:
+            what = f"The backward pass{at} makes gradients of {unused.tensors or 0:,} tensors that nobody uses"
+            advice = _FREEZE if unused.optimizer is None else _DETACH
+        elif work.is_last:
+            what = (
+                f"The backward pass{at} goes on through the module called at {work.call}, whose gradients nobody uses"
+            )
+            advice = _DETACH
+        else:
+            what = f"The backward pass{at} makes gradients of the weights of the module called at {work.call}, unused"
+            advice = _FREEZE_MEANWHILE
+        return self.finding(
+            rank,
+            title=what,
+            cost_ns=cost_ns,
+            # What is not asked for is not computed.
+            saving=Saving(0, None, cost_ns, "bounded")
+            if work is None
+            else Saving(cost_ns // 2, cost_ns, cost_ns, "bounded"),
+            advice=advice,
+            claim=Claim(vain, kernels=rank.device_kind == "gpu"),
+            confidence=0.5 if work is None else 0.8,
+            location=place,
+            evidence=(
+                Evidence("parameters of these tensors", unused.parameters, "count"),
+                Evidence("cleared before their optimizer stepped", unused.times, "count"),
+                Evidence("of the backward passes", None if work is None else round(100 * work.share, 1), "%"),
+                Evidence("calls of modules that make them", len(unused.calls), "count"),
+            ),
+            subject=str(place),
+        )
+
+
+_DETACH = Advice(
+    "Detach what this step does not train before it goes into the loss, or compute it under torch.no_grad().",
+    "loss = criterion(discriminator(fake.detach()), target)",
+    _AUTOGRAD,
+    (Action("detach"),),
+)
+_FREEZE_MEANWHILE = Advice(
+    "Let these weights require no gradients during this pass: gradients still go through the module to what it was "
+    "given.",
+    "discriminator.requires_grad_(False)   # before this step's forward pass; True after it",
+    _AUTOGRAD,
+    (Action("freeze"),),
+)
+_FREEZE = Advice(
+    "Let parameters that stay as they are require no gradients; no optimizer has these.",
+    "for parameter in backbone.parameters(): parameter.requires_grad_(False)",
+    _AUTOGRAD,
+    (Action("freeze"),),
+)
+
+
+def _measure(trace: Trace, unused: UnusedGradients) -> VainWork | None:
+    """The work for gradients that are dropped; None where the trace does not show which it is."""
+    ops, ranges = trace.ops, trace.ranges
+    forward = forward_ops_of(trace)
+    backward = np.flatnonzero(trace.match_rows(ranges, vocabulary.BACKWARD_RANGE))
+    lines = find_locations(trace, ranges.thread[backward], ranges.start_ns[backward])
+    wanted = backward[np.isin(_keys(lines), _keys(map(captured_location, unused.passes)))]
+    passes, whole = (iv.union(ranges.start_ns[rows], ranges.end_ns[rows]) for rows in (wanted, backward))
+    nodes = np.flatnonzero((forward.node == np.arange(len(ops))) & (forward.forward >= 0))
+    nodes = nodes[iv.contains(passes, ops.start_ns[nodes])]
+    made_in = _calls_around(trace, forward.forward[nodes])
+    calls = dict(zip(_keys(map(captured_location, unused.calls)), unused.calls, strict=True))
+    in_calls = np.isin(made_in, list(calls))
+    if not in_calls.any():
+        return None
+    goes_on = any(calls[key].input_has_graph for key in set(made_in[in_calls].tolist()))
+    rows = nodes[in_calls]
+    vain = iv.union(ops.start_ns[rows], ops.end_ns[rows])
+    share = min(_work_in(trace, vain) / max(_work_in(trace, whole), 1), 1.0)
+    call = captured_location(calls[made_in[in_calls][0]])
+    return VainWork(share * _SHARE_OF_WEIGHTS if goes_on else share, call.short if call else "", not goes_on)
+
+
+def _calls_around(trace: Trace, rows: Int32Array) -> StringArray:
+    """For each forward op the line of the outermost call of a module around it, as a key."""
+    ranges, ops = trace.ranges, trace.ops
+    marks = np.flatnonzero(trace.match_rows(ranges, vocabulary.MODULE_CALL_MARK))
+    around = nesting.innermost(
+        ranges.start_ns[marks], ranges.end_ns[marks], ranges.thread[marks], ops.start_ns[rows], ops.thread[rows]
+    )
+    names = (vocabulary.parse_module_call_mark(trace.strings[ranges.name[row]]) for row in marks.tolist())
+    keys = np.append(_keys(None if name is None else SourceLocation(*name) for name in names), "")
+    return keys[around]
+
+
+def _keys(lines: Iterable[SourceLocation | None]) -> StringArray:
+    """Lines as texts, "" where a line is not known."""
+    return np.array(["" if line is None else str(line) for line in lines], np.str_)
+
+
+def _work_in(trace: Trace, time: Intervals) -> int:
+    """The time of the kernels that were launched in some time; without a GPU that time itself."""
+    if not len(trace.gpu):
+        return iv.total(time)
+    call = trace.gpu.call
+    launched_ns = np.append(trace.calls.start_ns, -1)[call]
+    return int(trace.gpu.dur_ns[(call >= 0) & iv.contains(time, launched_ns)].sum())

@@ -1,0 +1,157 @@
+"""Gradients that are made and dropped: cleared before their optimizer steps, or of parameters that no optimizer has.
+
+Watched in the window whose trace has the lines of module calls. A gradient is unused when it has changed since its
+optimizer stepped, is cleared now, and another optimizer has stepped in between: a discriminator's step through its
+generator does that. One optimizer that steps alone may have its gradients read in other ways (PCGrad, SAM).
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from .user_code import Location, user_location
+
+_Calls = dict[int, tuple[torch.nn.Module, list[Location | None]]]
+
+
+@dataclass
+class _Mark:
+    """A parameter as its gradient was last used or cleared: its versions, and what had happened until then."""
+
+    gradient: tuple[int, int]
+    version: int
+    passes: int
+    steps: int
+
+
+class GradientUse:
+    """Which gradients nobody used in the window that is watched."""
+
+    def __init__(self) -> None:
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_watching = False
+        self._marks: dict[int, _Mark] = {}
+        self._calls: _Calls = {}
+        self._passes: list[Location | None] = []
+        self._steps = 0
+        self._found: dict[str, dict[str, Any]] = {}
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Know an optimizer that was made."""
+        self._optimizers.add(optimizer)
+
+    def find_optimizers(self) -> None:
+        """Know the optimizers that were made before anybody listened: a look at all objects, some 0.1 s."""
+        self._optimizers.update(each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
+
+    def start(self) -> None:
+        """Watch from now on, at the border of a step."""
+        self._is_watching = True
+        self._marks, self._calls, self._passes, self._steps = {}, {}, [], 0
+        for optimizer in self._optimizers:
+            self._mark(_parameters_of(optimizer))
+
+    def stop(self) -> None:
+        """Watch no more; the parameters that no optimizer has are looked at now."""
+        if not self._is_watching:
+            return
+        self._is_watching = False
+        if self._steps and self._passes:
+            owned = {id(each) for optimizer in self._optimizers for each in _parameters_of(optimizer)}
+            parameters = {id(each): each for module, _ in self._calls.values() for each in module.parameters()}
+            self._add(None, [p for p in parameters.values() if id(p) not in owned and p.grad is not None], 0)
+        self._marks, self._calls = {}, {}
+
+    def on_module_call(self, module: torch.nn.Module, frame: FrameType | None, arguments: Iterable[Any]) -> None:
+        """The user's code calls a module that lies in no other one."""
+        location = user_location(frame)
+        if not self._is_watching or location is None:
+            return
+        has_graph = any(isinstance(each, torch.Tensor) and each.requires_grad for each in arguments)
+        self._calls.setdefault(id(module), (module, []))[1].append({**location, "input_has_graph": has_graph})
+
+    def on_backward(self, frame: FrameType | None) -> None:
+        """A backward pass begins."""
+        if self._is_watching:
+            self._passes.append(user_location(frame))
+
+    def on_optimizer_end(self, optimizer: Any) -> None:
+        """An optimizer has used its gradients."""
+        if self._is_watching:
+            self._steps += 1
+            self._mark(_parameters_of(optimizer))
+
+    def before_clearing(self, owner: Any) -> None:
+        """The gradients of an optimizer or a module are about to be cleared."""
+        if not self._is_watching:
+            return
+        unused = [parameter for parameter in _parameters_of(owner) if self._is_unused(parameter)]
+        if unused:
+            first_pass = min(self._marks[id(parameter)].passes for parameter in unused)
+            self._add(owner, unused, first_pass)
+
+    def after_clearing(self, owner: Any) -> None:
+        """They were cleared."""
+        if self._is_watching:
+            self._mark(_parameters_of(owner))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """What was found, as it stands in facts.json."""
+        return list(self._found.values())
+
+    def _mark(self, parameters: Iterable[Any]) -> None:
+        for parameter in parameters:
+            self._marks[id(parameter)] = _Mark(
+                _version_of(parameter.grad), parameter._version, len(self._passes), self._steps
+            )
+
+    def _is_unused(self, parameter: Any) -> bool:
+        mark = self._marks.get(id(parameter))
+        return (
+            mark is not None
+            and parameter.grad is not None
+            and _version_of(parameter.grad) != mark.gradient
+            and parameter._version == mark.version
+            and self._steps > mark.steps
+        )
+
+    def _add(self, owner: Any, unused: list[Any], first_pass: int) -> None:
+        """Count gradients that nobody used, by what they are and where they were made."""
+        if not unused:
+            return
+        ids = {id(parameter) for parameter in unused}
+        what = {
+            "optimizer": None if owner is None else type(owner).__name__,
+            "tensors": len(unused),
+            "parameters": sum(parameter.numel() for parameter in unused),
+            "passes": _distinct(self._passes[first_pass:]),
+        }
+        found = self._found.setdefault(repr(what), {**what, "calls": [], "times": 0})
+        for module, lines in self._calls.values():
+            trained = [id(each) for each in module.parameters() if each.requires_grad]
+            if trained and ids.issuperset(trained):
+                found["calls"] = _distinct([*found["calls"], *lines])
+        found["times"] += 1
+
+
+def _distinct(lines: list[Location | None]) -> list[Location]:
+    """Each line once, in order; without those that are not known."""
+    known = [each for each in lines if each is not None]
+    return [each for index, each in enumerate(known) if each not in known[:index]]
+
+
+def _parameters_of(owner: Any) -> list[Any]:
+    if isinstance(owner, torch.nn.Module):
+        return list(owner.parameters())
+    return [parameter for group in owner.param_groups for parameter in group["params"]]
+
+
+def _version_of(gradient: torch.Tensor | None) -> tuple[int, int]:
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)
