@@ -122,7 +122,7 @@ class MissedTensorCores(RankAnalyzer):
         units = "vector units" if rank.hardware.vendor == "amd" else "CUDA cores"
         finding = self.finding(
             rank,
-            title=f"{missed.category_share:.0%} of the {operation} time runs on {units}"
+            title=f"{missed.category_share:.0%} of the {operation} time is spent on {units}"
             + (f" in {missed.operand}" if missed.operand else "")
             + cause.title_end,
             cost_ns=cost_ns,

@@ -163,7 +163,8 @@ def _cause_of_rows(rank: Rank, kind: SlowKind, kernel: str) -> Cause | None:
     on_empty_grid = _cause_of_grid(rank, kind)
     if "batch_norm" in op and _OF_PYTORCH in kernel:
         more = f", {on_empty_grid.clause}" if on_empty_grid else ""
-        return Cause("own batch norm", f"PyTorch's own kernels run, not cuDNN's or MIOpen's: one block a channel{more}")
+        library = "MIOpen" if rank.hardware.vendor == "amd" else "cuDNN"
+        return Cause("own batch norm", f"PyTorch's own kernels run, not {library}'s: one block a channel{more}")
     if on_empty_grid is not None:
         return on_empty_grid
     if kind.family == "softmax" and "Spatial" in kernel:

@@ -111,7 +111,7 @@ class TensorCoreSlowPath(RankAnalyzer):
         is_bounded = over_roofline is not None or len(kernels.of_class(lambda k: k.alignment is not None)) > 0
         yield self.finding(
             rank,
-            title=_title_of([dimension for dimension, _ in misaligned]),
+            title=_title_of(rank, [dimension for dimension, _ in misaligned]),
             cost_ns=cost_ns,
             saving=after.saving(cost_ns) if is_bounded else Saving(),
             advice=_advise(rank, misaligned[0][0] if misaligned else None, op),
@@ -184,13 +184,14 @@ def _full_width_share(rank: Rank, kernels: GpuQuery) -> FloatArray:
     return width_fraction[rank.trace.gpu.name[kernels.mask]]
 
 
-def _title_of(misaligned: list[_MisalignedDimension]) -> str:
+def _title_of(rank: Rank, misaligned: list[_MisalignedDimension]) -> str:
+    units = "Matrix cores" if rank.hardware.vendor == "amd" else "Tensor Cores"
     if not misaligned:
-        return "Tensor Cores run on a slow path: rows do not start at multiples of 16 bytes"
+        return f"{units} run on a slow path: rows do not start at multiples of 16 bytes"
     name, size, padded = misaligned[0]
     others = len(misaligned) - 1
     more = f", and {others} more sizes" if others > 1 else ", and 1 more" if others else ""
-    return f"Tensor Cores run on a slow path: {name} = {size}: pad to {padded}{more}"
+    return f"{units} run on a slow path: {name} = {size}: pad to {padded}{more}"
 
 
 def _advise(rank: Rank, costliest: _MisalignedDimension | None, op: str | None) -> Advice:

@@ -42,7 +42,7 @@ def shorten_fix(fix: Sequence[str], width: int) -> tuple[str, list[str]]:
     lines = [part for line in fix for part in _split_comment(line, width - len("fix: "))]
     if len(lines) <= _MAX_FIX_LINES:
         return "fix: ", lines
-    return f"fix (1 of {len(lines)} lines): ", lines[:1]
+    return f"fix ({_MAX_FIX_LINES} of {len(lines)} lines): ", lines[:_MAX_FIX_LINES]
 
 
 def _split_comment(line: str, width: int) -> list[str]:

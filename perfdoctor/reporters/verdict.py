@@ -330,7 +330,7 @@ def _describe_limit(report: Report) -> str:
         return "" if report.explains_everything else "; how near its kernels are to their limit is not known"
     near = f" ({largest.roof})" if largest.roof else ""
     if not near and not report.explains_everything:
-        near = ", how near to it is not known"
+        near = " (how near it comes is not known)"
     return f", and {limit} limits {format_share(largest.share)} of it{near}"
 
 
@@ -434,6 +434,7 @@ def describe_ladder(report: Report) -> str | None:
         return line
     limit = format_duration(ladder.limit_ns)
     if not ladder.is_limit_of_work:
-        return f"{line}; {limit} if nothing waited"
+        lowest_ns = ladder.now_ns if ladder.after_fixes_ns is None else ladder.after_fixes_ns
+        return line if limit == format_duration(lowest_ns) else f"{line}; {limit} if nothing waited"
     known = f" (known for {format_share(ladder.known_share)} of its time)" if ladder.names_known_share else ""
     return f"{line}; limit of its kernels on this GPU {limit}{known}"

@@ -72,7 +72,7 @@ PD201 = [
                 800_000,
                 (0, None, 750_000),  # TF32's peak is 8 times as high: at best 7/8 of the time are saved
                 location="model.py:20",
-                title="80% of the matrix product time runs on CUDA cores in fp32",
+                title="80% of the matrix product time is spent on CUDA cores in fp32",
                 fix='set_float32_matmul_precision("high")',
                 confidence=0.9,
                 evidence={"launched by": "aten::linear", SGEMM: 800_000},
@@ -240,7 +240,7 @@ PD203 = [
                 "high",
                 400_000,
                 (0, None, 375_000),
-                title="50% of the convolution time runs on CUDA cores in fp32",
+                title="50% of the convolution time is spent on CUDA cores in fp32",
                 fix="cudnn.allow_tf32",
                 evidence={"launched by": "aten::convolution", SCUDNN: 400_000},
             ),

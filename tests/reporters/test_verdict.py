@@ -171,7 +171,7 @@ def test_work_that_cannot_be_judged_is_no_waste() -> None:
     work = UnexplainedSlice(None, "compute", 300 * samples.MS, 0.3, "no shapes were recorded")
     verdict = verdict_of(replace(samples.healthy(), unexplained=(work,)))
     assert "nothing was found that costs 1% of it or more" in verdict
-    assert "and arithmetic limits 75% of it, how near to it is not known" in verdict
+    assert "and arithmetic limits 75% of it (how near it comes is not known)" in verdict
 
 
 def test_a_large_cost_without_a_fix_is_named() -> None:
