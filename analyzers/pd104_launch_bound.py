@@ -40,6 +40,7 @@ from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import MAIN_SHARE, StarvationRoot, cpu_zeroing_of, framework_time, ops_of_program
 
+_SYNCS_WITHIN = "launch-bound, syncs within"
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
 # One CUDA graph reaches from one sync to the next: where the longest such part has less than two thirds of the
@@ -155,7 +156,11 @@ class LaunchBound(RankAnalyzer):
             return
         median_ns = int(np.median(rank.trace.gpu.dur_ns[kernels.mask]))
         number = rank.count_per_step(len(kernels))
-        advice = _advise(rank, launches)
+        situation = _find_situation(rank, launches)
+        advice = _advise(rank, launches, situation)
+        edit = _shorten_launches(rank, kernels.calls.rows, launches, pause_ns)
+        if situation == _SYNCS_WITHIN:
+            edit = replace(edit, blocked_by=launches.syncs)
         after_syncs = iv.intersect(rank.starvation.time_after(StarvationRoot.SYNC), rank.window)
         yield self.finding(
             rank,
@@ -165,7 +170,7 @@ class LaunchBound(RankAnalyzer):
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice,
             claim=Claim(starved),
-            edit=_shorten_launches(rank, kernels.calls.rows, launches, pause_ns),
+            edit=edit,
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / len(kernels), 1), "%"),
@@ -301,19 +306,22 @@ def _time_in_part_ns(rank: Rank, time: Intervals, part: str) -> int:
     return rank.per_step(iv.total(iv.intersect(time, rank.account.parts[part])))
 
 
-def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
+def _find_situation(rank: Rank, launches: LaunchFacts) -> str:
+    """What decides how to launch faster."""
+    count = round(len(launches.syncs.index) / max(rank.steps.count, 1))
+    if count and (_are_reported(rank, launches.syncs) or launches.graphable_share < _MIN_GRAPHABLE_SHARE):
+        return _SYNCS_WITHIN
+    if launches.steady is False:
+        return "launch-bound, steps differ"
+    if launches.python_ns is not None and launches.python_ns > launches.cpu_ns / 2:
+        return "launch-bound in Python"
+    return "launch-bound"
+
+
+def _advise(rank: Rank, launches: LaunchFacts, situation: str) -> Advice:
     """First what takes away most of the CPU time for a launch, then what gives a launch more to do."""
-    steps = max(rank.steps.count, 1)
-    count = round(len(launches.syncs.index) / steps)
+    count = round(len(launches.syncs.index) / max(rank.steps.count, 1))
     are_reported = count > 0 and _are_reported(rank, launches.syncs)
-    if are_reported or (count and launches.graphable_share < _MIN_GRAPHABLE_SHARE):
-        situation = "launch-bound, syncs within"
-    elif launches.steady is False:
-        situation = "launch-bound, steps differ"
-    elif launches.python_ns is not None and launches.python_ns > launches.cpu_ns / 2:
-        situation = "launch-bound in Python"
-    else:
-        situation = "launch-bound"
     syncs = f"{'sync' if count == 1 else f'{count:,} syncs'}{' (PD102)' if are_reported else ''}"
     first = advise(situation, rank.context, syncs=syncs, unit=rank.unit_name)
     lags_far_behind = launches.cpu_ns * launches.launches > _MIN_LAG * _gpu_busy_ns(rank)

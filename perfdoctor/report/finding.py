@@ -242,7 +242,7 @@ class Finding:
             raise ValueError("the claim holds time outside of the analysed window")
         for edit in self.edit.variants() if self.edit is not None else ():
             _require_rows_of("items", len(edit.items.table), len(edit.items), scope.gpu_items)
-            for calls in (edit.dropped_calls, edit.unblocked_calls):
+            for calls in (edit.dropped_calls, edit.unblocked_calls, edit.blocked_by):
                 _require_rows_of("calls", len(calls.table), len(calls), scope.calls)
 
 

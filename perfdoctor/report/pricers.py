@@ -7,6 +7,7 @@ trusted, what comes without an edit, and several ranks at once, whose traces are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -66,14 +67,18 @@ class Priced:
         return cls(finding, saving, finding.order_key_ns, finding.cost_ns, step_ns, bound_ns, cost_bound_ns)
 
     @property
+    def key_ns(self) -> float:
+        """What it is ordered by: its worth, where the order says nothing else."""
+        return self.worth_ns if self.order_key_ns is None else self.order_key_ns
+
+    @property
     def sort_key(self) -> tuple[bool, float, int, int, str, str, str]:
         """What findings are ordered by: wrong results first, then the worth; unique within a report."""
         finding = self.finding
-        key_ns = self.worth_ns if self.order_key_ns is None else self.order_key_ns
         severity = SEVERITIES.index(self.severity)
         return (
             not finding.makes_results_wrong,
-            -key_ns,
+            -self.key_ns,
             -severity,
             -self.cost_ns,
             finding.rule,
@@ -211,7 +216,21 @@ class LedgerPricer:
             if ledger is not None:
                 ledger.claim_time(claim, promised_ns)
             charged.append(each)
+        _put_before_blocked(fixes)
         return sorted(fixes, key=lambda each: each.sort_key)
+
+
+def _put_before_blocked(fixes: Iterable[Priced]) -> None:
+    """Let fixes that take away what blocks another one come before it: they are worth what that saves, too."""
+    with_edits = [(each, each.finding.edit) for each in fixes if each.finding.edit is not None]
+    for blocked, edit in with_edits:
+        for each, other in with_edits:
+            if each is not blocked and each.key_ns <= blocked.key_ns and other.unblocks(edit):
+                each.order_key_ns = math.nextafter(blocked.key_ns, math.inf)
+                saves = Evidence(
+                    f"until it is fixed {blocked.finding.rule} cannot be, which saves", blocked.saving.expected_ns, "ns"
+                )
+                each.evidence = (*each.evidence, saves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +254,8 @@ class ReplayPricer:
         """Set cost, saving, order and evidence of each finding with an edit by the replay of its fix."""
         edits = {number: each.finding.edit for number, each in enumerate(fixes) if each.finding.edit is not None}
         confidence = {number: fixes[number].finding.confidence for number in edits}
-        order_key_ns = float("inf")
-        for position, fix in enumerate(order_fixes_greedily(self.replay, edits, confidence)):
+        ordered = order_fixes_greedily(self.replay, edits, confidence)
+        for fix in ordered:
             each = fixes[fix.number]
             each.step_ns = self.step_ns
             # A cause that another one masks costs nothing alone: it costs what its fix saves after the other.
@@ -249,13 +268,17 @@ class ReplayPricer:
             alone, in_turn = (_saving_of_range(each, saved).cap(limit_ns) for saved in (fix.alone, fix.in_turn))
             in_turn = in_turn.cap(fix.limit_ns)
             each.saving = replace(in_turn, alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
-            order_key_ns = min(order_key_ns, each.worth_ns)
-            each.order_key_ns = order_key_ns - position * 1e-6  # fixes with equal savings keep the order of the replay
             each.covered_by = None if fix.covered_by is None else fixes[fix.covered_by]
             if fix.masked_by is not None:
                 by = fixes[fix.masked_by].finding.rule
                 label = f"saves by itself, masked until {by} is fixed"
                 each.evidence = (Evidence(label, fix.alone.expected_ns, "ns"),)
+        order_key_ns = float("inf")
+        for position, fix in enumerate(ordered):
+            if fix.needed_by is None:  # else it stands before a fix that saves more, which its own worth does not limit
+                order_key_ns = min(order_key_ns, fixes[fix.number].worth_ns)
+                # Fixes with equal savings keep the order of the replay.
+                fixes[fix.number].order_key_ns = order_key_ns - position * 1e-6
         return self.rest.price(fixes)
 
 

@@ -67,6 +67,7 @@ class Edit:
         unblocked_calls: Calls in which the CPU no longer waits.
         removed_cpu_time: Time of the CPU that vanishes.
         moved: Work that is done elsewhere, beside the program.
+        blocked_by: Calls that have to go before the fix can be made, such as syncs, which no CUDA graph can capture.
         is_upper_bound: Whether this is the best that the fix can do, as a roofline says, rather than what it does.
         at_least: What the fix changes where it goes badly; None where that is not known to differ.
         at_most: What the fix changes where it goes well; None where that is not known to differ.
@@ -81,6 +82,7 @@ class Edit:
     unblocked_calls: CallRows = field(default_factory=CallRows)
     removed_cpu_time: tuple[RemovedCpuTime, ...] = ()
     moved: tuple[MovedWork, ...] = ()
+    blocked_by: CallRows = field(default_factory=CallRows)
     is_upper_bound: bool = False
     at_least: Edit | None = None
     at_most: Edit | None = None
@@ -100,6 +102,7 @@ class Edit:
         _require_rows(self.items, GpuRows)
         _require_rows(self.dropped_calls, CallRows)
         _require_rows(self.unblocked_calls, CallRows)
+        _require_rows(self.blocked_by, CallRows)
         if len(self.items) != len(self.dur_ns):
             raise ValueError(f"{len(self.items)} items cannot have {len(self.dur_ns)} durations")
         if type(self.dur_ns) is not np.ndarray or self.dur_ns.dtype != np.int64:
@@ -126,6 +129,11 @@ class Edit:
         """The edit itself, and what it changes at least and at most where that is known to differ."""
         return (self, *(variant for variant in (self.at_least, self.at_most) if variant is not None))
 
+    def unblocks(self, other: Edit) -> bool:
+        """Whether the fix takes away calls that block another one."""
+        gone = np.concatenate((self.dropped_calls.index, self.unblocked_calls.index))
+        return bool(np.isin(other.blocked_by.index, gone).any())
+
     def __or__(self, other: Edit) -> Edit:
         """An edit that makes the changes of both, in each variant; an upper bound if both are."""
         both, (plain, other_plain) = self._join(other), (self._without_variants(), other._without_variants())
@@ -146,6 +154,7 @@ class Edit:
             self.unblocked_calls + other.unblocked_calls,
             (*self.removed_cpu_time, *other.removed_cpu_time),
             (*self.moved, *other.moved),
+            self.blocked_by + other.blocked_by,
             self.is_upper_bound and other.is_upper_bound,
         )
 

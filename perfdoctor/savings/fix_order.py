@@ -53,6 +53,7 @@ class OrderedFix:
         cost_ns: What its cause costs: the step less its replay without the cause, alone.
         masked_by: The fix without which this one saves next to nothing; None where it saves enough alone.
         covered_by: The fix after which this one saves next to nothing; None where enough is left for it.
+        needed_by: A fix that saves more and cannot be made before this one; None where there is none.
     """
 
     number: int
@@ -62,12 +63,13 @@ class OrderedFix:
     cost_ns: int
     masked_by: int | None
     covered_by: int | None
+    needed_by: int | None = None
 
 
 def order_fixes_greedily(
     replay: Replay, edits: Mapping[int, Edit], confidence: Mapping[int, float] | None = None
 ) -> list[OrderedFix]:
-    """The fixes in the order of what they save, each after those before it.
+    """The fixes in the order of what they save, each after those before it, and after those that it is blocked by.
 
     Args:
         replay: The replay of the rank.
@@ -98,6 +100,7 @@ def order_fixes_greedily(
                 cost_ns=round(max(order.cost_ns(number), 0)),
                 masked_by=order.masking_fix(number),
                 covered_by=order.covering_fix(number, saved[_EXPECTED]),
+                needed_by=order.needed_by.get(number),
             )
         )
     return fixes
@@ -127,6 +130,7 @@ class _GreedyOrder:
         left_out: Those of them that make the step longer by now, as they move work to a resource that is busy longer.
         steps_ns: For each of them how long a step takes after it.
         saved_ns: For each fix what it would save next, in every round until it is chosen.
+        needed_by: For each fix that came before its turn the one that cannot be made before it.
     """
 
     replay: Replay
@@ -136,6 +140,7 @@ class _GreedyOrder:
     left_out: set[int] = field(default_factory=set)
     steps_ns: list[float] = field(default_factory=list)
     saved_ns: dict[int, list[float]] = field(default_factory=dict)
+    needed_by: dict[int, int] = field(default_factory=dict)
     baseline_ns: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -178,7 +183,11 @@ class _GreedyOrder:
                 replays_left -= len(candidates)
                 for number in candidates:
                     self.saved_ns.setdefault(number, []).append(before_ns - self.step_ns((*done, number)))
-            best = max(candidates, key=lambda number: (self._worth_ns(number), self.saved_ns[number][0], -number))
+            best = self._find_best(candidates)
+            needed = [number for number in candidates if self.edits[number].unblocks(self.edits[best])]
+            if needed and best not in needed:
+                blocked, best = best, self._find_best(needed)
+                self.needed_by[best] = blocked
             candidates.remove(best)
             self.numbers.append(best)
             after_ns = self.step_ns((*done, best))
@@ -187,6 +196,10 @@ class _GreedyOrder:
             else:
                 before_ns = after_ns
             self.steps_ns.append(before_ns)
+
+    def _find_best(self, candidates: Iterable[int]) -> int:
+        """The fix that would save most next."""
+        return max(candidates, key=lambda number: (self._worth_ns(number), self.saved_ns[number][0], -number))
 
     def _worth_ns(self, number: int) -> float:
         """What a fix would save next; less where only a bound is known and the cause is not sure."""
