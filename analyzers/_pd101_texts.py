@@ -153,7 +153,9 @@ def _set_workers(rank: Rank, loader: LoaderModel, captured: LoaderFacts) -> Advi
 
 
 def _who_waits(rank: Rank) -> str:
-    return "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
+    if rank.device_kind == "gpu":
+        return "The GPU waits"
+    return "The loop waits" if rank.context.is_forward_only else "The training loop waits"
 
 
 def count_workers(count: int) -> str:

@@ -29,6 +29,7 @@ from perfdoctor.rules import intervals as iv
 # Ops take longer on pages that are in no cache: 1.2 times what the system takes went away in one program.
 _COLD_PAGES = 1.25
 _SLOW_CONVOLUTION = r"^aten::_?slow_conv(_dilated|_transpose)?[23]d"
+_ONEDNN_CONVOLUTION = r"^aten::mkldnn_convolution"
 # PyTorch computes small inputs so even where oneDNN is there: batches of one with less than 20,480 elements, and
 # convolutions of 1 x 1 on one thread (`use_mkldnn` in ATen's Convolution.cpp). They take some 0.1 ms.
 _MIN_CONVOLUTION_NS = 500_000
@@ -109,7 +110,8 @@ class HostLibraries(RankAnalyzer):
     def _check_convolutions(self, rank: Rank) -> Iterator[Finding]:
         ops = rank.ops.where(rank.where_it_ran.cpu_ops).in_steps().named(_SLOW_CONVOLUTION)
         ops = ops.where(own_time_of(rank.trace) >= _MIN_CONVOLUTION_NS)
-        if not len(ops):
+        # Where oneDNN computes others, PyTorch chose its own op for these: a batch of one, or 1 x 1 on one thread.
+        if not len(ops) or len(rank.ops.named(_ONEDNN_CONVOLUTION)):
             return
         ops = ops.where(~_match_other_types(rank))
         cost_ns = rank.per_step(ops.time_ns)

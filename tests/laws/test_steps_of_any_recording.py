@@ -163,6 +163,17 @@ def test_a_loop_on_the_cpu_has_the_cycle_of_its_ops(times: int, head: int, maker
     assert count_ms(loop_on_cpu(*passes, times=times)) == (times, 440)
 
 
+@given(batches=st.lists(st.integers(1, 9), min_size=4, max_size=9))
+def test_an_evaluation_has_a_step_for_each_batch(batches: list[int]) -> None:
+    """Its loop asks once more, for the batch that does not come."""
+    trace = TraceBuilder(device=None)
+    for number, ops in enumerate([*batches, 0]):
+        trace.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 2000 * number, 300)
+        for op in range(ops):
+            trace.op("aten::addmm", 2000 * number + 310 + 100 * op, 90)
+    assert count_ms(trace.trace()) == (len(batches), 2000)
+
+
 @given(layers=st.integers(3, 40), head=st.integers(1, 6), tail=st.integers(0, 6), noise=st.booleans())
 def test_layers_of_one_pass_on_the_cpu_are_no_steps(layers: int, head: int, tail: int, noise: bool) -> None:
     layer = ("aten::randn" if noise else "aten::layer_norm", "aten::linear", "aten::gelu", "aten::add")

@@ -167,16 +167,18 @@ def _is_cut(work: Int64Array, durations_ns: Int64Array) -> bool:
 
 
 def _find_loader_boundaries(trace: Trace) -> Int64Array | None:
-    """The instants at which the loop asked for a batch after an optimizer step; None without a loader or an optimizer.
+    """The instants at which the loop asked for a batch after an optimizer step; None without a loader.
 
     The loop asks several times a step when it accumulates gradients, and once before the first step: so only a step of
-    the optimizer since the last boundary makes a new one.
+    the optimizer since the last boundary makes a new one. Where nothing is optimized each batch is a step.
     """
     ranges = trace.ranges
     asked = ranges.start_ns[select_busiest_thread(ranges, trace.match_rows(ranges, vocabulary.DATALOADER_NEXT))]
     stepped = np.sort(ranges.end_ns[trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP)])
-    if not len(asked) or not len(stepped):
+    if not len(asked):
         return None
+    if not len(stepped):
+        return None if trace.match_rows(trace.ops, vocabulary.BACKWARD_NODE).any() else asked
     done = np.searchsorted(stepped, asked, side="right")
     fresh = np.diff(done, prepend=0) > 0
     result: Int64Array = asked[fresh]
