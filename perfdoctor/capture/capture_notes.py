@@ -52,7 +52,7 @@ def collect_notes(
         by_text[describe_untested_platform()] = list(ranks)
     missing = sorted(set(options.ranks or ()) - set(ranks))
     if missing:
-        by_text.setdefault(f"rank {', '.join(map(str, missing))} was asked for and never made a step.", list(ranks))
+        by_text.setdefault(f"rank {', '.join(map(str, missing))} was asked for, but never made a step.", list(ranks))
     return tuple(
         text if len(who) == len(ranks) else f"rank {', '.join(map(str, who))}: {text}" for text, who in by_text.items()
     )
@@ -138,7 +138,7 @@ def explain_short_windows(options: CaptureOptions, facts: CapturedFacts) -> Iter
         return
     yield (
         f"the program made {steps} steps, so that times are of {timing} of them and shapes and lines of {evidence}: "
-        "a longer run gives figures that are surer."
+        "a longer run gives more reliable figures."
     )
 
 

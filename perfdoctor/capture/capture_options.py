@@ -54,7 +54,7 @@ class CaptureOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
                 raise UsageError(
-                    f"--{name} {value!r} is no number of steps: give a whole number of at least {minimum}."
+                    f"--{name} {value!r} is not a number of steps: give a whole number of at least {minimum}."
                 )
         if self.trial is not None and not self.base:
             raise UsageError("A trial times the steps of its base window: give it at least one.")

@@ -29,7 +29,7 @@ def parse_target(argv: Sequence[str], command: str = "run") -> list[str]:
 
     Raises:
         UsageError: There is nothing to run, or `argv` begins with an option that perfdoctor does not have.
-        CaptureError: The script does not exist, or is no Python script.
+        CaptureError: The script does not exist, or is not a Python script.
     """
     if not argv:
         raise UsageError("Nothing to run: give a script, -m module, or -- command.")
@@ -43,7 +43,7 @@ def parse_target(argv: Sequence[str], command: str = "run") -> list[str]:
             raise UsageError("-m needs the name of a module, such as -m package.train.")
         return [sys.executable, "-m", *rest]
     if first.startswith("-"):
-        raise UsageError(f"{first} is no option of {command}; the program's own options go behind the program.")
+        raise UsageError(f"{first} is not an option of {command}; the program's own options follow the program.")
     check_script(first, rest, command)
     return [sys.executable, *argv]
 
@@ -57,14 +57,14 @@ def check_script(script: str, arguments: Sequence[str], command: str = "run") ->
         command: The command of perfdoctor.
 
     Raises:
-        CaptureError: There is no such file, or it is no Python script.
+        CaptureError: There is no such file, or it is not a Python script.
     """
     typed = f"perfdoctor {command} --"
     path = Path(script)
     if not path.exists():
         if shutil.which(script) and os.sep not in script:
             raise CaptureError(
-                f"{script} is a command and no Python script: {typed} {shlex.join([script, *arguments])}"
+                f"{script} is a command, not a Python script: {typed} {shlex.join([script, *arguments])}"
             )
         near = difflib.get_close_matches(path.name, list_scripts(path.parent), n=1)
         hint = f"did you mean {path.with_name(near[0])}?" if near else "for a command, put -- before it."
@@ -89,7 +89,7 @@ def check_script(script: str, arguments: Sequence[str], command: str = "run") ->
         runner = "" if os.access(path, os.X_OK) and first_line.startswith(b"#!") else "bash "
         path_typed = script if os.sep in script or runner else f"./{script}"
         line = shlex.join([path_typed, *arguments])
-        raise CaptureError(f"{script} is no Python script: {typed} {runner}{line}")
+        raise CaptureError(f"{script} is not a Python script: {typed} {runner}{line}")
 
 
 def list_scripts(folder: Path) -> list[str]:

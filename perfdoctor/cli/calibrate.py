@@ -51,10 +51,10 @@ def calibrate(
 ) -> None:
     """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind.
 
-    With what the framework and Python take by themselves: small ops and additions a second.
+    It also measures what the framework and Python take by themselves: small ops and additions per second.
 
-    Each rate is measured in rounds until three of them lie within 10 % of each other. A rate that does not come to that
-    is shown, and not stored. Where nothing does, the exit code is 1.
+    Each rate is measured in rounds until three of them lie within 10 % of each other. A rate that does not settle is
+    shown but not stored. If none settles, the exit code is 1.
     """
     from perfdoctor.gpu.calibration import store_calibration
     from perfdoctor.gpu.devices import find_device
@@ -202,7 +202,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 def ridge_of(sweep: tuple[SweepPoint, ...]) -> int | None:
-    """The least `k` from which on maths binds: twice as many take more than 1.5 times as long; None up to the end."""
+    """The smallest `k` from which maths binds: twice as many take more than 1.5 times as long; None where none does."""
     return next((after.k for before, after in pairwise(sweep) if after.seconds > 1.5 * before.seconds), None)
 
 

@@ -53,7 +53,7 @@ def check() -> None:
     write_stdout(format_table(("what", "state", "seen, and what to do"), rows, colours))
     broken = [c.part for c in checks if c.state == BROKEN]
     if broken:
-        raise GateError(f"{', '.join(broken)}: broken; what to do stands in the table")
+        raise GateError(f"{', '.join(broken)}: broken; the table says what to do")
 
 
 def _check_all() -> Iterator[Check]:

@@ -46,7 +46,7 @@ def demo(
 ) -> None:
     """Show the report on an example that ships with perfdoctor, before you have a trace of your own.
 
-    The trace is simulated: a small training program on an A100 with three faults, as many of the real ones have them.
+    The trace is simulated: a small training program on an A100 with three faults that many real ones have.
     It needs neither a GPU nor torch nor a network. `perfdoctor analyze` prints such a report for a trace of yours.
     """
     verbosity = parameters.parse_verbosity(quiet, verbose)
@@ -61,7 +61,7 @@ def demo(
 
 
 def _emit_report(path: str, output: ReportOutput) -> None:
-    """Analyse the example, and put the report out: what it is first, and last what to type next."""
+    """Analyse the example and show its report: first what it is, last what to type next."""
     from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
     from perfdoctor.fleet.discover import find_traces

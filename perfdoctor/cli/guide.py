@@ -65,8 +65,8 @@ def guide(
 ) -> None:
     """Answer each of the 51 rows of the field guide, the advice on PyTorch's performance that everybody repeats.
 
-    Each applies (and is worth so much, at this line), is done already (and what shows that), does not apply (and why),
-    or cannot be answered (and what to record for it).
+    A row applies (with its line and what it is worth), is done already (with what shows it), does not apply (with the
+    reason), or cannot be answered (with what to record for it).
 
     Traces of several jobs get no common guide.
     """

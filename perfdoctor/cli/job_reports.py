@@ -33,14 +33,14 @@ _RANK_FOLDER = re.compile(r"rank[_-]?[0-9]+", re.IGNORECASE)
 def emit_job_reports(
     jobs: Sequence[Job], analyze: Callable[[Job], Report], output: ReportOutput, *, strict: bool
 ) -> None:
-    """Analyse the jobs one by one, and put out the report of each when it is there.
+    """Analyse the jobs one by one, and write the report of each as soon as it is there.
 
     A job that cannot be analysed costs a line on stderr, and its report.
 
     Args:
         jobs: The traces of each job.
         analyze: Returns the report on a job.
-        output: How to put out each report: JSON and SARIF in one line, and each file of -o as one file for each job.
+        output: How to write each report: JSON and SARIF in one line, and each file of -o as one file for each job.
         strict: Whether a job that cannot be analysed, or lacks ranks, is an error.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How `analyze`, `run` and `try` put a report out: on standard output, and into the files of -o."""
+"""Where `analyze`, `run` and `try` write a report: to standard output, and into the files of -o."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_folder(path: str) -> None:
 
 @frozen_dataclass
 class ReportOutput:
-    """How a command puts a report out.
+    """How a command writes a report.
 
     Attributes:
         format: What standard output gets, one of OUTPUT_FORMATS.

@@ -160,7 +160,9 @@ def run(
         try:
             config = load_config(select, ignore, settings, Path.cwd())
             report = _analyze(result.folder, config, shows_progress=not quiet and shown == "text")
-            _put_out(report, result.folder, ReportOutput(shown, tuple(output), None, no_color, verbosity, gate, opens))
+            _write_report(
+                report, result.folder, ReportOutput(shown, tuple(output), None, no_color, verbosity, gate, opens)
+            )
         except Exception as error:  # the program has run: its exit code stands, even if the report fails
             _print_line(f"the recording was not reported: {_describe(error)}")
     if gate is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges
@@ -266,7 +268,7 @@ def announce_long_analysis(folder: Path, *, enabled: bool, after_s: float = _LON
         )
 
 
-def _put_out(report: Report, folder: Path, output: ReportOutput) -> None:
+def _write_report(report: Report, folder: Path, output: ReportOutput) -> None:
     """Write report.json and report.html into the capture, print the report, and write the files of -o."""
     from perfdoctor.reporters.write_report import save_report
 

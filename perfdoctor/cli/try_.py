@@ -63,10 +63,10 @@ def try_(
         bool, parameters.flag("--all", help="Try every change that applies, not only what a finding advises.")
     ] = False,
     pairs: Annotated[
-        int, typer.Option("--pairs", metavar="N", help="Compare at most N pairs of runs a change.")
+        int, typer.Option("--pairs", metavar="N", help="Compare at most N pairs of runs for each change.")
     ] = _DEFAULT_PAIRS,
     budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Begin no run after 10m, 1h30m or 90s.")
+        str, typer.Option("--budget", metavar="TIME", help="Start no run after this time, such as 10m, 1h30m or 90s.")
     ] = _DEFAULT_BUDGET,
     allow_numerics: Annotated[
         bool, parameters.flag("--allow-numerics", help="Combine changes that alter numerics (autocast, compile), too.")
@@ -105,7 +105,7 @@ def try_(
     and each run is ended after some steps. What makes the step shorter is applied together at the end. No file of the
     program is changed; what the program itself writes it writes in each run, and PERFDOCTOR_TRIAL=1 tells it.
 
-    Ctrl-C ends the running trial and prints the table so far; --resume goes on.
+    Ctrl-C ends the running trial and prints the table so far; --resume continues.
     """
     if lists:
         sys.stdout.write(list_changes())
@@ -130,7 +130,7 @@ def try_(
     command = parse_target(typed_target(ctx, target), "try")
     check_surroundings()
     if resume is not None and out is not None:
-        raise UsageError("--resume goes on in its own folder: leave --out away.")
+        raise UsageError("--resume continues in its own folder: leave --out away.")
     report, folder, interrupted = run_trials(command, settings, out, resume, quiet=quiet)
     print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, ReportOutput(files=tuple(output), verbosity=verbosity))
@@ -194,7 +194,7 @@ def parse_duration(text: str, option: str) -> float:
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total = 3600 * hours + 60 * minutes + seconds
     if not total:
-        raise UsageError(f"{option} {text} is no time: give one such as {option} 10m, 1h30m or 90s.")
+        raise UsageError(f"{option} {text} is not a time: give one such as {option} 10m, 1h30m or 90s.")
     return float(total)
 
 

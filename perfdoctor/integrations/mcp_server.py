@@ -155,14 +155,14 @@ class Recordings:
         """The path as the reader takes it.
 
         Raises:
-            PerfdoctorError: It is no local path, or means a file that may not be read.
+            PerfdoctorError: It is not a local path, or means a file that may not be read.
         """
         if not path.strip() or path == STDIN or is_remote(path):
-            raise UsageError(f"'{path}' is no local path; give that of a trace or of a folder")
+            raise UsageError(f"'{path}' is not a local path; give that of a trace or of a folder")
         path = os.path.expanduser(path)
         for file in _files_of(path):
             if file.exists() and not (file.is_file() or file.is_dir()):
-                raise InputError(f"{file} is no regular file: a pipe may never end, and is not read")
+                raise InputError(f"{file} is not a regular file: a pipe may never end, and is not read")
             if self._roots and not any(file.resolve().is_relative_to(root) for root in self._roots):
                 raise InputError(f"{path}: only files under {', '.join(map(str, self._roots))} are read")
         return path

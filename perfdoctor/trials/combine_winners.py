@@ -99,7 +99,7 @@ def _try_next(combination: Combination, winner: Candidate, log: RunLog, max_pair
         combination.pairs = with_next
     else:
         combination.dropped[winner.choice.label] = (
-            "it makes the others slower" if verdict == "slower" else "it gives nothing more on top of the others"
+            "it makes the others slower" if verdict == "slower" else "it adds nothing to the others"
         )
     return True
 

@@ -69,7 +69,7 @@ def wrap_change(kind: type) -> LoadedChange:
         TypeError: It is no class, or lacks a member of a change.
     """
     if not isinstance(kind, type):
-        raise TypeError("it is no class")
+        raise TypeError("it is not a class")
     change = type(kind.__name__, (kind, ChangeDefaults), {})()
     for name in _TEXTS:
         if not isinstance(getattr(change, name, None), str):

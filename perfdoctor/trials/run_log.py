@@ -170,6 +170,6 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if before.get(name) != now.get(name):
             was = json.dumps(before.get(name))
             raise UsageError(
-                f"--resume goes on with the same program and options, and {name} was {was}: "
+                f"--resume continues with the same program and options, but {name} was {was}: "
                 "repeat the command as it was, or start again without --resume."
             )

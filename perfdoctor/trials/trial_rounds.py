@@ -92,7 +92,7 @@ def find_failure(run: ProgramRun, name: str) -> tuple[Verdict | None, str]:
     if not run.step_ns:
         return "broke", f"the program ended after {run.steps_made} steps"
     if change is None or not change.met:
-        return "not applicable", "the program never came by what it changes"
+        return "not applicable", "the program never reached what it changes"
     return None, ""
 
 

@@ -177,7 +177,7 @@ def try_program(
     log.on_end = lambda label, run: listener.end_run(label, run, state)
     if earlier is not None:
         log.runs.update(earlier["runs"])
-        listener.say(f"going on after {len(log.runs)} runs, which are not made again")
+        listener.say(f"continuing after {len(log.runs)} runs, which are not repeated")
     log.save()
     if settings.diagnose:
         if earlier is None:
@@ -347,10 +347,10 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
         )
     waiting = [each.choice.label for each in state.candidates if each.verdict is None and not each.pairs]
     if waiting:
-        notes.append(f"Not tried, because the time was over: {', '.join(waiting)}; --resume goes on.")
+        notes.append(f"Not tried, because time ran out: {', '.join(waiting)}; --resume continues.")
     notes += [
-        f"Undecided after {len(each.pairs)} pair{'s' * (len(each.pairs) != 1)}, and taken for the same, because the "
-        f"time was over: {each.choice.label}; --resume goes on."
+        f"Undecided after {len(each.pairs)} pair{'s' * (len(each.pairs) != 1)}, and counted as unchanged, because "
+        f"time ran out: {each.choice.label}; --resume continues."
         for each in state.candidates
         if each.is_undecided(settings.pairs)
     ]
@@ -358,7 +358,7 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
     notes += [f"Not combined: {label}, because {why}." for label, why in combination.dropped.items()]
     if combination.untried:
         labels = label_of(tuple(each.choice for each in combination.untried))
-        notes.append(f"Not combined, because the time was over: {labels}.")
+        notes.append(f"Not combined, because time ran out: {labels}.")
     if not settings.allow_numerics:
         left_out = [
             each.choice.label

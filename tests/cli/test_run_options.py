@@ -121,10 +121,10 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
     [
         (["trian.py"], "trian.py: no such file; did you mean train.py?"),
         (["quite_another.py"], "quite_another.py: no such file; for a command, put -- before it."),
-        (["sh", "-c", "true"], "sh is a command and no Python script: perfdoctor run -- sh -c true"),
+        (["sh", "-c", "true"], "sh is a command, not a Python script: perfdoctor run -- sh -c true"),
         (["explore.ipynb"], "explore.ipynb is a notebook: record in one of its cells, with perfdoctor.profile()"),
-        (["launch.sh", "8"], "launch.sh is no Python script: perfdoctor run -- bash launch.sh 8"),
-        (["start"], "start is no Python script: perfdoctor run -- ./start"),
+        (["launch.sh", "8"], "launch.sh is not a Python script: perfdoctor run -- bash launch.sh 8"),
+        (["start"], "start is not a Python script: perfdoctor run -- ./start"),
         (["sub"], "sub is a folder without __main__.py"),
         (["--", "./launch.sh", "8"], "it is not executable; perfdoctor run -- bash ./launch.sh 8, or chmod +x"),
         (["--", "./train.py"], "it is not executable; perfdoctor run ./train.py, or chmod +x ./train.py"),

@@ -64,14 +64,14 @@ def write(path: str, text: str) -> str:
         (["--only", ",", "train.py"], "--only names no change"),
         (["--only", "workers", "--all", "train.py"], "--only and --all exclude each other"),
         (["--pairs", "0", "train.py"], "--pairs 0 must be from 1 to 100"),
-        (["--budget", "soon", "train.py"], "--budget soon is no time: give one such as --budget 10m"),
-        (["--timeout", "0s", "train.py"], "--timeout 0s is no time"),
-        (["--out", "a", "--resume", "b", "train.py"], "--resume goes on in its own folder"),
+        (["--budget", "soon", "train.py"], "--budget soon is not a time: give one such as --budget 10m"),
+        (["--timeout", "0s", "train.py"], "--timeout 0s is not a time"),
+        (["--out", "a", "--resume", "b", "train.py"], "--resume continues in its own folder"),
         (["--resume", "b", "train.py"], "b holds no trials to go on with"),
         ([], "Nothing to try: give a script"),
         (["trian.py"], "trian.py: no such file; did you mean train.py?"),
         (["sh", "-c", "true"], "perfdoctor try -- sh -c true"),
-        (["--nonsense", "train.py"], "--nonsense is no option of try"),
+        (["--nonsense", "train.py"], "--nonsense is not an option of try"),
         (["-o", "r.docx", "train.py"], "the suffix of an output file"),
     ],
 )
@@ -108,7 +108,7 @@ def test_times_are_read_as_people_write_them(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "0", "m", "5 m", "-5m", "5x", "1.5m", "5m1h"])
 def test_what_is_no_time_is_refused(text):
-    with pytest.raises(UsageError, match=r"--budget .* is no time"):
+    with pytest.raises(UsageError, match=r"--budget .* is not a time"):
         parse_duration(text, "--budget")
 
 

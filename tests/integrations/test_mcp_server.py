@@ -126,7 +126,7 @@ def test_what_cannot_be_done_gets_one_sentence(tmp_path: Path) -> None:
     )
     *failures, (failed, page) = answers
     assert not failed, page
-    words = ["no such file", "no trace", "no local path", "no local path", "no page 7", "no page 0", "no step from 3"]
+    words = ["no such file", "no trace", "not a local path", "not a local path", "no page 7", "no page 0", "no step from 3"]
     words += [
         "not in the table of devices",
         "did you mean 'kernels'",
@@ -164,7 +164,7 @@ def test_folders_outside_the_roots_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trace.json")
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         Recordings().analyze(str(tmp_path / "trace.json"))
 
 

@@ -73,7 +73,7 @@ BROKEN = {
         "broke",
         "the loss became nan in step 9",
     ),
-    "unmet": (run_of(changes={"unmet": MetChange(0)}), "not applicable", "the program never came by what it changes"),
+    "unmet": (run_of(changes={"unmet": MetChange(0)}), "not applicable", "the program never reached what it changes"),
 }
 
 
@@ -173,7 +173,7 @@ def test_a_winner_that_gives_nothing_on_top_is_dropped_with_the_reason():
 
     combination, _ = combine(Overlapping({"a": 0.5, "b": 0.6}), "a", "b")
     assert labels(combination.kept) == ["a"]
-    assert combination.dropped == {"b": "it gives nothing more on top of the others"}
+    assert combination.dropped == {"b": "it adds nothing to the others"}
 
 
 def test_a_winner_that_breaks_with_the_others_is_dropped():

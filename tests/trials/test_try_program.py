@@ -173,7 +173,7 @@ def test_an_interrupted_try_has_its_table_and_goes_on_where_it_stopped(attempt, 
     report, interrupted, listener, _ = attempt(rest, only_advised=False, earlier=read_state(tmp_path))
     assert not interrupted
     assert len(listener.ended) == len(rest.runs)
-    assert "going on after 6 runs, which are not made again" in listener.said
+    assert "continuing after 6 runs, which are not repeated" in listener.said
     whole = FakeProgram(GOOD, noise=0.002)
     attempt(whole, only_advised=False)
     assert len(rest.runs) + 6 == len(whole.runs)
@@ -200,7 +200,7 @@ def test_more_time_may_be_given_to_go_on(attempt, tmp_path):
 def test_what_the_time_did_not_reach_is_named(attempt):
     report, _, _, _ = attempt(FakeProgram(), budget_s=0.0)
     assert report.trials == ()
-    assert "Not tried, because the time was over: workers=2, workers=4; --resume goes on." in report.trial_summary.notes
+    assert "Not tried, because time ran out: workers=2, workers=4; --resume continues." in report.trial_summary.notes
 
 
 def test_what_too_few_pairs_could_not_decide_is_named(attempt):

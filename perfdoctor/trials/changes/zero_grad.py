@@ -15,7 +15,7 @@ class ZeroGrad:
     """`zero_grad(set_to_none=True)`, whatever the program says; gradients that it fills by hand stay."""
 
     name = "zero-grad"
-    summary = "zero_grad drops gradients in place of filling them with zeros"
+    summary = "zero_grad drops gradients instead of filling them with zeros"
     rules = ("PD304",)
     effect_on_results = "an optimizer passes over parameters without a gradient, where a zero would let it decay them"
 

@@ -303,7 +303,7 @@ def load_change(change: TrialChange) -> Any:
     """
     spec = importlib.util.spec_from_file_location(f"_perfdoctor_change_{change.name.replace('-', '_')}", change.file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{change.file} is no Python file")
+        raise ImportError(f"{change.file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look for their module there
     spec.loader.exec_module(module)
