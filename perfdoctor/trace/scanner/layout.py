@@ -61,7 +61,7 @@ class Table(ctypes.Structure):
     """`perfdoctor_table`: a table of interned strings."""
 
     _fields_ = _structure(
-        places=_ADDRESS, mask=_NUMBER, offsets=_ADDRESS, arena=_ADDRESS, room=_NUMBER, count=_NUMBER
+        places=_ADDRESS, mask=_NUMBER, offsets=_ADDRESS, arena=_ADDRESS, room=_NUMBER, count=_NUMBER, secrets=_ADDRESS
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ which kind. The C library does the work; this module owns its memory, makes room
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -25,6 +26,8 @@ Rows: TypeAlias = dict[str, IntArray]
 BATCH = 8192  # rows of a kind that are collected before they are copied out: the buffers stay in the cache
 _NEVER = 1 << 62
 _KEY_BITS = 11  # places for four times as many keys as are numbered
+# For the hashes of this process: with known ones somebody could write a trace of strings that all collide.
+_SECRETS = np.frombuffer(os.urandom(64), np.uint64)
 _SPARE = 256  # bytes of an arena that stay free: strings are written and compared 64 bytes at a time
 
 
@@ -109,6 +112,7 @@ class Interner:
         table.places, table.mask = self._places.ctypes.data, len(self._places) - 1
         table.offsets = self._offsets.ctypes.data
         table.arena, table.room = self._arena.ctypes.data, len(self._arena)
+        table.secrets = _SECRETS.ctypes.data
 
 
 def _extend(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +153,32 @@ def test_a_table_without_room_refuses() -> None:
     assert interner.intern(b"one") == 0
     assert interner.intern(b"two") == layout.GROW  # at most half of its places are used
     assert interner.intern(b"one") == 0
+
+
+def names_that_collided() -> list[bytes]:
+    """Names whose words times the odd numbers of an earlier hash have one sum: each word has a top bit or lacks it."""
+    odd = (1, 3, 1, 3, 3, 3, 3, 3)  # modulo 4
+    bits = [each for each in product((0, 1), repeat=8) if sum(map(operator.mul, each, odd)) % 4 == 0]
+    blocks = [b"".join(b"kernel_p" if bit else b"kernel_0" for bit in each) for each in bits]
+    return [one + other for one in blocks for other in blocks]
+
+
+def names_with_swapped_words() -> list[bytes]:
+    words = [b"kernel_%d" % number for number in range(6)]
+    return [b"".join(each) for each in permutations(words)]
+
+
+@pytest.mark.parametrize("names", [names_that_collided(), names_with_swapped_words()])
+def test_no_hash_is_known_beforehand(names: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for _ in range(2):
+        monkeypatch.setattr(scan, "_SECRETS", np.frombuffer(os.urandom(64), np.uint64))
+        interner = scan.Interner(14, 1 << 20)
+        assert [interner.intern(name) for name in names] == list(range(len(names)))
+        places = interner._places
+        found.append(set(places["hash"][places["id"] > 0].tolist()))
+        assert len(found[-1]) == len(names)
+    assert not found[0] & found[1]
 
 
 EVENTS = (

@@ -7,37 +7,36 @@
 
 #define SPARE 128 /* bytes that stay free at the end of an arena: strings are written and compared 64 bytes at a time */
 
-/* A number for up to 64 bytes: each eight of them times an odd number. Independent products, none of which waits for
- * another, and no branch that depends on the length, which is hard to foresee. */
-INLINE uint64_t multiply_words(place p, int64_t length) {
-    static const uint64_t odd[8] = {
-        0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93,
-        0xA0761D6478BD642F, 0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3,
-    };
-    uint64_t sum = 0;
+/* A number for up to 64 bytes: words in pairs, each hidden by a secret of its own, and both halves of their products.
+ * Who writes a trace does not know the secrets, and so no strings that collide: of sums of words times known numbers
+ * two top bits cancel. Independent products, none of which waits for another, and no branch that depends on the length,
+ * which is hard to foresee. */
+INLINE uint64_t multiply_words(place p, int64_t length, const uint64_t *secrets) {
+    uint64_t words[8], sum = 0;
 #if defined(VARIANT_AVX512)
-    uint64_t products[8];
-    __m512i words = _mm512_maskz_loadu_epi8(~(uint64_t)0 >> (64 - length), p);
-    _mm512_storeu_si512(products, _mm512_mullo_epi64(words, _mm512_loadu_si512(odd)));
-    for (int part = 0; part < 8; part++) sum += products[part];
+    __m512i kept = _mm512_maskz_loadu_epi8(~(uint64_t)0 >> (64 - length), p);
+    _mm512_storeu_si512(words, _mm512_xor_si512(kept, _mm512_loadu_si512(secrets)));
 #else
     for (int part = 0; part < 8; part++) {
         int64_t rest = length - 8 * part;
-        uint64_t word = load_eight(p + 8 * part);
         uint64_t kept = rest >= 8 ? ~(uint64_t)0 : bits_below(rest > 0 ? 8 * (int)rest : 0);
-        sum += (word & kept) * odd[part];
+        words[part] = (load_eight(p + 8 * part) & kept) ^ secrets[part];
     }
 #endif
+    for (int part = 0; part < 8; part += 2) {
+        unsigned __int128 product = (unsigned __int128)words[part] * words[part + 1];
+        sum += (uint64_t)product ^ (uint64_t)(product >> 64);
+    }
     return sum;
 }
 
 /* A hash of bytes; what follows them is readable but does not count. */
-INLINE uint64_t hash_bytes(place p, int64_t length) {
+INLINE uint64_t hash_bytes(place p, int64_t length, const uint64_t *secrets) {
     const uint64_t odd = 0x9E3779B97F4A7C15;
     uint64_t mixed = (uint64_t)length * odd;
-    for (; UNLIKELY(length > 64); length -= 64, p += 64) mixed = (mixed ^ mixed >> 29) * odd + multiply_words(p, 64);
-    if (LIKELY(length > 0)) mixed ^= multiply_words(p, length);
-    /* The lowest bits of a product depend on the lowest bits of each word alone. */
+    for (; UNLIKELY(length > 64); length -= 64, p += 64)
+        mixed = (mixed ^ mixed >> 29) * odd + multiply_words(p, 64, secrets);
+    if (LIKELY(length > 0)) mixed ^= multiply_words(p, length, secrets);
     mixed = (mixed ^ mixed >> 32) * odd;
     return mixed ^ mixed >> 29;
 }
@@ -68,7 +67,7 @@ static int64_t add_string(place bytes, int64_t length, uint64_t hash, int64_t at
 
 /* The id of bytes, a new one if need be; PERFDOCTOR_GROW where there is no room for one. */
 INLINE int64_t intern(place bytes, int64_t length, struct perfdoctor_table *table) {
-    uint64_t hash = hash_bytes(bytes, length);
+    uint64_t hash = hash_bytes(bytes, length, table->secrets);
     int64_t id = find_string(bytes, length, hash, table);
     return LIKELY(id >= 0) ? id : add_string(bytes, length, hash, -id - 1, table);
 }

@@ -84,6 +84,7 @@ struct perfdoctor_table {
     uint8_t *arena;
     int64_t room; /* bytes of the arena */
     int64_t count;
+    const uint64_t *secrets; /* eight random numbers, on which the hashes depend */
 };
 
 /* Three numbers for each tag: what it means as a phase, the kind of this category, and the mark of its rows. */

@@ -31,7 +31,7 @@ COLD place look_up_key(struct run *run, place p, int64_t *number) {
     int64_t length = quote - p - 1;
     *number = PERFDOCTOR_KEYS;
     if (length <= PERFDOCTOR_LONGEST) {
-        uint64_t hash = hash_bytes(p + 1, length);
+        uint64_t hash = hash_bytes(p + 1, length, table->secrets);
         int64_t found = find_string(p + 1, length, hash, table);
         if (found < 0 && table->count < PERFDOCTOR_KEYS) found = add_string(p + 1, length, hash, -found - 1, table);
         if (found >= 0) {

@@ -76,7 +76,7 @@ INLINE place read_word(
 INLINE place read_text(struct reader *reader, place p, struct perfdoctor_table *table, int64_t *value) {
     place q = *p == '[' || *p == '{' ? find_bracket(reader, p) : skip_scalar(reader, p);
     if (UNLIKELY(q == NULL)) return NULL;
-    uint64_t hash = hash_bytes(p, q - p);
+    uint64_t hash = hash_bytes(p, q - p, table->secrets);
     int64_t id = find_string(p, q - p, hash, table);
     if (UNLIKELY(id < 0)) {
         place checked = skip_value(reader, p);
