@@ -28,8 +28,8 @@ from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
 from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
-from perfdoctor.trace.io.quoted_source import read_source_line
 from perfdoctor.trace.io.remote import redact
+from perfdoctor.trace.io.untrusted_files import make_line_reader
 
 __all__ = ["FileProgress", "Guide", "Progress", "Report", "Table", "analyze", "guide", "read"]
 
@@ -221,7 +221,8 @@ class Report(BaseReport):
             notes = (*notes, f"of {len(self.account)} ranks this is the one with the longest step")
         several = what in COMPARING_RANKS and len(self.account) > 1
         table = build_table(of_trace, what, by, self._table_source.read_collectives() if several else ())
-        return _as_table(replace(table, rank=number, notes=(*notes, *table.notes)))
+        table = replace(table, rank=number, notes=(*notes, *table.notes))
+        return _as_table(table, self._table_source.files, self.program_folders)
 
     def _read_rank(self, rank: int | None) -> tuple[int | None, Rank, tuple[str, ...]]:
         """A rank as read again, by default that with the longest step: its number in the report, it, and notes."""
@@ -350,8 +351,9 @@ def analyze_traces(found: Sequence[TraceFile], options: AnalysisOptions, progres
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
-    findings = with_source_lines(report.findings, read_source_line)
-    result = Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, read_source_line)})
+    text_of = make_line_reader([file.path for file in files], report.program_folders)
+    findings = with_source_lines(report.findings, text_of)
+    result = Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, text_of)})
     object.__setattr__(result, "_table_source", _TableSource(files, options))
     return result
 
@@ -377,11 +379,13 @@ def make_table(
     visit = (lambda each: peers.append(each.collectives)) if compares and options.rank is None else None
     of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress), visit)
     table = build_table(of_rank, what, by, peers)
-    return _as_table(replace(table, notes=(*notes, *table.notes)))
+    program = of_rank.facts.program
+    table = replace(table, notes=(*notes, *table.notes))
+    return _as_table(table, files, (program.working_directory, program.folder))
 
 
-def _as_table(table: BaseTable) -> Table:
-    table = with_quoted_table(table, read_source_line)
+def _as_table(table: BaseTable, files: Sequence[TraceFile], folders: Iterable[str | None]) -> Table:
+    table = with_quoted_table(table, make_line_reader([file.path for file in files], folders))
     return Table(**{field.name: getattr(table, field.name) for field in fields(table)})
 
 

@@ -25,6 +25,7 @@ from perfdoctor.rules import registry
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
 from perfdoctor.trace.io.stream import Progress
+from perfdoctor.trace.io.untrusted_files import read_beside_trace
 from perfdoctor.trace.tables.split_ranks import split_ranks
 
 _STEPS_NAME = "steps.jsonl"
@@ -137,15 +138,21 @@ def _read_facts(path: TracePath | None) -> CapturedFacts:
     if path is None:
         return NO_FACTS
     try:
-        return CapturedFacts.parse(orjson.loads(path.read_bytes()))
+        return CapturedFacts.parse(orjson.loads(read_beside_trace(path)))
     except (OSError, orjson.JSONDecodeError) as error:
         raise InputError(f"{path} cannot be read as captured facts ({error}); remove it or capture again") from None
 
 
+def steps_path_of(facts_path: TracePath | None) -> TracePath | None:
+    """Where a capture writes the times of a rank's steps: beside its facts."""
+    return None if facts_path is None else facts_path.parent / _STEPS_NAME
+
+
 def _read_step_times(facts_path: TracePath | None) -> RunSteps | None:
     """The step times in the folder of the facts; None where there are none or they cannot be read."""
+    path = steps_path_of(facts_path)
     try:
-        return None if facts_path is None else parse_run_steps((facts_path.parent / _STEPS_NAME).read_bytes())
+        return None if path is None else parse_run_steps(read_beside_trace(path))
     except (OSError, TraceError):
         return None
 

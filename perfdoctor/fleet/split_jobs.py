@@ -13,6 +13,7 @@ from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.io.stream import TextStream
+from perfdoctor.trace.io.untrusted_files import read_beside_trace
 
 Job = tuple[TraceFile, ...]
 
@@ -131,7 +132,7 @@ def _read_size_in_facts(file: TraceFile) -> int | None:
     if file.facts_path is None:
         return None
     try:
-        return CapturedFacts.parse(orjson.loads(file.facts_path.read_bytes())).world_size
+        return CapturedFacts.parse(orjson.loads(read_beside_trace(file.facts_path))).world_size
     except (OSError, ValueError):
         return None
 

@@ -26,6 +26,7 @@ from perfdoctor.api import Report
 from perfdoctor.compare_traces import Comparison
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.fleet.discover import find_traces
+from perfdoctor.fleet.rank_tasks import steps_path_of
 from perfdoctor.report.table import Table
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.manual_page import catalogue, manual_page
@@ -33,8 +34,8 @@ from perfdoctor.reporters.table_text import render_table_markdown
 from perfdoctor.reporters.write_comparison import render_comparison
 from perfdoctor.reporters.write_report import render_report
 from perfdoctor.tables.catalog import TABLES, check_table
-from perfdoctor.trace.io.quoted_source import quote_only_under
 from perfdoctor.trace.io.remote import STDIN, is_remote
+from perfdoctor.trace.io.untrusted_files import quote_only_under
 
 _INSTRUCTIONS = """\
 perfdoctor says why a recorded PyTorch step is slow, which line to change, and what that gives. It reads traces of
@@ -278,7 +279,11 @@ def _files_of(path: str) -> list[Path]:
         if not report.is_file():
             raise
         return [report]
-    files = (file for trace in traces for file in (trace.path, trace.facts_path, trace.evidence_path))
+    files = (
+        file
+        for trace in traces
+        for file in (trace.path, trace.facts_path, trace.evidence_path, steps_path_of(trace.facts_path))
+    )
     return [file for file in files if isinstance(file, Path)]
 
 

@@ -22,11 +22,6 @@ def is_file_name(text: str) -> bool:
     return _NO_FILE.match(text) is None
 
 
-def find_root(start: Path) -> Path:
-    """The root of the repository that a folder is in; the folder itself where it is in none."""
-    return next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
-
-
 def find_source_files(report: Report, root: Path) -> dict[str, str]:
     """By the recorded path of each file in a finding's location, its path from `root` on, with forward slashes.
 

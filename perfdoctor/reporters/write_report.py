@@ -84,7 +84,8 @@ def render_report(report: Report, suffix: str, options: RenderOptions = DEFAULT_
     """The report as the text that belongs to one of SUFFIXES, .json.gz aside."""
     reporter: type[Reporter] = resolve_name(_REPORTERS[suffix])
     if suffix in _FOR_REPOSITORIES:
-        from perfdoctor.reporters.source_files import find_root, find_source_files
+        from perfdoctor.reporters.source_files import find_source_files
+        from perfdoctor.trace.io.untrusted_files import find_root
 
         options = replace(options, source_files=find_source_files(report, find_root(Path.cwd())))
     return reporter.from_options(options).render(report)

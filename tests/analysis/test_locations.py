@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.quote_lines import with_source_lines
 from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace.io.quoted_source import quote_only_under, read_source_line
 
 LIBRARY = "/opt/site-packages/torch/nn/modules/linear.py(114): forward"
 
@@ -204,40 +202,3 @@ def test_a_caller_that_began_later_is_none() -> None:
     trace.frame(LIBRARY, 10, 50, parent=2)
     trace.frame("other.py(3): main", 20, 100)
     assert location_at(trace, 15) is None
-
-
-def source_file(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    file = folder / "train.py"
-    file.write_text("step()\n")
-    return file
-
-
-def test_only_regular_python_files_are_quoted(tmp_path: Path) -> None:
-    file = source_file(tmp_path)
-    (tmp_path / "link.py").symlink_to(file)
-    (tmp_path / "secret").write_text("key\n")
-    (tmp_path / "stolen.py").symlink_to(tmp_path / "secret")
-    (tmp_path / "huge.py").write_bytes(b"step()\n" + b" " * 5_000_000)
-    os.mkfifo(tmp_path / "pipe.py")
-    quoted = {path.name: read_source_line(str(path), 1).strip() for path in tmp_path.iterdir()}
-    assert quoted == {
-        "train.py": "step()",
-        "link.py": "step()",
-        "secret": "",
-        "stolen.py": "",
-        "huge.py": "",
-        "pipe.py": "",
-    }
-    assert read_source_line("/a\0b.py", 1) == ""
-
-
-def test_no_line_from_outside_of_the_roots_is_quoted(tmp_path: Path) -> None:
-    inside, outside = source_file(tmp_path / "in"), source_file(tmp_path / "out")
-    (tmp_path / "in" / "link.py").symlink_to(outside)
-    with quote_only_under([(tmp_path / "in").resolve()]):
-        assert read_source_line(str(inside), 1) == "step()\n"
-        assert read_source_line(str(outside), 1) == ""
-        assert read_source_line(str(tmp_path / "in" / "link.py"), 1) == ""
-        assert read_source_line(str(tmp_path / "in" / ".." / "out" / "train.py"), 1) == ""
-    assert read_source_line(str(outside), 1) == "step()\n"

@@ -7,7 +7,8 @@ import pytest
 import report_samples as samples
 
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.reporters.source_files import find_root, find_source_files
+from perfdoctor.reporters.source_files import find_source_files
+from perfdoctor.trace.io.untrusted_files import find_root
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from perfdoctor.reporters.chrome_trace.slices import Slices, read_slices
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.trace.io.remote import STDIN
 from perfdoctor.trace.io.stream import TextStream
+from perfdoctor.trace.io.untrusted_files import read_beside_trace
 from perfdoctor.trace.nsight.export_files import is_nsight
 
 NVML_FILE = "nvml.jsonl"
@@ -77,7 +78,7 @@ class TraceSource:
     def nvml_samples(self) -> bytes:
         """The NVML samples that a capture has beside the trace; empty where there are none."""
         try:
-            return Path(self.path).with_name(NVML_FILE).read_bytes()
+            return read_beside_trace(Path(self.path).with_name(NVML_FILE))
         except (OSError, ValueError):
             return b""
 

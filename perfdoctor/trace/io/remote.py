@@ -104,14 +104,14 @@ class Download:
             self.disconnected = f"the connection ended after {self._done}{total} bytes{why}"
         return count
 
-    def readall(self) -> bytes:
-        """The whole content, of small files.
+    def readall(self, max_bytes: int) -> bytes:
+        """The whole content, of small files; of a longer one its beginning, of `max_bytes` and little more.
 
         Raises:
             TraceError: it cannot be read to its end.
         """
         content, block = bytearray(), bytearray(1 << 16)
-        while count := self.readinto(block):
+        while len(content) < max_bytes and (count := self.readinto(block)):
             content += memoryview(block)[:count]
         if self.disconnected:
             raise TraceError(f"{self.name}: {self.disconnected}; try again")

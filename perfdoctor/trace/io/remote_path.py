@@ -17,6 +17,7 @@ from perfdoctor.trace.io.remote import STDIN, Download, explain_url_errors, is_w
 
 Kind: TypeAlias = Literal["file", "directory"]
 _MAGIC = frozenset("*?[")
+_MAX_PAGE_BYTES = 16_000_000  # an index page with some hundred thousand links
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,14 +110,14 @@ class RemotePath(os.PathLike[str]):
             found: dict[str, dict[str, Any]] = system.glob(path, detail=True)
             return [_make_path(system, name, entry["type"]) for name, entry in sorted(found.items())]
 
-    def read_bytes(self) -> bytes:
-        """The content, for small files.
+    def read_bytes(self, max_bytes: int) -> bytes:
+        """The content, for small files; of a longer one its beginning, of `max_bytes` and little more.
 
         Raises:
             TraceError: it cannot be read.
         """
         with Download(self.url) as download:
-            return download.readall()
+            return download.readall(max_bytes)
 
     def _split_query(self) -> tuple[str, str]:
         """The URL without its query, and the query: on the web it can hold the signature that gives access."""
@@ -135,7 +136,7 @@ class RemotePath(os.PathLike[str]):
         """The paths that the index page of a folder on the web links to."""
         from perfdoctor.trace.io import web
 
-        page = self.read_bytes().decode(errors="replace")
+        page = self.read_bytes(_MAX_PAGE_BYTES).decode(errors="replace")
         for name in web.list_index_page(self._split_query()[0], page):
             found = self / name
             yield RemotePath(found.url, "directory" if name.endswith("/") else "file")
