@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.errors import UsageError
@@ -18,6 +20,9 @@ def mcp(
         list[str],
         parameters.repeated("--root", metavar="FOLDER", help="Read no recording outside it; can be repeated."),
     ],
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.001, help="Stop a call that takes longer; others go on.")
+    ] = 300,
 ) -> None:
     """Serve analyze, show, explain and compare as tools of the Model Context Protocol, on standard input and output.
 
@@ -32,4 +37,4 @@ def mcp(
         raise UsageError(
             f"the SDK of the protocol cannot be imported ({error}): pip install 'perfdoctor[mcp]'"
         ) from error
-    serve(roots, select=config.select, ignore=config.ignore, settings=config.settings)
+    serve(roots, select=config.select, ignore=config.ignore, settings=config.settings, time_limit_s=time_limit)

@@ -6,11 +6,13 @@ of the same trace, comes at once.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -92,8 +94,6 @@ class Recordings:
         self._roots = [Path(root).expanduser().resolve() for root in roots]
         self._options = options
         self._answers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-        # Calls come on several threads: one analysis at a time, and none of them twice.
-        self._lock = threading.Lock()
 
     def analyze(self, path: str, steps: slice = _ALL_STEPS, device: str | None = None) -> Report:
         """The report on a recording.
@@ -101,7 +101,7 @@ class Recordings:
         Raises:
             PerfdoctorError: It cannot be analysed.
         """
-        with self._lock, quote_only_under(self._roots):
+        with quote_only_under(self._roots):
             return self._analyze(path, steps, device)
 
     def show(
@@ -120,7 +120,7 @@ class Recordings:
             PerfdoctorError: There is no such table, or the recording cannot be analysed.
         """
         check_table(what, by)  # before anything is read
-        with self._lock, quote_only_under(self._roots):
+        with quote_only_under(self._roots):
             return self._analyze(path, steps, device).table(what, by, rank=rank)
 
     def compare(self, before: str, after: str) -> Comparison:
@@ -129,7 +129,7 @@ class Recordings:
         Raises:
             PerfdoctorError: They cannot be compared.
         """
-        with self._lock, quote_only_under(self._roots):
+        with quote_only_under(self._roots):
             paths = [self._check_path(path) for path in (before, after)]
             comparison: Comparison = self._keep(
                 "compare", *map(_state_of, paths), make=lambda: perfdoctor.compare(*paths, **self._options)
@@ -169,8 +169,10 @@ class Recordings:
         return path
 
 
-def make_server(recordings: Recordings) -> MCPServer[Any]:
-    """The server with its tools."""
+def make_server(recordings: Recordings, time_limit_s: float = 300) -> MCPServer[Any]:
+    """The server with its tools, each call of which ends after some seconds."""
+    # Calls come on several threads: one analysis at a time, and none of them twice.
+    lock = threading.Lock()
 
     def analyze(
         path: _Path, page: _Page = 1, first_step: _FirstStep = None, end_step: _EndStep = None, device: _Device = None
@@ -212,10 +214,10 @@ def make_server(recordings: Recordings) -> MCPServer[Any]:
         "perfdoctor", instructions=_INSTRUCTIONS, version=version("perfdoctor"), log_level="WARNING"
     )
     for tool, description in (
-        (analyze, _ANALYZE),
-        (show, _SHOW.format(tables=tables)),
+        (_bound_time(analyze, lock, time_limit_s), _ANALYZE),
+        (_bound_time(show, lock, time_limit_s), _SHOW.format(tables=tables)),
         (explain, _EXPLAIN),
-        (compare, _COMPARE),
+        (_bound_time(compare, lock, time_limit_s), _COMPARE),
     ):
         server.add_tool(
             _with_plain_errors(tool),
@@ -226,7 +228,9 @@ def make_server(recordings: Recordings) -> MCPServer[Any]:
     return server
 
 
-def serve(roots: Sequence[str], *, select: Iterable[str], ignore: Iterable[str], settings: Settings) -> None:
+def serve(
+    roots: Sequence[str], *, select: Iterable[str], ignore: Iterable[str], settings: Settings, time_limit_s: float
+) -> None:
     """Serve on standard input and output until the client closes them.
 
     Raises:
@@ -235,7 +239,37 @@ def serve(roots: Sequence[str], *, select: Iterable[str], ignore: Iterable[str],
     for root in roots:
         if not Path(root).expanduser().is_dir():
             raise UsageError(f"--root {root} is not a folder")
-    make_server(Recordings(roots, select=select, ignore=ignore, settings=settings)).run("stdio")
+    make_server(Recordings(roots, select=select, ignore=ignore, settings=settings), time_limit_s).run("stdio")
+
+
+def _bound_time(tool: Callable[..., str], lock: threading.Lock, limit_s: float) -> Callable[..., str]:
+    """The tool, one call at a time, each in a thread that is left behind where it takes longer than `limit_s`."""
+
+    @functools.wraps(tool)
+    def call(**arguments: Any) -> str:
+        found: Future[str] = Future()
+
+        def work() -> None:
+            try:
+                found.set_result(tool(**arguments))
+            except BaseException as error:
+                found.set_exception(error)
+
+        with lock:
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            thread.join(limit_s)
+            if not thread.is_alive():
+                return found.result()
+            # It ends as soon as it runs Python again; what it waits for meanwhile blocks no other call.
+            ident, stop = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, stop)
+        raise InputError(
+            f"this took longer than {limit_s:g} s and was stopped; name fewer files, or start the server with a larger "
+            "--time-limit"
+        )
+
+    return call
 
 
 def _with_plain_errors(tool: Callable[..., str]) -> Callable[..., str]:

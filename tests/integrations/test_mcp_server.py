@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,38 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trace.json")
     with pytest.raises(InputError, match="not a regular file"):
         Recordings().analyze(str(tmp_path / "trace.json"))
+
+
+@pytest.mark.process
+def test_a_call_that_takes_too_long_is_stopped_and_the_service_goes_on(tmp_path: Path) -> None:
+    program().write(tmp_path / "trace.json")
+    late, page = talk(
+        tmp_path, ("analyze", {"path": "trace.json"}), ("explain", {"rule": "PD101"}), options=("--time-limit", "0.001")
+    )
+    assert (late[0], page[0]) == (True, False)
+    assert "longer than 0.001 s" in late[1]
+
+
+@pytest.mark.parametrize("wait", ["in Python", "elsewhere"])
+def test_a_call_that_hangs_blocks_no_later_one(wait: str) -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    def hang() -> str:
+        try:
+            while wait == "in Python":
+                pass
+            go_on.wait(60)
+        finally:
+            ended.set()
+        return ""
+
+    lock = threading.Lock()
+    with pytest.raises(InputError, match="longer than"):
+        mcp_server._bound_time(hang, lock, 0.2)()
+    assert mcp_server._bound_time(lambda: "answer", lock, 60)() == "answer"
+    assert wait == "in Python" or not ended.is_set()
+    go_on.set()
+    assert ended.wait(60)
 
 
 def test_standard_output_holds_messages_and_nothing_else(tmp_path: Path) -> None:
