@@ -209,6 +209,12 @@ class Rank:
         """The analysed window as time per step."""
         return self.per_step(self.window_ns)
 
+    @property
+    def usual_step_ns(self) -> int:
+        """The median step where that is shorter than the mean one: without what a slow step adds."""
+        median_ns = self.steps.median_ns
+        return self.mean_step_ns if not median_ns else min(self.mean_step_ns, self.to_unprofiled_ns(median_ns))
+
     def count_per_step(self, count: int) -> int:
         """A number of events or bytes in the window as the number per step; of the window when there are no steps."""
         return round(mean_per_step(count, self.steps.count))

@@ -112,6 +112,11 @@ class RankSummary:
         """The analysed window as time per step."""
         return self.per_step(self.window_ns)
 
+    @property
+    def usual_step_ns(self) -> int:
+        """The median step where that is shorter than the mean one: without what a slow step adds."""
+        return min(self.mean_step_ns, self.steps.median_ns or self.mean_step_ns)
+
     def share(self, per_step_ns: int) -> float | None:
         """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
         whole = self.mean_step_ns

@@ -81,6 +81,8 @@ class StepSummary:
         variation: Standard deviation over mean.
         one_off_ns: Time of what happens once and does not come back.
         timed_median_ns: Without the profiler, and with what other programs took, where that is much.
+        between_ns: Mean time from the end of a step to the start of the next, as recorded, which no step and no other
+            figure has; None with fewer than two steps.
     """
 
     count: int = 0
@@ -91,6 +93,7 @@ class StepSummary:
     variation: Amount | None = None
     one_off_ns: int | None = None
     timed_median_ns: int | None = None
+    between_ns: int | None = None
 
 
 @frozen_dataclass

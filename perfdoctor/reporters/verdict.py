@@ -28,6 +28,8 @@ from perfdoctor.units import format_count, format_duration, format_share
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.
 _MIN_STEP_DIFFERENCE = 0.02
+# From this share of the step on, time between steps is said, as other time is that nobody explains.
+_MIN_SHARE_BETWEEN = 0.05
 # Where recording takes longer than the program itself, it shifts the shares of short ops against those of long ones.
 _UNCERTAIN_FACTOR = 2
 # A program is called compiled, or run by graphs, from this share of its kernels on.
@@ -195,7 +197,8 @@ def _describe_step(report: Report) -> str:
     left_out = _describe_left_out(once, report)
     if has_steps(report):
         step = f"{context}: a step" if context else "Your step"
-        return f"{step} takes {length}{' on average' if _median_differs(report) else ''} {machine}{left_out}"
+        average = " on average" if _median_differs(report) else ""
+        return f"{step} takes {length}{average} {machine}{_describe_time_between(report)}{left_out}"
     trace = f"{context}: the trace" if context else "The trace"
     return f"{trace} covers {length} {machine}, without steps{left_out}"
 
@@ -208,6 +211,14 @@ def _describe_server_host(report: Report) -> str:
         f"The host side of {server}, recorded for {format_duration(step_length_ns(report))}: no model runs in this "
         "process. Record the one that runs it, the engine's worker."
     )
+
+
+def _describe_time_between(report: Report) -> str:
+    """The time that lies between steps, where it is worth a word: no figure of the report has it."""
+    between_ns = report.steps.between_ns or 0
+    if between_ns < _MIN_SHARE_BETWEEN * step_length_ns(report):
+        return ""
+    return f" ({format_duration(between_ns)} more lie between two steps on average, in none of these figures)"
 
 
 def _share_of_most(share: float) -> str:

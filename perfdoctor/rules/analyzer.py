@@ -102,9 +102,11 @@ class Analyzer(ABC):
     def exceeds_min_share(self, rank: Rank | RankSummary, cost_ns: int, min_share: float = 0.0) -> bool:
         """Whether a cost per step is at least `min_share` of the step, and at least `min_share` (0 to 1) of it.
 
-        For rules with a threshold `min_share`. In an empty window the share is unknown and counts as 0.
+        For rules with a threshold `min_share`. The step is the median one where that is shorter than the mean: a slow
+        step hides nothing of the others. In an empty window the share is unknown and counts as 0.
         """
-        return (rank.share(cost_ns) or 0) >= max(self.settings["min_share"], min_share)
+        whole_ns = rank.usual_step_ns
+        return (cost_ns / whole_ns if whole_ns else 0) >= max(self.settings["min_share"], min_share)
 
     def finding(
         self,

@@ -60,6 +60,14 @@ def test_one_length_of_the_step_is_shown_and_the_median_is_for_the_long_form():
     assert "average" not in verdict_of(report)
 
 
+@pytest.mark.parametrize(("between_ns", "said"), [(None, ""), (0, ""), (2_000_000, ""), (4_000_000, "4.00 ms")])
+def test_time_between_steps_is_said_from_a_twentieth_of_the_step_on(between_ns: int | None, said: str) -> None:
+    report = samples.loader_stall()
+    verdict = verdict_of(replace(report, steps=replace(report.steps, between_ns=between_ns)))
+    assert (f"({said} more lie between two steps on average, in none of these figures)" in verdict) == bool(said)
+    assert ("between two steps" in verdict) == bool(said)
+
+
 def test_the_verdict_says_that_no_gpu_was_seen():
     assert "on the CPU (no GPU was seen)" in verdict_of(samples.cpu_only())
 

@@ -78,6 +78,12 @@ class Steps:
         return round(float(np.median(self.durations_ns))) if self.count else None
 
     @property
+    def mean_ns_between(self) -> int | None:
+        """Mean time from the end of a step to the start of the next; None with fewer than two steps."""
+        start_ns, end_ns = self.intervals[:, 0], self.intervals[:, 1]
+        return round(float((start_ns[1:] - end_ns[:-1]).mean())) if self.count > 1 else None
+
+    @property
     def variation(self) -> float | None:
         """Standard deviation of the durations over their mean; None for fewer than two steps, or if nothing is left."""
         durations_ns = self.durations_ns
