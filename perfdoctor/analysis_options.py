@@ -16,11 +16,13 @@ from perfdoctor.gpu.devices import similar_names
 from perfdoctor.report.report import TABLES
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer
+from perfdoctor.trace.io.stream import DEFAULT_MAX_TEXT_BYTES
 
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 
 ACCOUNT_SETTINGS = "ACCOUNT"
 """The settings of the account, which stand beside those of rules in `Settings`."""
+_MAX_NAMED = 8  # rules that are off
 
 
 @frozen_dataclass
@@ -43,6 +45,8 @@ class AnalysisOptions:
         is_only_rank: Whether the report has no other rank. Then a summary keeps the intervals of account and claims,
             which an annotated trace needs, and leaves out what only comparisons of ranks need.
         read_threads: Threads to read a file with; None for as many as are worth it.
+        max_text_bytes: Where reading ends in a trace that is no ordinary file, or compressed, and so may have no end.
+        settings_file: The file that `select`, `ignore` or `settings` come from, at least in part; None for no file.
     """
 
     select: tuple[str, ...] = ()
@@ -58,6 +62,8 @@ class AnalysisOptions:
     tables: Collection[str] = TABLES
     is_only_rank: bool = False
     read_threads: int | None = None
+    max_text_bytes: int = DEFAULT_MAX_TEXT_BYTES
+    settings_file: str | None = None
 
 
 def choose_rules(options: AnalysisOptions) -> tuple[type[Analyzer], ...]:
@@ -74,6 +80,19 @@ def choose_rules(options: AnalysisOptions) -> tuple[type[Analyzer], ...]:
     chosen = registry.choose_analyzers(analyzers, options.select, options.ignore)
     check_device(options.device)
     return chosen
+
+
+def describe_settings_file(options: AnalysisOptions) -> str | None:
+    """What a file of settings changes, as a sentence, as it may lie in a folder of somebody else; None without one."""
+    if options.settings_file is None:
+        return None
+    analyzers = registry.load_analyzers()
+    chosen = registry.choose_analyzers(analyzers, options.select, options.ignore)
+    off = sorted({each.rule for each in analyzers} - {each.rule for each in chosen})
+    more = f" and {len(off) - _MAX_NAMED} more" if len(off) > _MAX_NAMED else ""
+    changes = [f"{', '.join(off[:_MAX_NAMED])}{more} {'is' if len(off) == 1 else 'are'} off"] if off else []
+    changes += [f"{rule}.{name} = {value:g}" for rule, each in options.settings.items() for name, value in each.items()]
+    return f"settings of {options.settings_file} count: {'; '.join(changes) or 'nothing is off'}"
 
 
 def check_settings(settings: Settings, analyzers: Iterable[type[Analyzer]]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.communication.collectives import CollectiveTable
-from perfdoctor.analysis_options import AnalysisOptions, Settings, check_device
+from perfdoctor.analysis_options import AnalysisOptions, Settings, check_device, describe_settings_file
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
 from perfdoctor.fleet.analyze_files import analyze_jobs
@@ -351,6 +351,10 @@ def analyze_traces(found: Sequence[TraceFile], options: AnalysisOptions, progres
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
+    note = describe_settings_file(options)
+    if note is not None:
+        first, *others = report.traces
+        values["traces"] = (replace(first, warnings=(note, *first.warnings)), *others)
     text_of = make_line_reader([file.path for file in files], report.program_folders)
     findings = with_source_lines(report.findings, text_of)
     result = Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, text_of)})

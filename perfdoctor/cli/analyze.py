@@ -11,7 +11,14 @@ import typer
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
-from perfdoctor.cli.gates import check_gate, check_program, check_ranks_complete, open_gate, save_baseline
+from perfdoctor.cli.gates import (
+    announce_settings,
+    check_gate,
+    check_program,
+    check_ranks_complete,
+    open_gate,
+    save_baseline,
+)
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import (
     ReportOutput,
@@ -58,6 +65,9 @@ def analyze(
     strict: Annotated[
         bool, parameters.flag("--strict", help="Exit with 2 if a rank is missing, after the report on the others.")
     ] = False,
+    max_text: Annotated[
+        float, typer.Option(metavar="GB", min=0.001, help="Read no more text of a stream or a compressed trace.")
+    ] = 32,
     fail_on: parameters.FailOn = None,
     baseline: parameters.Baseline = None,
     update_baseline: parameters.UpdateBaseline = False,
@@ -112,7 +122,10 @@ def analyze(
         dask=dask,
         charts=has_page(output),
         tables=report_output.tables,
+        max_text_bytes=round(max_text * 1e9),
+        settings_file=config.file,
     )
+    announce_settings(options, gate)
 
     def analyze_job(job: Job) -> Report:
         with open_progress_bar(enabled=not silent) as progress:

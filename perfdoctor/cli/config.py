@@ -21,11 +21,12 @@ from perfdoctor.errors import UsageError
 
 
 class Config(NamedTuple):
-    """The rules to apply (ids or families), and thresholds by rule id."""
+    """The rules to apply (ids or families), and thresholds by rule id; and the file that any of it comes from."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    file: str | None = None
 
 
 def load_config(select: Sequence[str], ignore: Sequence[str], assignments: Sequence[str], start: Path) -> Config:
@@ -45,7 +46,9 @@ def load_config(select: Sequence[str], ignore: Sequence[str], assignments: Seque
     for assignment in assignments:
         rule, name, value = _parse_assignment(assignment)
         settings.setdefault(rule, {})[name] = value
-    return Config(_split_ids(select) or file.select, _split_ids(ignore) or file.ignore, settings)
+    counts = bool(file.settings or (file.select and not select) or (file.ignore and not ignore))
+    chosen = _split_ids(select) or file.select, _split_ids(ignore) or file.ignore
+    return Config(*chosen, settings, file.file if counts else None)
 
 
 def _split_ids(values: Iterable[str]) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ def _read_nearest_file(start: Path) -> Config:
             raise UsageError(
                 f"{path}: [tool.perfdoctor] has no setting '{name}'; it has select, ignore and a table a rule"
             )
-    return Config(rules.get("select", ()), rules.get("ignore", ()), settings)
+    return Config(rules.get("select", ()), rules.get("ignore", ()), settings, str(path))
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:

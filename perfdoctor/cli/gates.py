@@ -10,6 +10,7 @@ from perfdoctor.errors import GateError, InputError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
 if TYPE_CHECKING:
+    from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.report.report import Report
     from perfdoctor.reporters.finding_gate import Gate, Judgement
 
@@ -61,6 +62,15 @@ def open_gate(fail_on: str | None, baseline: str | None, *, updates: bool = Fals
     if baseline is None or (updates and not Path(baseline).exists()):
         return Gate(level)
     return Gate(level, read_baseline(baseline))
+
+
+def announce_settings(options: AnalysisOptions, gate: Gate | None) -> None:
+    """Say on stderr what a file of settings changes of what a gate judges."""
+    from perfdoctor.analysis_options import describe_settings_file
+
+    note = None if gate is None else describe_settings_file(options)
+    if note is not None:
+        sys.stderr.write(f"perfdoctor: {clean_line(note)}\n")
 
 
 def check_gate(report: Report, gate: Gate) -> None:

@@ -20,7 +20,7 @@ from perfdoctor.capture.capture_folder import has_traces, launcher_rank
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import Config, load_config
-from perfdoctor.cli.gates import check_gate, check_program, open_gate, save_baseline
+from perfdoctor.cli.gates import announce_settings, check_gate, check_program, open_gate, save_baseline
 from perfdoctor.cli.program_target import PASS_THROUGH, PROGRAM_HELP, ProgramCommand, typed_target
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import (
@@ -159,7 +159,7 @@ def run(
     if result.folder is not None and has_traces(result.folder) and not no_report:
         try:
             config = load_config(select, ignore, settings, Path.cwd())
-            report = _analyze(result.folder, config, shows_progress=not quiet and shown == "text")
+            report = _analyze(result.folder, config, gate, shows_progress=not quiet and shown == "text")
             _write_report(
                 report, result.folder, ReportOutput(shown, tuple(output), None, no_color, verbosity, gate, opens)
             )
@@ -226,19 +226,19 @@ def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
         _print_line(f"recorded in {folder}; for the report: perfdoctor analyze {folder}")
 
 
-def _analyze(folder: Path, config: Config, *, shows_progress: bool) -> Report:
+def _analyze(folder: Path, config: Config, gate: Gate | None, *, shows_progress: bool) -> Report:
     """The report on a capture; stderr says so where that takes long."""
     from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
     from perfdoctor.fleet.discover import find_traces
 
+    options = AnalysisOptions(config.select, config.ignore, config.settings, charts=True, settings_file=config.file)
+    announce_settings(options, gate)
     with (
         open_progress_bar(enabled=shows_progress) as progress,
         announce_long_analysis(folder, enabled=shows_progress and progress is None),
     ):
-        return analyze_traces(
-            find_traces([folder]), AnalysisOptions(config.select, config.ignore, config.settings, charts=True), progress
-        )
+        return analyze_traces(find_traces([folder]), options, progress)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -118,7 +119,8 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     Raises:
         InputError: the trace, its evidence trace or its facts cannot be read.
     """
-    traces = split_ranks(read(file.path, progress, threads=options.read_threads))
+    read_trace = partial(read, threads=options.read_threads, max_text_bytes=options.max_text_bytes)
+    traces = split_ranks(read_trace(file.path, progress))
     facts = _read_facts(file.facts_path)
     min_roof_share = min_roof_share_of(options.settings)
     if len(traces) > 1:  # merged by another tool: no capture, so neither evidence nor step times
@@ -129,7 +131,7 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
         trace = replace(trace, rank=file.rank)
     evidence = None
     if file.evidence_path is not None:
-        evidence = read(file.evidence_path, progress, threads=options.read_threads)
+        evidence = read_trace(file.evidence_path, progress)
     step_times = _read_step_times(file.facts_path)
     return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share)]
 

@@ -9,14 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfdoctor.errors import InputError, TraceError
-from perfdoctor.trace.io.stream import Progress, TextStream, disconnect_error
+from perfdoctor.trace.io.stream import DEFAULT_MAX_TEXT_BYTES, Progress, TextStream, disconnect_error
 from perfdoctor.trace.kineto import reader
 from perfdoctor.trace.nsight.export_files import is_nsight, refuse_report
 from perfdoctor.trace.scanner.text_window import BLOCK
 from perfdoctor.trace.tables.model import Trace
 
 
-def read(path: str | os.PathLike[str], progress: Progress | None = None, *, threads: int | None = None) -> Trace:
+def read(
+    path: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    threads: int | None = None,
+    max_text_bytes: int = DEFAULT_MAX_TEXT_BYTES,
+) -> Trace:
     """Read a trace: of PyTorch's profiler (JSON, compressed or not), or an SQLite export of Nsight Systems.
 
     A file that is cut short or damaged is read as far as it goes: `complete` is False then, and `warnings` says so. The
@@ -28,6 +34,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
         progress: Called from this thread, at most every 50 ms, with the bytes of the file read so far, and its size,
             which is None for a pipe.
         threads: Threads to read JSON with; by default two, or one where the machine has one core.
+        max_text_bytes: Where reading ends in what is no ordinary file, or compressed, and so may have no end.
 
     Returns:
         The Trace, with all times in int64 nanoseconds, exact.
@@ -37,7 +44,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
         InputError: there is no room for a copy of a database.
     """
     refuse_report(path)
-    with TextStream(path, progress) as stream:
+    with TextStream(path, progress, max_text_bytes) as stream:
         if is_nsight(stream.head):
             return _read_database(stream, path, progress)
         return reader.read_stream(stream, threads=threads)

@@ -149,6 +149,30 @@ def test_a_wrong_settings_file_is_one_sentence_and_exit_code_2(perfdoctor, stall
     assert words in ended.line
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('ignore = ["PD101", "PD102"]', "pyproject.toml count: PD101, PD102 are off"),
+        ("[tool.perfdoctor.PD101]\nmin_share = 0.9", "pyproject.toml count: PD101.min_share = 0.9"),
+        ('select = ["PD2"]', "more are off"),
+        ("", None),
+    ],
+)
+def test_settings_of_a_file_are_named_in_the_report_and_by_the_gate(perfdoctor, stalled, text, words):
+    Path("pyproject.toml").write_text(f"[tool.perfdoctor]\n{text}\n")
+    ended = perfdoctor("analyze", stalled, "--fail-on", "high", "--json", "-o", "report.md", "-o", "report.txt")
+    warnings = " ".join(json.loads(ended.out)["traces"][0]["warnings"])
+    page, plain = (Path(name).read_text().replace("\n", " ") for name in ("report.md", "report.txt"))
+    for shown in (warnings, ended.err, page):
+        assert (words or "settings of") in shown if words else "settings of" not in shown
+    assert ("settings of" in plain) == (words is not None)
+
+
+def test_options_alone_are_no_settings_of_a_file(perfdoctor, stalled):
+    Path("pyproject.toml").write_text('[tool.perfdoctor]\nignore = ["PD101"]\n')
+    assert "settings of" not in perfdoctor("analyze", stalled, "--ignore", "PD102", "--fail-on", "high").err
+
+
 def test_a_pyproject_without_our_settings_is_ignored(perfdoctor, stalled):
     Path("pyproject.toml").write_text("[tool.other]\nx = 1\n")
     assert perfdoctor("analyze", "-q", stalled).code == 0

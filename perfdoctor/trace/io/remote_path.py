@@ -136,7 +136,10 @@ class RemotePath(os.PathLike[str]):
         """The paths that the index page of a folder on the web links to."""
         from perfdoctor.trace.io import web
 
-        page = self.read_bytes(_MAX_PAGE_BYTES).decode(errors="replace")
+        content = self.read_bytes(_MAX_PAGE_BYTES)
+        if len(content) >= _MAX_PAGE_BYTES:
+            raise TraceError(f"{self}: its index page does not end after {_MAX_PAGE_BYTES:,} bytes; name the traces")
+        page = content.decode(errors="replace")
         for name in web.list_index_page(self._split_query()[0], page):
             found = self / name
             yield RemotePath(found.url, "directory" if name.endswith("/") else "file")

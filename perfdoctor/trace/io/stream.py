@@ -29,6 +29,7 @@ _HEAD_BYTES = 16  # at the beginning of a file, by which its format is known
 _PIECE_BYTES = 1 << 14
 _MIN_PART_BYTES = 4 << 20  # starting a thread for fewer costs more than it gains
 _SEARCH_BYTES = 1 << 18  # in which the border of two events is looked for
+DEFAULT_MAX_TEXT_BYTES = 32_000_000_000  # the events of as much text fill some 10 GB of memory
 _PAUSE_S = 0.05  # between two calls of `progress`
 
 Progress: TypeAlias = Callable[[int, int | None], None]
@@ -71,6 +72,8 @@ class TextStream:
     Args:
         path: A file, a URL, or ``-`` for standard input.
         progress: Called from this thread, now and then, with how many of the file's bytes have been read, and `size`.
+        max_text_bytes: Where the text ends, unless it is an ordinary, uncompressed file: a server or a compressed file
+            may give text without end.
 
     Attributes:
         path: The path as it may stand in a report.
@@ -83,12 +86,18 @@ class TextStream:
         TraceError: it cannot be opened or read, or is of a format that is no JSON text.
     """
 
-    def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        progress: Progress | None = None,
+        max_text_bytes: int = DEFAULT_MAX_TEXT_BYTES,
+    ) -> None:
         self.path = redact(path)
         self._raw_path = path
         self._files: list[FileIO | Download] = []
         self._decompressed: DecompressedStream | None = None
         self._prefetch: Prefetch | None = None
+        self._max_text_bytes = self._unread_bytes = max_text_bytes
         with self._explain_errors():
             self.size, self.is_regular = self._open()
             self.head = self._unread = self._read_head()
@@ -121,7 +130,9 @@ class TextStream:
 
     @property
     def disconnected(self) -> str:
-        """Why the connection ended before the content did; empty when it did not."""
+        """Why the connection ended before the content did, or at which limit; empty when it did not."""
+        if not self._unread_bytes:
+            return f"reading ended after {self._max_text_bytes / 1e9:g} GB of text, the limit"
         first = self._files[0]
         return first.disconnected if isinstance(first, Download) else ""
 
@@ -132,6 +143,18 @@ class TextStream:
 
     def source(self, *, prefetch: bool = False) -> Source:
         """The function from which a window gets the text, for one use; `prefetch` decompresses in another thread."""
+        read = self._unlimited_source(prefetch=prefetch)
+        if self.can_split:
+            return read
+
+        def read_up_to_limit(view: memoryview) -> int:
+            count = read(view[: self._unread_bytes])
+            self._unread_bytes -= count
+            return count
+
+        return read_up_to_limit
+
+    def _unlimited_source(self, *, prefetch: bool) -> Source:
         if self._decompressed is None:
             return self._read
         if prefetch:

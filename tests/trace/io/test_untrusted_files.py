@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -133,3 +134,21 @@ def test_of_a_huge_file_beside_a_trace_the_beginning_is_read(tmp_path: Path, mon
     monkeypatch.setattr("perfdoctor.trace.io.untrusted_files._MAX_BYTES_BESIDE", 5)
     (tmp_path / "steps.jsonl").write_text("0123456789")
     assert read_beside_trace(tmp_path / "steps.jsonl") == b"01234"
+
+
+EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 1},'
+
+
+@pytest.mark.parametrize("filler", [EVENT, b" ", b"x"])
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_a_small_file_of_much_text_is_read_up_to_the_limit(kind: str, filler: bytes, tmp_path: Path) -> None:
+    compress = gzip.compress if kind == "gzip" else pytest.importorskip("zstandard").ZstdCompressor().compress
+    path = tmp_path / "bomb.json"
+    path.write_bytes(compress(b'{"traceEvents": [' + EVENT + filler * (20_000_000 // len(filler))))
+    assert path.stat().st_size < 200_000
+    trace = perfdoctor.read(path, max_text_bytes=1_000_000)
+    assert not trace.complete
+    assert 1 <= trace.events <= 1_000_000 // len(EVENT)
+    if filler != b"x":  # else it is damaged before
+        assert "reading ended after 0.001 GB of text, the limit" in trace.warnings[-1]
+    assert perfdoctor.read(path, max_text_bytes=1 << 30).events >= trace.events

@@ -113,3 +113,34 @@ def test_a_password_goes_to_the_server_and_nowhere_else(tmp_path: Path) -> None:
                 perfdoctor.read(url)
             assert status in str(caught.value)
             assert "secret" not in str(caught.value)
+
+
+def without_end(first: bytes, again: bytes) -> type[Folder]:
+    """A handler whose answer never ends."""
+
+    class Endless(Folder):
+        def do_GET(self) -> None:  # noqa: N802
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(first)
+            while True:
+                self.wfile.write(again * (100_000 // len(again)))
+
+    return Endless
+
+
+def test_an_index_page_without_end_is_refused() -> None:
+    with serving(without_end(b"", b"<a href='rank0.json'>x</a>")) as address, pytest.raises(InputError) as caught:
+        perfdoctor.analyze(f"{address}/run/")
+    assert "its index page does not end after 16,000,000 bytes; name the traces" in str(caught.value)
+
+
+EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 1},'
+
+
+def test_of_a_stream_without_end_as_much_is_read_as_the_limit_says() -> None:
+    with serving(without_end(b'{"traceEvents": [', EVENT)) as address:
+        trace = perfdoctor.read(f"{address}/t.json", max_text_bytes=1_000_000)
+    assert trace.events == (1_000_000 - 17) // len(EVENT)
+    assert not trace.complete
+    assert "reading ended after 0.001 GB of text, the limit" in trace.warnings[-1]
