@@ -205,7 +205,7 @@ def _is_of(site: HostCall, call: str) -> bool:
 def _of_sites(rank: Rank, call: str, sites: list[HostCall]) -> HostPause | None:
     """The calls of some captured sites together."""
     of, run_ns = rank.facts.run.unprofiled_steps, rank.facts.run.unprofiled_ns
-    sites = [site for site in sites if site.ns and site.steps]
+    sites = [site for site in sites if site.ns and site.steps and site.count]
     ns = sum(site.ns or 0 for site in sites)
     if not sites or not of or not run_ns or ns > run_ns:
         return None

@@ -12,6 +12,8 @@ from perfdoctor.facts.captured import WindowSteps
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 
+# Ratios and sums of times stay within int64: 2^53 ns are 104 days.
+_END_OF_COUNTS = 1 << 53
 # Windows without a profiler, after the warm-up of the program.
 _UNPROFILED = ("base", "after")
 
@@ -94,7 +96,7 @@ class RunSteps(StepTimes):
 
 def step_times_of(window: WindowSteps) -> StepTimes | None:
     """The steps of one window with what each of them cost and did; None where no step was timed."""
-    if not window.step_ns or not all(window.step_ns):
+    if not window.step_ns or not all(map(_is_count, window.step_ns)) or not all(window.step_ns):
         return None
     columns = {name: _parse_column(getattr(window, name), len(window.step_ns)) for name in _STEP_COLUMNS}
     return StepTimes(dur_ns=np.array(window.step_ns, np.int64), **columns)
@@ -108,7 +110,7 @@ def _parse_column(values: Sequence[object], count: int) -> Int64Array | None:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62
+    return type(value) is int and 0 <= value < _END_OF_COUNTS
 
 
 def parse_run_steps(text: bytes) -> RunSteps | None:

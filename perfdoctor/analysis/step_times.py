@@ -25,6 +25,8 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 from perfdoctor.units import format_ms
 
+# 104 days, so that sums of steps fit into int64: what a file says beyond that is no step.
+_LONGEST_STEP_NS = 1 << 53
 _MIN_EXTRA_TURNS = 0.5
 _MAX_OWN_SHARE = 0.9
 _MIN_THREADS_SHARE = 0.2
@@ -115,7 +117,10 @@ def count_work(times: StepTimes) -> Int64Array | None:
 def even_out_work(dur_ns: Int64Array, times: StepTimes) -> Int64Array:
     """Durations as if each step had the usual number of micro-batches."""
     work = count_work(times)
-    return dur_ns if work is None else (dur_ns * (float(np.median(work)) / work)).astype(np.int64)
+    if work is None:
+        return dur_ns
+    even_ns = np.minimum(dur_ns * (float(np.median(work)) / work), _LONGEST_STEP_NS)
+    return even_ns.astype(np.int64)
 
 
 def work_ratio(base: StepTimes, recorded: StepTimes) -> float:
@@ -233,6 +238,11 @@ def describe_sample(facts: CapturedFacts, run: RunSteps | None) -> tuple[str, ..
     """Sentences about recorded steps that do not represent the run, or each other, and what to do; often none."""
     base, recorded = step_times_of(facts.base), step_times_of(facts.timing)
     sentences = []
+    if facts.exit in ("running", "recorded"):
+        sentences.append(
+            "the end of the program is not recorded: it was killed (SIGKILL, as where memory runs out) or still runs, "
+            "and what is said of the whole run is of a part of it"
+        )
     if base is not None and recorded is not None:
         ratio = work_ratio(base, recorded)
         if not 1 / UNLIKE_FACTOR < ratio < UNLIKE_FACTOR:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import (
     Annotated,
     Any,
@@ -37,8 +36,8 @@ Flat: TypeAlias = Annotated[_T, "flat"]
 
 NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
 
-# Numbers of a file become int64, also as sums.
-_END_OF_COUNTS = 1 << 62
+# Numbers of a file become int64, also as sums and times the steps of a window: 417 days, or 36 PB that were allocated.
+_END_OF_COUNTS = 1 << 55
 
 _Parser: TypeAlias = Callable[[Any], Any]
 
@@ -113,7 +112,7 @@ def _parser_of(hint: Any) -> _Parser:
     """A function from a value of JSON to one of this type; it returns None for any other."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _parser_of(arguments[0])
+        return _limit(_parser_of(arguments[0]), dict(each for each in hint.__metadata__ if isinstance(each, tuple)))
     if origin in (Union, types.UnionType):
         return _parser_of(next(each for each in arguments if each is not types.NoneType))
     if origin is Literal:
@@ -125,6 +124,22 @@ def _parser_of(hint: Any) -> _Parser:
     if issubclass(hint, CapturedPart):
         return lambda value: hint.parse(value) if isinstance(value, dict) else None
     return _SCALARS[hint]
+
+
+def _limit(parse: _Parser, limits: Mapping[str, Any]) -> _Parser:
+    """The parser, for which a number beyond its limits is not known."""
+    lowest, highest = limits.get("minimum"), limits.get("maximum")
+    if lowest is None and highest is None:
+        return parse
+
+    def parse_number(value: object) -> Any:
+        number = parse(value)
+        is_beyond = (
+            number is None or (lowest is not None and number < lowest) or (highest is not None and number > highest)
+        )
+        return None if is_beyond else number
+
+    return parse_number
 
 
 def allows_none(hint: Any) -> bool:
@@ -154,7 +169,9 @@ def _dict_parser(parse_key: _Parser, parse: _Parser) -> _Parser:
 
 
 def _parse_number(value: object) -> float | None:
-    return value if type(value) is int or (type(value) is float and isfinite(value)) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if -_END_OF_COUNTS < value < _END_OF_COUNTS else None
 
 
 _SCALARS: Mapping[type, _Parser] = {

@@ -171,3 +171,12 @@ def test_a_loader_that_sleeps_is_no_other_program() -> None:
     assert find_contention(CapturedFacts.parse(sleeping)) == NO_CONTENTION
     disturbed = sleeping | {"base_preempted": [9] * 10, "timing_preempted": [9] * 10}
     assert find_contention(CapturedFacts.parse(disturbed)).is_severe
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [("running", True), ("recorded", True), ("exit", False), ("SIGTERM", False), ("session", False), (None, False)],
+)
+def test_a_run_that_was_killed_is_called_one(end: str | None, said: bool) -> None:
+    sentences = describe_sample(CapturedFacts.parse({"exit": end}), None)
+    assert [sentence.startswith("the end of the program is not recorded") for sentence in sentences] == [True] * said
