@@ -1,4 +1,4 @@
-"""Who had the cores: waits for a core are told from sleep, and those due to other programs from the program's own."""
+"""Who had the cores: waits for a core are known from sleep, and those due to other programs from the program's own."""
 
 from __future__ import annotations
 
