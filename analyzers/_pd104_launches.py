@@ -81,7 +81,7 @@ def launch_facts_of(rank: Rank) -> LaunchFacts | None:
         runtime_ns=round(iv.total(runtime) / count),
         dispatcher_ns=round(iv.total(dispatcher) / count) if len(trace.ops) else None,
         python_ns=round(iv.total(python) / count) if len(trace.ops) else None,
-        steady=_launch_equally(rank, calls.start_ns[rows]),
+        steady=_launch_equally(rank, all_rows),
         syncs=syncs,
         interval_ns=_median_interval_ns(rank, rows),
         graphable_share=_share_without_syncs(rank, calls.start_ns[rows], calls.start_ns[syncs.index]),
@@ -145,17 +145,41 @@ def _split_cpu_time(rank: Rank, threads: Int32Array) -> tuple[Intervals, Interva
     return runtime, dispatcher, python
 
 
-def _launch_equally(rank: Rank, launch_ns: Int64Array) -> bool | None:
+def _launch_equally(rank: Rank, launches: Int64Array) -> bool | None:
     """Whether all steps launch equally often, but for a few launches at their ends; None with fewer than two steps.
 
-    The first and the last step do not count where there are others: the profiler cuts them.
+    The first and the last step do not count where there are others: the profiler cuts them. Of two or three steps the
+    last does not count where the recording ends with it, and it launches what the one before it begins with; the first
+    likewise at the beginning.
+
+    Args:
+        rank: The rank.
+        launches: Rows of all calls of the trace that launch something, in order, not only of the window: what starts
+            behind its end was launched in its last step nevertheless.
     """
-    steps = rank.steps.intervals
+    steps, trace = rank.steps.intervals, rank.trace
     if len(steps) < 2:
         return None
-    counts = np.searchsorted(launch_ns, steps[:, 1]) - np.searchsorted(launch_ns, steps[:, 0])
-    whole = counts[1:-1] if len(counts) > _CUT_STEPS else counts
-    return bool(np.ptp(whole) <= _JITTER * np.median(whole))
+    launch_ns = trace.calls.start_ns[launches]
+    first, end = np.searchsorted(launch_ns, steps[:, 0]), np.searchsorted(launch_ns, steps[:, 1])
+    counts = end - first
+    if len(counts) > _CUT_STEPS:
+        counts = counts[1:-1]
+    else:
+        item = np.zeros(len(trace.calls), np.int64)
+        item[trace.gpu.call[trace.gpu.call >= 0]] = np.flatnonzero(trace.gpu.call >= 0)
+        names = trace.gpu.name[item[launches]]
+        launched = [names[start:stop] for start, stop in zip(first, end, strict=True)]
+        is_cut = end[-1] == len(launches) and _begins_alike(launched[-1], launched[-2])
+        begins_cut = not first[0] and _begins_alike(launched[0][::-1], launched[1][::-1])
+        counts = counts[1 if begins_cut and len(counts) > 1 + is_cut else 0 : len(counts) - is_cut]
+    return bool(np.ptp(counts) <= _JITTER * np.median(counts))
+
+
+def _begins_alike(some: Int32Array, others: Int32Array) -> bool:
+    """Whether some kernels are those that others begin with, and not those that they end with: else it says nothing."""
+    count = len(some)
+    return count > 0 and np.array_equal(some, others[:count]) and not np.array_equal(some, others[-count:])
 
 
 def _find_syncs_between(rank: Rank, launch_ns: Int64Array) -> CallRows:

@@ -555,11 +555,15 @@ def eager_ops(python_us: float, steps: int = 2) -> TraceBuilder:
     return trace
 
 
-def eager_of_two_lengths() -> TraceBuilder:
-    """Two steps, the second of which launches one kernel less."""
-    trace = TraceBuilder().step(0, 1000).step(1000, 1000)
-    for row in range(39):
-        trace.kernel(POINTWISE, 50 * row, 10, launch_us=max(50 * row - 8, 0))
+def eager_of_two_lengths(*missing: int, steps: int = 3) -> TraceBuilder:
+    """Steps of 20 kernels, of which some are missing: number 20 is the first one of the second step."""
+    trace = TraceBuilder()
+    for number in range(steps):
+        trace.step(1000 * number, 1000)
+    for row in range(20 * steps):
+        if row not in missing:
+            name = TENSOR_GEMM if row % 20 in (3, 11) else POINTWISE
+            trace.kernel(name, 50 * row + 10, 10, launch_us=50 * row + 2)
     return trace
 
 
@@ -693,8 +697,26 @@ PD104 = [
     RuleCase(
         "PD104",
         "uneven-steps",
-        eager_of_two_lengths,
-        (ExpectedFinding("high", 760_000, advice="launch differently", fix="dynamic"),),
+        lambda: eager_of_two_lengths(25),
+        (ExpectedFinding("high", 790_000, advice="launch differently", fix="dynamic"),),
+    ),
+    RuleCase(  # the last step is whole, and lacks a kernel of its middle
+        "PD104",
+        "uneven-last-step",
+        lambda: eager_of_two_lengths(48),
+        (ExpectedFinding("high", 790_000, advice="launch differently", fix="dynamic"),),
+    ),
+    RuleCase(  # what the recording cuts off at its ends says nothing of the steps
+        "PD104",
+        "cut-at-the-end",
+        lambda: eager_of_two_lengths(*range(52, 60)),
+        (ExpectedFinding("high", 680_000, advice="with CUDA graphs", fix="reduce-overhead"),),
+    ),
+    RuleCase(
+        "PD104",
+        "cut-at-the-beginning-of-two-steps",
+        lambda: eager_of_two_lengths(0, 1, steps=2),
+        (ExpectedFinding("high", 740_000, advice="with CUDA graphs", fix="reduce-overhead"),),
     ),
     RuleCase(
         "PD104",
