@@ -71,7 +71,9 @@ def choose_trial(trials: Sequence[Trial]) -> Trial | None:
 
 
 def leaves_promise_open(trial: Trial, saving: Saving) -> bool:
-    """Whether a trial that found nothing beyond the noise is still consistent with what the fix was to save."""
+    """Whether a trial that decided nothing, or found the same step, may have missed what the fix was to save."""
+    if trial.verdict == "undecided":
+        return True
     if trial.verdict != "same" or trial.high_ns is None:
         return False
     return 0 < _of_the_fix_alone(saving).likely_ns <= trial.high_ns

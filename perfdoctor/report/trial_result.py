@@ -9,8 +9,10 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.saving import SavingAlone, SavingPromise
 from perfdoctor.value_limits import Signed
 
-Verdict: TypeAlias = Literal["faster", "same", "slower", "broke", "not applicable"]
-VERDICTS: tuple[Verdict, ...] = ("faster", "same", "slower", "broke", "not applicable")
+Verdict: TypeAlias = Literal["faster", "same", "slower", "undecided", "broke", "not applicable"]
+VERDICTS: tuple[Verdict, ...] = ("faster", "same", "slower", "undecided", "broke", "not applicable")
+SAME_WITHIN = 0.05
+"""A step that a change alters by less than this share is called the same, where the pairs show that it is less."""
 ALL = "all"
 """The change that stands for the combination of the winners."""
 
@@ -37,14 +39,16 @@ class Trial:
 
     Attributes:
         change, setting: What was tried; the combination of the winners is change "all".
-        step_ns, before_ns: The mean step with it and without it, each the median of the pairs; None where no pair is.
+        step_ns, before_ns: The step with it and without it. That without it is the median of the plain runs next to
+            it, the other that one times the median ratio; None where no pair is.
         ratio: The pairs' ratios of step to step before; None where no pair is.
         loss_difference: The largest relative difference of losses at the same step numbers; None where they cannot be
             compared.
         is_loss_expected: Whether the change may make such a difference; None where there is none to explain.
         peak_memory_bytes: The most memory of any rank with the change, the median over its runs.
         memory_before_bytes: The same of the plain program.
-        verdict: "faster", "slower", or "same" within the noise; "broke", or "not applicable": `why` says what happened.
+        verdict: "faster" or "slower"; "same" within `same_within`, which is at most `SAME_WITHIN`; "undecided" where
+            the pairs do not tell; "broke", or "not applicable": `why` says what happened.
         why: The first line of the error, or why the change does not apply; "" for what was measured.
         detail: What the change changed: "num_workers 0 -> 2".
         fix: The code or the environment variable that makes the change permanent.
@@ -56,6 +60,10 @@ class Trial:
         alters_numerics, is_what_if: As of the change.
         skipped_ns: How much longer than the plain program's the steps before the timed ones took, all together: where
             a change compiles, that is the time for compiling.
+        same_within: How far from the plain step the one with the change can be, as a share.
+        missing_pairs: About how many more pairs would decide; of no meaning where they have.
+        cpu_ratio: CPU time of the process in a step with the change over that without it, the median of the pairs; None
+            where the system does not say it.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -83,6 +91,9 @@ class Trial:
     alters_numerics: bool = False
     is_what_if: bool = False
     skipped_ns: int | None = None
+    same_within: float | None = None
+    missing_pairs: int | None = None
+    cpu_ratio: float | None = None
 
     @property
     def label(self) -> str:
@@ -92,15 +103,15 @@ class Trial:
     @property
     def is_measured(self) -> bool:
         """Whether there is a measured step with it."""
-        return self.ratio is not None and self.verdict in ("faster", "same", "slower")
+        return self.ratio is not None and self.verdict in ("faster", "same", "slower", "undecided")
 
     @property
     def worth(self) -> SavingAlone:
-        """What the change saves alone, as a saving: no figure is below 0, and "same" and "slower" save nothing."""
+        """What the change saves alone, as a saving: no figure is below 0, and only "faster" saves anything for sure."""
         low, saved, high = (max(ns or 0, 0) for ns in (self.low_ns, self.saved_ns, self.high_ns))
         if self.verdict == "faster":
             return SavingAlone(low, saved, high)
-        return SavingAlone(0, 0, high if self.verdict == "same" else 0)
+        return SavingAlone(0, 0, high if self.verdict in ("same", "undecided") else 0)
 
     @property
     def pairs(self) -> int:

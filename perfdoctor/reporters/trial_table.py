@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from perfdoctor.report.report import Report
@@ -22,6 +23,8 @@ from perfdoctor.units import (
 
 TRIAL_COLUMNS = ("change", "step", "of it", "range", "pairs", "memory", "loss", "verdict")
 _LARGE_MEMORY_SHARE = 0.1
+# Nobody makes so many pairs of runs for one change.
+MANY_PAIRS = 50
 # From so much longer first steps on, a reader wants to know of the compilation.
 _LONG_START_NS = 1_000_000_000
 
@@ -73,8 +76,11 @@ def verdict_of_trials(report: Report) -> str:
         return f"Together {clean_line(together.setting)} make{_describe_gain(together)}"
     if winners:
         return f"{clean_line(winners[0].label)} makes{_describe_gain(winners[0])}"
+    undecided = [clean_line(each.label) for each in report.trials if each.verdict == "undecided"]
+    if undecided:
+        return f"It cannot be told yet whether {_join(undecided)} makes the step shorter."
     if any(each.is_measured for each in report.trials):
-        return "None of the changes makes the step shorter beyond the noise."
+        return "None of the changes makes the step shorter."
     return "No change could be measured."
 
 
@@ -118,6 +124,8 @@ def trial_notes(report: Report) -> Iterator[str]:
     """What the reader should know beside the table: losses, memory, compilation, and the notes of the trials."""
     for trial in report.trials:
         label = clean_line(trial.label)
+        if trial.verdict == "undecided" and trial.ratio is not None:
+            yield _describe_undecided(trial)
         if trial.is_loss_expected is not None:
             expected = "as such a change may" if trial.is_loss_expected else "which it should not: look at the results"
             yield f"{label} changes the loss by {_format_loss(trial)}, {expected}."
@@ -154,8 +162,33 @@ def _row(trial: Trial) -> TrialRow:
         str(ratio.pairs),
         UNKNOWN if trial.peak_memory_bytes is None else format_size(trial.peak_memory_bytes),
         _format_loss(trial),
-        trial.verdict,
+        describe_verdict(trial),
     )
+
+
+def describe_verdict(trial: Trial) -> str:
+    """The verdict in words: "faster", "same within 3%", "cannot tell yet"."""
+    if trial.verdict == "same" and trial.same_within is not None:
+        return f"same within {max(math.ceil(100 * trial.same_within), 1)}%"
+    return "cannot tell yet" if trial.verdict == "undecided" else trial.verdict
+
+
+def _join(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _describe_undecided(trial: Trial) -> str:
+    """How many more pairs would decide, and what the CPU time says meanwhile."""
+    missing = trial.missing_pairs or 1
+    many = f"more than {MANY_PAIRS}" if missing > MANY_PAIRS else f"about {missing}"
+    sentence = (
+        f"{clean_line(trial.label)} cannot be told yet: {many} more {'pair' if missing == 1 else 'pairs'} would do"
+    )
+    if missing <= MANY_PAIRS:
+        sentence += f" (--pairs {trial.pairs + missing} --resume)"
+    if trial.cpu_ratio is not None:
+        sentence += f"; its process takes {trial.cpu_ratio:.2f} of the CPU time"
+    return f"{sentence}."
 
 
 def _format_steps(trial: Trial) -> str:
@@ -192,4 +225,4 @@ def _format_saved(trial: Trial) -> str:
         return f"nothing ({format_duration(-saved)} slower)"
     ratio = trial.ratio
     seen = f"; {ratio.low:.2f} to {ratio.high:.2f} of the step" if ratio is not None and ratio.pairs > 1 else ""
-    return f"nothing beyond the noise{seen}"
+    return f"{'nothing' if trial.verdict == 'same' else 'not decided'}{seen}"

@@ -99,7 +99,11 @@ def _try_next(combination: Combination, winner: Candidate, log: RunLog, max_pair
         combination.pairs = with_next
     else:
         combination.dropped[winner.choice.label] = (
-            "it makes the others slower" if verdict == "slower" else "it adds nothing to the others"
+            "it makes the others slower"
+            if verdict == "slower"
+            else "it adds nothing to the others"
+            if verdict == "same"
+            else "what it adds to the others cannot be told yet"
         )
     return True
 

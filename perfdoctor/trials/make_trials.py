@@ -9,13 +9,13 @@ from typing import Any
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.answer_findings import promise_of
 from perfdoctor.report.finding import Finding
-from perfdoctor.report.trial_result import ALL, RatioRange, Trial
+from perfdoctor.report.trial_result import ALL, RatioRange, Trial, Verdict
 from perfdoctor.savings.saving import SavingAlone, SavingPromise
 from perfdoctor.trials.combine_winners import Combination
 from perfdoctor.trials.program_run import ProgramRun, compare_losses
 from perfdoctor.trials.run_log import Choice
-from perfdoctor.trials.trial_rounds import Candidate, Pair
-from perfdoctor.trials.trial_statistics import estimate_ratio
+from perfdoctor.trials.trial_rounds import Candidate, Pair, leave_out_disturbed
+from perfdoctor.trials.trial_statistics import count_missing_pairs, estimate_ratio, same_within
 
 # Losses of plain runs that differ by more come from other random numbers, not from rounding in another order.
 OTHER_SEEDS = 1e-3
@@ -53,7 +53,7 @@ def make_trial(
     return Trial(
         change=change.name,
         setting=choice.setting,
-        verdict=candidate.verdict or "same",
+        verdict=candidate.verdict or "undecided",
         ratio=ratio,
         loss_difference=difference,
         is_loss_expected=_is_expected(choice, difference, plain_loss_difference),
@@ -70,13 +70,13 @@ def make_trial(
     )
 
 
-def make_combined_trial(combination: Combination, plain_loss_difference: float | None, verdict: str) -> Trial:
+def make_combined_trial(combination: Combination, plain_loss_difference: float | None, verdict: Verdict) -> Trial:
     """The row of all winners together.
 
     Args:
         combination: At least two winners that were kept, and their pairs.
         plain_loss_difference: What `compare_plain_losses` returned.
-        verdict: "faster", "same" or "slower".
+        verdict: As `judge_ratios` gives it.
     """
     choices = [each.choice for each in combination.kept]
     difference = _largest_loss_difference(combination.pairs, plain_loss_difference)
@@ -84,7 +84,7 @@ def make_combined_trial(combination: Combination, plain_loss_difference: float |
     return Trial(
         change=ALL,
         setting=" ".join(choice.label for choice in choices),
-        verdict="faster" if verdict == "faster" else "slower" if verdict == "slower" else "same",
+        verdict=verdict,
         ratio=_ratio_of(combination.pairs),
         loss_difference=difference,
         is_loss_expected=None if None in expected else any(expected),
@@ -102,16 +102,27 @@ def fix_of(choice: Choice) -> str:
 
 
 def _ratio_of(pairs: Sequence[Pair]) -> RatioRange | None:
-    return estimate_ratio([pair.ratio for pair in pairs]) if pairs else None
+    return estimate_ratio([pair.ratio for pair in leave_out_disturbed(pairs)]) if pairs else None
 
 
 def _measured_row(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Steps and memory with the change and without it, each the median over the pairs."""
+    """Steps and memory with the change and without it, by the pairs that count.
+
+    The step with the change is the one without it times the ratio of the pairs: one estimate, and one figure.
+    """
+    ratio, pairs = _ratio_of(pairs), leave_out_disturbed(pairs)
+    ratios = [pair.ratio for pair in pairs]
+    before_ns = _median(pair.plain.usual_step_ns for pair in pairs)
+    cpu_times = [(pair.changed.cpu_ns, pair.plain.cpu_ns) for pair in pairs]
+    cpu_ratios = [a / b for a, b in cpu_times if a is not None and b]
     changed, plain = [pair.changed for pair in pairs], [pair.plain for pair in pairs]
     waits = [(a.skipped_ns, b.skipped_ns) for a, b in zip(changed, plain, strict=True)]
     return {
-        "step_ns": _median(run.mean_step_ns for run in changed),
-        "before_ns": _median(run.mean_step_ns for run in plain),
+        "step_ns": None if before_ns is None or ratio is None else round(before_ns * ratio.median),
+        "before_ns": before_ns,
+        "same_within": same_within(ratios) if ratios else None,
+        "missing_pairs": count_missing_pairs(ratios) if ratios else None,
+        "cpu_ratio": statistics.median(cpu_ratios) if cpu_ratios else None,
         "peak_memory_bytes": _median(run.peak_memory_bytes for run in changed),
         "memory_before_bytes": _median(run.peak_memory_bytes for run in plain),
         "skipped_ns": _median(a - b for a, b in waits if a is not None and b is not None),

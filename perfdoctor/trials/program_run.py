@@ -6,7 +6,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,10 @@ _EXCEPTION = re.compile(r"^(?:\[?(?:rank|default)?\d*\]?:\s*)?((?:\w+\.)*\w*(?:E
 # What a launcher raises when a rank has failed says nothing of the reason.
 _OF_LAUNCHER = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError")
 _MAX_ERROR = 200
+# A thread that has its core all the time waits for it for some tenths of a percent, up to 2 % beside a few daemons.
+UNDISTURBED = 0.95
+# The steps of a run are judged in so many blocks: the lower quartile is then the second or third one.
+BLOCKS = 8
 
 
 @frozen_dataclass
@@ -55,6 +59,11 @@ class ProgramRun:
         saves: Where the program calls torch.save.
         ranks: How many ranks have left anything.
         steps_made: How many steps the program made.
+        core_share: Of the time for which the training thread asked for a core in the timed steps, the share (0 to 1)
+            for which it had one, of the rank that had least; None where the system does not say it.
+        cpu_ns: CPU time of the process in the median timed step, of rank 0; None where the system does not say it.
+        rare_steps: The timed steps that hold more than a usual one, such as a checkpoint or an evaluation.
+        workers: The most worker processes of a loader: they hand out batches in bursts.
     """
 
     exit_code: int
@@ -70,6 +79,10 @@ class ProgramRun:
     saves: tuple[str, ...] = ()
     ranks: int = 0
     steps_made: int = 0
+    core_share: float | None = None
+    cpu_ns: int | None = None
+    rare_steps: tuple[int, ...] = ()
+    workers: int = 0
 
     @property
     def mean_step_ns(self) -> float | None:
@@ -79,6 +92,36 @@ class ProgramRun:
         and loaders with workers hand out batches in bursts.
         """
         return statistics.fmean(self.step_ns.values()) if self.step_ns else None
+
+    @property
+    def usual_step_ns(self) -> float | None:
+        """The mean of the timed steps of a run that had its core, else their typical step; None where there is none."""
+        if not self.step_ns or self.is_undisturbed:
+            return self.mean_step_ns
+        return self.typical_step_ns(self.step_ns, self.rare_steps, count_in_block(len(self.step_ns), self.workers))
+
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether its thread is known to have had its core whenever it asked for one."""
+        return self.core_share is not None and self.core_share >= UNDISTURBED
+
+    def typical_step_ns(self, numbers: Collection[int], rare: Collection[int], block: int) -> float:
+        """How long a step takes on average where nothing from outside disturbs it.
+
+        A disturbed step is longer, never shorter. So usual steps count by the lower quartile of blocks of them, in
+        which bursts even out, and rare ones as they are.
+
+        Args:
+            numbers: The timed steps to look at, at least one.
+            rare: Those of them that hold more than a usual one.
+            block: How many steps make a block.
+        """
+        usual = [self.step_ns[number] for number in sorted(numbers) if number not in rare]
+        blocks = [statistics.fmean(usual[at : at + block]) for at in range(0, len(usual) - block + 1, block)]
+        quartile = sorted(blocks)[(len(blocks) - 1) // 4] if blocks else statistics.fmean(usual) if usual else 0.0
+        return (quartile * len(usual) + sum(self.step_ns[number] for number in numbers if number in rare)) / len(
+            numbers
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The run as plain data, for state.json."""
@@ -99,11 +142,15 @@ class ProgramRun:
             for name, each in plain["changes"].items()
         }
         numbers = {"step_ns": _by_number(plain["step_ns"]), "losses": _by_number(plain["losses"])}
-        return cls(**{**plain, **numbers, "changes": changes, "saves": tuple(plain["saves"])})
+        tuples = {name: tuple(plain[name]) for name in ("saves", "rare_steps")}
+        return cls(**{**plain, **numbers, **tuples, "changes": changes})
 
 
 def compare_steps(changed: ProgramRun, plain: ProgramRun) -> float | None:
-    """The mean step of a changed run over that of a plain one, of the step numbers that both have timed.
+    """The step of a changed run over that of a plain one, of the step numbers that both have timed.
+
+    The mean of all steps where both runs had their core all the time, else the typical steps, which disturbances
+    lengthen less (`ProgramRun.typical_step_ns`).
 
     Returns:
         The ratio, below 1 where the changed run is faster; None where fewer than half of the steps are common.
@@ -111,8 +158,18 @@ def compare_steps(changed: ProgramRun, plain: ProgramRun) -> float | None:
     common = changed.step_ns.keys() & plain.step_ns.keys()
     if not common or 2 * len(common) < len(plain.step_ns):
         return None
-    before_ns = sum(plain.step_ns[number] for number in common)
-    return sum(changed.step_ns[number] for number in common) / before_ns if before_ns else None
+    if changed.is_undisturbed and plain.is_undisturbed:
+        before_ns = float(sum(plain.step_ns[number] for number in common))
+        return sum(changed.step_ns[number] for number in common) / before_ns if before_ns else None
+    rare = {*changed.rare_steps, *plain.rare_steps}
+    block = count_in_block(len(common), max(changed.workers, plain.workers))
+    before_ns = plain.typical_step_ns(common, rare, block)
+    return changed.typical_step_ns(common, rare, block) / before_ns if before_ns else None
+
+
+def count_in_block(steps: int, workers: int) -> int:
+    """How many of some timed steps make a block: a burst of batches of all workers, and an eighth of the steps."""
+    return max(workers, math.ceil(steps / BLOCKS))
 
 
 def compare_losses(run: ProgramRun, other: ProgramRun) -> float | None:
@@ -153,6 +210,7 @@ def read_program_run(
     )
     trials = [_read_json(path / "trial.json") for path in ranks]
     rows = [_read_rows(path / "steps.jsonl") for path in ranks]
+    timed = [[row for row in each if row.get("window") == "base"] for each in rows]
     error = None
     if timed_out:
         error = f"ended after {seconds:.0f} s"
@@ -163,7 +221,7 @@ def read_program_run(
     return ProgramRun(
         exit_code=exit_code,
         seconds=seconds,
-        step_ns=_latest_steps([_base_steps(each) for each in rows]),
+        step_ns=_latest_steps([{int(row["step"]): int(row["dur_ns"]) for row in each} for each in timed]),
         losses=_by_number(trials[0].get("losses", {})) if trials else {},
         error=error,
         timed_out=timed_out,
@@ -174,7 +232,24 @@ def read_program_run(
         saves=tuple(sorted({str(place) for trial in trials for place in trial.get("saves", ())})),
         ranks=len(ranks),
         steps_made=max(map(len, rows), default=0),
+        core_share=min(filter(None, map(_core_share, timed)), default=None),
+        cpu_ns=_median_cpu_ns(timed[0]) if timed else None,
+        rare_steps=tuple(sorted({int(row["step"]) for each in timed for row in each if row.get("contains")})),
+        workers=max((each for trial in trials if isinstance(each := trial.get("workers"), int)), default=0),
     )
+
+
+def _core_share(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share (0 to 1) of the time it asked for a core for which the training thread had one; None for unknown."""
+    times = [(row.get("cpu_ns"), row.get("queued_ns")) for row in rows]
+    known = [(cpu_ns, queued_ns) for cpu_ns, queued_ns in times if cpu_ns is not None and queued_ns is not None]
+    had_ns, lacked_ns = sum(each[0] for each in known), sum(each[1] for each in known)
+    return had_ns / (had_ns + lacked_ns) if had_ns and len(known) == len(rows) else None
+
+
+def _median_cpu_ns(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    known = [ns for row in rows if (ns := row.get("process_cpu_ns")) is not None]
+    return round(statistics.median(known)) if known else None
 
 
 def find_error(stderr_tail: str) -> str | None:
@@ -195,10 +270,6 @@ def _latest_steps(ranks: Sequence[Mapping[int, int]]) -> dict[int, int]:
     ranks = [each for each in ranks if each]
     common = set.intersection(*(set(each) for each in ranks)) if ranks else set()
     return {number: max(each[number] for each in ranks) for number in sorted(common)}
-
-
-def _base_steps(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    return {int(row["step"]): int(row["dur_ns"]) for row in rows if row.get("window") == "base"}
 
 
 def _merge_changes(ranks: Sequence[Mapping[str, Any]]) -> dict[str, MetChange]:

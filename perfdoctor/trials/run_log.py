@@ -91,8 +91,8 @@ class RunLog:
             self.runs[name] = run = self.run_program(name, arm)
             self.save()
             is_new = True
-        if not arm and run.error is None and run.mean_step_ns:
-            self._plain_steps_ns.append(run.mean_step_ns)
+        if not arm and run.error is None and run.usual_step_ns:
+            self._plain_steps_ns.append(run.usual_step_ns)
         if is_new:
             self.on_end(label, run)
         return run

@@ -9,12 +9,16 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.trial_result import Verdict
 from perfdoctor.trials.program_run import ProgramRun, compare_steps, find_lost_loss
 from perfdoctor.trials.run_log import Arm, Choice, RunLog
-from perfdoctor.trials.trial_statistics import FEW_PAIRS, estimate_ratio, judge_ratios
+from perfdoctor.trials.trial_statistics import estimate_ratio, judge_ratios
 
 # So many changes share a plain run: the more, the further the last of them is from it in time.
 MAX_BLOCK = 4
 # Of the budget, this part is for measuring the winners together.
 ROUNDS_SHARE = 0.75
+# A run that had its core for less than this share of what the best run of its kind had was disturbed by other programs.
+DISTURBED_SHARE = 0.8
+# Pairs that are left out are made again, up to so many times as many pairs in all.
+DISTURBED_FACTOR = 2
 # A program that fails now and then gets so many chances.
 MAX_PLAIN_FAILURES = 2
 
@@ -46,8 +50,8 @@ class Candidate:
 
     @property
     def ratios(self) -> list[float]:
-        """The ratios of the pairs."""
-        return [pair.ratio for pair in self.pairs]
+        """The ratios of the pairs that count, see `leave_out_disturbed`."""
+        return [pair.ratio for pair in leave_out_disturbed(self.pairs)]
 
     @property
     def median_ratio(self) -> float:
@@ -69,17 +73,28 @@ class Candidate:
             return
         self.pairs.append(Pair(changed, plain, ratio))
 
-    def is_undecided(self, max_pairs: int) -> bool:
-        """Whether it counts as the same only because too few pairs could be made: their range does not hold 1."""
-        if self.verdict != "same" or len(self.pairs) >= min(FEW_PAIRS, max_pairs):
-            return False
-        estimate = estimate_ratio(self.ratios)
-        return not estimate.low <= 1 <= estimate.high
-
     def judge(self, noise: float, max_pairs: int, *, final: bool = False) -> None:
         """Decide, where the pairs so far allow it."""
         if self.verdict is None:
+            final = final or len(self.pairs) >= DISTURBED_FACTOR * max_pairs
             self.verdict = judge_ratios(self.ratios, noise, max_pairs, final=final)
+
+
+def leave_out_disturbed(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs of which both runs had their cores about as much as the best run of their kind.
+
+    A change that makes the program's own threads wait for a core does so in every run, and stays. All pairs where more
+    than half were disturbed: then that is how the machine is.
+    """
+    best_changed = max((pair.changed.core_share or 0.0 for pair in pairs), default=0.0)
+    best_plain = max((pair.plain.core_share or 0.0 for pair in pairs), default=0.0)
+    kept = [
+        pair
+        for pair in pairs
+        if (pair.changed.core_share or 0.0) >= DISTURBED_SHARE * best_changed
+        and (pair.plain.core_share or 0.0) >= DISTURBED_SHARE * best_plain
+    ]
+    return kept if 2 * len(kept) >= len(pairs) else list(pairs)
 
 
 def find_failure(run: ProgramRun, name: str) -> tuple[Verdict | None, str]:

@@ -5,6 +5,11 @@ run is compared with the plain run next to it and never with the average of all 
 "Rigorous benchmarking in reasonable time", ISMM 2013). A pair gives the ratio of the two steps. Of the ratios the
 median is taken, with the interval between two of its order statistics: its coverage holds whatever the distribution is
 (the sign test; David and Nagaraja, "Order Statistics", 3rd edition, section 7.1).
+
+A verdict needs power. A change is faster or slower where that interval lies beyond the noise of plain runs, or where
+the signed ranks of six pairs or more leave no doubt (Wilcoxon, "Individual comparisons by ranking methods", 1945): a
+loud machine needs more pairs, not a larger effect. It is the same where the interval lies within some percent of 1. All
+else is undecided, and the spread of the pairs says how many more would do.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-from perfdoctor.report.trial_result import RatioRange, Verdict
+from perfdoctor.report.trial_result import SAME_WITHIN, RatioRange, Verdict
 
 # The interval of the median holds the true one at least this often. With up to five pairs it is the whole range.
 COVERAGE = 0.75
@@ -27,6 +32,11 @@ NOISE_FACTOR = 2.0
 # Two pairs, or one, must pass a multiple of the noise: it was measured on few pairs, too.
 FEW_PAIRS = 3
 FEW_PAIRS_FACTOR = 3.0
+# With six pairs on one side, chance gives such signed ranks in 1 of 32 trials; with fewer it never gets that rare.
+RANKED_PAIRS = 6
+MAX_CHANCE = 0.05
+# Four pairs that lie within a range by chance, though their median lies outside of it, are 1 of 16; two are 1 of 4.
+SAME_PAIRS = 4
 
 
 def estimate_ratio(ratios: Sequence[float]) -> RatioRange:
@@ -81,20 +91,64 @@ def judge_ratios(ratios: Sequence[float], noise: float, max_pairs: int, *, final
     Args:
         ratios: The ratios of the pairs so far.
         noise: What `measure_noise` returned.
-        max_pairs: After so many pairs, what is not decided is the same.
+        max_pairs: After so many pairs, what is not decided is "undecided".
         final: No more pairs will come.
 
     Returns:
-        "faster" or "slower" where the whole interval lies beyond the noise, "same" where it holds 1 and its median lies
-        within the noise; None where more pairs are needed.
+        "faster" or "slower" where the interval lies beyond the noise, or where the ranks of the pairs leave no doubt;
+        "same" where nearly all pairs lie within `SAME_WITHIN` of 1; None where more pairs are needed, and "undecided"
+        where none will come.
     """
     if not ratios or (len(ratios) < min(2, max_pairs) and not final):
         return None
     estimate, few = estimate_ratio(ratios), len(ratios) < FEW_PAIRS
-    limit = (1 + noise) ** (FEW_PAIRS_FACTOR if few else 1.0)
+    is_ranked = len(ratios) >= RANKED_PAIRS and chance_of_ranks(ratios) <= MAX_CHANCE
+    limit = 1 + MIN_NOISE if is_ranked else (1 + noise) ** (FEW_PAIRS_FACTOR if few else 1.0)
     if estimate.high < 1 / limit:
         return "faster"
     if estimate.low > limit:
         return "slower"
-    is_within = estimate.low <= 1 <= estimate.high and 1 / (1 + noise) <= estimate.median <= 1 + noise
-    return "same" if final or len(ratios) >= max_pairs or (is_within and not few) else None
+    is_last = final or len(ratios) >= max_pairs
+    if same_within(ratios) <= SAME_WITHIN and len(ratios) >= min(SAME_PAIRS, max_pairs):
+        return "same"
+    return "undecided" if is_last else None
+
+
+def chance_of_ranks(ratios: Sequence[float]) -> float:
+    """How probable it is that pairs without any effect lie as much on one side of 1 as these do, or more.
+
+    By the signed ranks of the logarithms, exactly (two-sided); pairs of ratio 1 count for neither side.
+    """
+    apart = sorted((math.log(ratio) for ratio in ratios if ratio != 1), key=abs)
+    below = sum(rank for rank, each in enumerate(apart, 1) if each < 0)
+    smaller = min(below, len(apart) * (len(apart) + 1) // 2 - below)
+    counts = [1]  # of sets of ranks, by their sum
+    for rank in range(1, len(apart) + 1):
+        counts = [
+            (counts[total] if total < len(counts) else 0) + (counts[total - rank] if total >= rank else 0)
+            for total in range(len(counts) + rank)
+        ]
+    return min(2 * sum(counts[: smaller + 1]) / 2.0 ** len(apart), 1.0)
+
+
+def same_within(ratios: Sequence[float]) -> float:
+    """How far from 1 the step with a change can be, as a share: by an interval that misses in 1 of 20 trials at most.
+
+    Of up to five pairs it is the farthest one.
+    """
+    ordered = sorted(ratios)
+    left_out = count_left_out(len(ordered), 1 - MAX_CHANCE)
+    return max(ordered[-1 - left_out] - 1, 1 / ordered[left_out] - 1, 0.0)
+
+
+def count_missing_pairs(ratios: Sequence[float]) -> int:
+    """About how many more pairs would decide what these leave open: at least 1.
+
+    The interval of the median shrinks with the root of the number of pairs, until it lies beyond the smallest effect
+    that counts, or within that which is the same.
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    middle, count = abs(statistics.median(logs)), len(logs)
+    half_width = (max(logs) - min(logs)) / 2 if count > 1 else abs(logs[0])
+    room = max(middle - math.log1p(MIN_NOISE), math.log1p(SAME_WITHIN) - middle)
+    return max(math.ceil(count * (half_width / room) ** 2), RANKED_PAIRS, count + 1) - count

@@ -26,7 +26,7 @@ from perfdoctor.trials.program_run import ProgramRun
 from perfdoctor.trials.run_log import RunLog, label_of
 from perfdoctor.trials.run_trials import TrialProcess
 from perfdoctor.trials.step_counts import MIN_TIMED_STEPS, StepCounts, count_steps, read_step_counts
-from perfdoctor.trials.trial_rounds import MAX_BLOCK, Candidate, run_rounds
+from perfdoctor.trials.trial_rounds import MAX_BLOCK, Candidate, leave_out_disturbed, run_rounds
 from perfdoctor.trials.trial_statistics import judge_ratios
 
 # Of one change that was asked for by name this many settings are tried.
@@ -34,7 +34,7 @@ MAX_SETTINGS_ASKED = 8
 # Plain against plain, before anything else: the noise that every change has to pass.
 PLAIN_RUNS = 2
 DEFAULT_PAIRS = 6
-# From here on "same" says little.
+# From here on a few pairs say little.
 LOUD_NOISE = 0.15
 USUAL_PAIRS = 3
 
@@ -302,8 +302,8 @@ def make_report(state: TrialState, settings: TrySettings) -> Report:
         for position in positions:
             answered.setdefault(position, []).append(trial)
     if len(state.combination.kept) > 1 and state.combination.pairs:
-        ratios = [pair.ratio for pair in state.combination.pairs]
-        verdict = judge_ratios(ratios, state.log.noise, settings.pairs, final=True) or "same"
+        ratios = [pair.ratio for pair in leave_out_disturbed(state.combination.pairs)]
+        verdict = judge_ratios(ratios, state.log.noise, settings.pairs, final=True) or "undecided"
         trials.append(make_combined_trial(state.combination, plain_difference, verdict))
     report = replace(answer_report(base, answered), trials=(*trials, *state.refused))
     return replace(report, trial_summary=summarize(state, settings, plain_difference))
@@ -348,12 +348,6 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
     waiting = [each.choice.label for each in state.candidates if each.verdict is None and not each.pairs]
     if waiting:
         notes.append(f"Not tried, because time ran out: {', '.join(waiting)}; --resume continues.")
-    notes += [
-        f"Undecided after {len(each.pairs)} pair{'s' * (len(each.pairs) != 1)}, and counted as unchanged, because "
-        f"time ran out: {each.choice.label}; --resume continues."
-        for each in state.candidates
-        if each.is_undecided(settings.pairs)
-    ]
     combination = state.combination
     notes += [f"Not combined: {label}, because {why}." for label, why in combination.dropped.items()]
     if combination.untried:

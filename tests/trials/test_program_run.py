@@ -96,6 +96,27 @@ def test_steps_are_compared_at_the_same_numbers():
     assert compare_steps(run_of(step_ns={}), plain) is None
 
 
+BUSY = {"core_share": 0.3}
+
+
+@given(st.lists(st.integers(0, 15), max_size=5, unique=True), st.floats(1.1, 5))
+def test_steps_that_others_lengthened_hardly_move_the_step(disturbed, factor):
+    longer = {number: round(MS * (factor if number in disturbed else 1)) for number in range(16)}
+    changed, plain = run_of(step_ns=longer, **BUSY), run_of(step_ns=dict.fromkeys(range(16), MS), **BUSY)
+    assert compare_steps(changed, plain) == pytest.approx(1.0)
+    quiet = run_of(step_ns=longer, core_share=0.99), run_of(step_ns=dict.fromkeys(range(16), MS), core_share=0.99)
+    mean = 1 + len(disturbed) * (factor - 1) / 16
+    assert compare_steps(*quiet) == pytest.approx(mean, rel=1e-3)  # nobody disturbed them: so the program is
+
+
+def test_rare_steps_and_bursts_are_part_of_the_step_on_a_busy_machine():
+    steps = {number: MS * (9 if number % 8 == 7 else 1) for number in range(16)}
+    plain = run_of(step_ns=dict.fromkeys(range(16), MS), **BUSY)
+    assert compare_steps(run_of(step_ns=steps, rare_steps=(7, 15), **BUSY), plain) == pytest.approx(2.0)
+    assert compare_steps(run_of(step_ns=steps, workers=8, **BUSY), plain) == pytest.approx(2.0)
+    assert compare_steps(run_of(step_ns=steps, **BUSY), plain) == pytest.approx(1.0)
+
+
 def test_losses_are_compared_at_the_same_numbers():
     run = run_of(losses={1: 1.0, 2: 2.0, 3: math.nan})
     assert compare_losses(run, run_of(losses={1: 1.0, 2: 2.2, 3: 5.0, 4: 100.0})) == pytest.approx(0.2 / 2.2)

@@ -23,10 +23,10 @@ def try_rounds(program: FakeProgram, *names: str, pairs: int = 6, **log_changes)
     return {each.choice.label: each for each in candidates}
 
 
-def test_what_is_clearly_faster_or_slower_takes_two_pairs_and_what_does_nothing_three():
+def test_what_is_clearly_faster_or_slower_takes_two_pairs_and_what_does_nothing_four():
     found = try_rounds(FakeProgram({"fast": 0.5, "slow": 2.0}, noise=0.005), "fast", "slow", "idle")
     assert {name: each.verdict for name, each in found.items()} == {"fast": "faster", "slow": "slower", "idle": "same"}
-    assert {name: len(each.pairs) for name, each in found.items()} == {"fast": 2, "slow": 2, "idle": 3}
+    assert {name: len(each.pairs) for name, each in found.items()} == {"fast": 2, "slow": 2, "idle": 4}
     assert found["fast"].median_ratio == pytest.approx(0.5, rel=0.02)
 
 
@@ -60,6 +60,36 @@ def test_a_change_that_the_machine_disturbs_gets_more_pairs_but_no_more_than_all
     found = try_rounds(FakeProgram(noise=0.4, seed=11), "idle", pairs=5)
     assert found["idle"].verdict is not None
     assert len(found["idle"].pairs) <= 5
+
+
+def test_pairs_that_other_programs_disturbed_are_made_again():
+    class Disturbed(FakeProgram):
+        def __call__(self, name, arm):
+            is_disturbed = len(self.runs) in (3, 6)
+            run = super().__call__(name, arm)
+            steps = {number: ns * 3 for number, ns in run.step_ns.items()} if is_disturbed else run.step_ns
+            return dataclasses.replace(run, step_ns=steps, core_share=0.3 if is_disturbed else 0.97)
+
+    found = try_rounds(Disturbed({"a": 0.9}, noise=0.01), "a")["a"]
+    assert found.verdict == "faster"
+    assert len(found.ratios) == len(found.pairs) - 2
+    assert found.median_ratio == pytest.approx(0.9, rel=0.03)
+
+
+def test_a_change_whose_threads_wait_for_each_other_is_not_left_out():
+    slow = run_of(20.0, changes={"a": MetChange(1)}, core_share=0.2)  # sixteen threads on two cores, in each run
+    found = try_rounds(FakeProgram(special={"a": slow, "plain": run_of(core_share=0.98)}), "a")["a"]
+    assert (found.verdict, len(found.ratios)) == ("slower", 2)
+
+
+def test_a_machine_that_is_always_busy_leaves_out_no_more_than_half_and_ends():
+    class Busy(FakeProgram):
+        def __call__(self, name, arm):
+            return dataclasses.replace(super().__call__(name, arm), core_share=0.9 if not len(self.runs) % 5 else 0.2)
+
+    found = try_rounds(Busy(noise=0.5, seed=4), "a", pairs=4)["a"]
+    assert found.verdict is not None
+    assert len(found.pairs) <= 8
 
 
 BROKEN = {

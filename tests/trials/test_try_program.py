@@ -16,6 +16,7 @@ from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.report.finding import Action, Finding
 from perfdoctor.report.report import Report, StepSummary
 from perfdoctor.reporters.json_ import load_schema
+from perfdoctor.reporters.trial_reports import TrialTerminal
 from perfdoctor.savings.saving import Saving, SavingAlone
 from perfdoctor.trials import try_program as trying
 from perfdoctor.trials.diagnose_program import Diagnosis, explain_failure
@@ -206,11 +207,14 @@ def test_what_the_time_did_not_reach_is_named(attempt):
 def test_what_too_few_pairs_could_not_decide_is_named(attempt):
     slightly = FakeProgram({"workers=2": 0.975}, interrupt_at=7)  # two pairs are too few for so small an effect
     report, _, _, _ = attempt(slightly, wanted=((WORKERS, "2"),))
-    assert (report.trials[0].verdict, report.trials[0].pairs) == ("same", 2)
-    assert any(note.startswith("Undecided after 2 pairs") for note in report.trial_summary.notes)
+    assert (report.trials[0].verdict, report.trials[0].pairs) == ("undecided", 2)
+    told = " ".join(TrialTerminal().render(report).split())
+    assert "cannot tell yet" in told
+    assert "workers=2 cannot be told yet: about 4 more pairs would do (--pairs 6 --resume)" in told
     report, _, _, _ = attempt(FakeProgram({"workers=2": 0.975}), wanted=((WORKERS, "2"),))
     assert (report.trials[0].verdict, report.trials[0].pairs) == ("faster", 3)
-    assert not any("Undecided" in note for note in report.trial_summary.notes)
+    assert "cannot" not in TrialTerminal().render(report)
+    assert report.trials[0].step_ns == round(report.trials[0].before_ns * report.trials[0].ratio.median)
 
 
 def test_to_interrupt_before_anything_is_measured_leaves_no_table(attempt):

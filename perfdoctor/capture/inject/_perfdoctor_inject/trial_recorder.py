@@ -193,6 +193,7 @@ class TrialRecorder(Recorder):
             "memory_kind": kind,
             "skipped_ns": self._skipped_ns,
             "saves": self._saves,
+            "workers": max((each.settings.get("num_workers") or 0 for each in self.loaders.records), default=0),
         }
         self.folder.write_facts(values, "trial.json")
 
