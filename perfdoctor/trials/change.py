@@ -46,7 +46,7 @@ class Program(Protocol):
         """
 
     def met(self, change: Any, location: Any = None, detail: str = "") -> None:
-        """Note that the program came by the hook of a change: a change that is never met is not applicable.
+        """Note that the program reached the hook of a change: a change that is never met is not applicable.
 
         Args:
             change: The change, or its name.

@@ -61,7 +61,7 @@ class ChangeRecord:
 
 
 class TrialProgram:
-    """The running program as its changes see it.
+    """The running program as its changes see it: `perfdoctor.trials.change.Program` says what they may ask of it.
 
     Attributes:
         environment: The environment with which the program was started.
@@ -115,16 +115,7 @@ class TrialProgram:
         setattr(owner, name, wrapper)
 
     def edit_arguments(self, change: Any, owner: Any, name: str, edit: Edit) -> None:
-        """Let a change set arguments of a function or a constructor, and note where it did.
-
-        Args:
-            change: The change, or its name.
-            owner: The module or class of the function.
-            name: The function; of a constructor, `__init__`.
-            edit: Called with the object that a method belongs to (None for a function) and with the arguments that the
-                caller gave, by name. Returns those to set, or None where nothing is to be changed. Where it fails, the
-                call stays as it is.
-        """
+        """Let a change set arguments of a function or a constructor, and note where it did."""
         change_name = name_of(change)
 
         def wrap(original: Function) -> Function:
@@ -152,13 +143,7 @@ class TrialProgram:
         self.patch(owner, name, wrap)
 
     def met(self, change: Any, location: Any = None, detail: str = "") -> None:
-        """Note that the program came by what the change changes.
-
-        Args:
-            change: The change, or its name.
-            location: What `location_of_caller` returned, or a frame; None where there is no place.
-            detail: What was changed, such as "num_workers 0 -> 2".
-        """
+        """Note that the program reached what the change changes, and where."""
         if isinstance(location, FrameType):
             location = user_location(location)
         record = self.records.get(name_of(change))
@@ -173,10 +158,6 @@ class TrialProgram:
         """Call back before the first forward of each outermost module with parameters.
 
         Only until the timed steps begin: a model that is called later is left alone.
-
-        Args:
-            callback: Called with the module, and the arguments and keyword arguments of its call.
-            before_others: Before the callbacks of other changes: its wrapper of the module is inside theirs.
         """
         change_name = self._applying
 

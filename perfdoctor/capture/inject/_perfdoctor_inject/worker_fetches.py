@@ -152,9 +152,6 @@ def _fetch_here(original: Callable[..., Any], fetcher: Any, args: tuple[Any, ...
     start_ns = time.perf_counter_ns()
     try:
         return original(fetcher, *args, **kwargs)
-    except BaseException as error:
-        remove_own_frames(error)
-        raise
     finally:
         local_fetches.wall_ns += time.perf_counter_ns() - start_ns
 
