@@ -53,8 +53,8 @@ def calibrate(
 
     It also measures what the framework and Python take by themselves: small ops and additions per second.
 
-    Each rate is measured in rounds until three of them lie within 10 % of each other. A rate that does not settle is
-    shown but not stored. If none settles, the exit code is 1.
+    Each rate is measured in rounds until three of them lie within 10 % of each other. A rate that never does is shown
+    but not stored. If none does, the exit code is 1.
     """
     from perfdoctor.gpu.calibration import store_calibration
     from perfdoctor.gpu.devices import find_device
