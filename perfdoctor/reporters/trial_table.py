@@ -78,7 +78,7 @@ def verdict_of_trials(report: Report) -> str:
         return f"{clean_line(winners[0].label)} makes{_describe_gain(winners[0])}"
     undecided = [clean_line(each.label) for each in report.trials if each.verdict == "undecided"]
     if undecided:
-        return f"It cannot be told yet whether {_join(undecided)} makes the step shorter."
+        return f"It is not clear yet whether {_join(undecided)} makes the step shorter."
     if any(each.is_measured for each in report.trials):
         return "None of the changes makes the step shorter."
     return "No change could be measured."
@@ -182,7 +182,7 @@ def _describe_undecided(trial: Trial) -> str:
     missing = trial.missing_pairs or 1
     many = f"more than {MANY_PAIRS}" if missing > MANY_PAIRS else f"about {missing}"
     sentence = (
-        f"{clean_line(trial.label)} cannot be told yet: {many} more {'pair' if missing == 1 else 'pairs'} would do"
+        f"{clean_line(trial.label)} is not decided yet: {many} more {'pair' if missing == 1 else 'pairs'} would do"
     )
     if missing <= MANY_PAIRS:
         sentence += f" (--pairs {trial.pairs + missing} --resume)"

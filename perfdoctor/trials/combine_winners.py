@@ -103,7 +103,7 @@ def _try_next(combination: Combination, winner: Candidate, log: RunLog, max_pair
             if verdict == "slower"
             else "it adds nothing to the others"
             if verdict == "same"
-            else "what it adds to the others cannot be told yet"
+            else "what it adds to the others is not clear yet"
         )
     return True
 

@@ -208,9 +208,9 @@ def test_what_too_few_pairs_could_not_decide_is_named(attempt):
     slightly = FakeProgram({"workers=2": 0.975}, interrupt_at=7)  # two pairs are too few for so small an effect
     report, _, _, _ = attempt(slightly, wanted=((WORKERS, "2"),))
     assert (report.trials[0].verdict, report.trials[0].pairs) == ("undecided", 2)
-    told = " ".join(TrialTerminal().render(report).split())
-    assert "cannot tell yet" in told
-    assert "workers=2 cannot be told yet: about 4 more pairs would do (--pairs 6 --resume)" in told
+    shown = " ".join(TrialTerminal().render(report).split())
+    assert "cannot tell yet" in shown
+    assert "workers=2 is not decided yet: about 4 more pairs would do (--pairs 6 --resume)" in shown
     report, _, _, _ = attempt(FakeProgram({"workers=2": 0.975}), wanted=((WORKERS, "2"),))
     assert (report.trials[0].verdict, report.trials[0].pairs) == ("faster", 3)
     assert "cannot" not in TrialTerminal().render(report)
