@@ -7,6 +7,8 @@ import numpy as np
 from perfdoctor.analyzers._pd112_restarts import WORKER_START
 from perfdoctor.rules import BoolArray, Int64Array, Rank, find_worker_starts
 from perfdoctor.rules.internal import (
+    NO_CONTENTION,
+    CoreContention,
     Preemption,
     RunSteps,
     StepTimes,
@@ -15,6 +17,7 @@ from perfdoctor.rules.internal import (
     find_preemption_beside_run,
     is_shared_throughout,
     step_times_of,
+    without_others,
 )
 
 # The share of CPU time in what slow steps take more, from which on they do more work.
@@ -28,16 +31,18 @@ class OwnSteps:
         own_ns, even_ns: The durations; those of `even_ns` are for equal work.
     """
 
-    def __init__(self, steps: RunSteps, *, is_alone: bool = True) -> None:
+    def __init__(self, steps: RunSteps, contention: CoreContention = NO_CONTENTION, *, is_alone: bool = True) -> None:
         """Take out what other programs and calls of other rules took.
 
         Args:
             steps: The steps of the run.
+            contention: What other programs took of the cores.
             is_alone: Whether the program has one rank: else steps that save may wait for others that save, too.
         """
         self.steps = steps
         found = find_preemption(steps)
-        own_ns = leave_out_host_calls(found.own_ns, steps, is_alone=is_alone)
+        own_ns = np.minimum(found.own_ns, without_others(steps, contention))
+        own_ns = leave_out_host_calls(own_ns, steps, is_alone=is_alone)
         starts = np.array([WORKER_START in each for each in steps.contains], bool)
         self.own_ns = _without_worker_starts(own_ns, starts)
         self.is_preempted, self.lost_core = found.is_preempted, found.lost_core

@@ -116,7 +116,8 @@ class UnstableSteps(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding: of slow steps, else of uneven ones, else of growth; and what only looks like one."""
-        run = None if rank.run_steps is None else OwnSteps(rank.run_steps, is_alone=is_alone(rank))
+        steps = rank.run_steps
+        run = None if steps is None else OwnSteps(steps, rank.contention, is_alone=is_alone(rank))
         in_run = self._check_run(rank, run)
         finding = (
             (in_run.finding if in_run is not None and in_run.is_seen else None)

@@ -35,11 +35,16 @@ PLATFORM_NAMES = {"darwin": "macOS", "win32": "Windows"}
 
 
 def collect_notes(
-    command: Sequence[str], options: CaptureOptions, folder: Path, ranks: tuple[int, ...], markers: frozenset[str]
+    command: Sequence[str],
+    options: CaptureOptions,
+    folder: Path,
+    ranks: tuple[int, ...],
+    markers: frozenset[str],
+    exit_code: int = 0,
 ) -> tuple[str, ...]:
     """Everything that the user should know about a capture; empty when all went as planned."""
     if not ranks:
-        return (explain_empty_capture(command, options, markers),)
+        return (explain_empty_capture(command, options, markers, exit_code),)
     by_text: dict[str, list[int]] = {}
     for rank in ranks:
         for text in notes_of_rank(read_facts(folder, rank), options):
@@ -64,8 +69,10 @@ def describe_untested_platform() -> str:
     return f"recording is tested on Linux only; on {name}, facts about memory, CPU cores and waits are missing in part."
 
 
-def explain_empty_capture(command: Sequence[str], options: CaptureOptions, markers: frozenset[str]) -> str:
-    """The likeliest reason why no rank has a folder."""
+def explain_empty_capture(
+    command: Sequence[str], options: CaptureOptions, markers: frozenset[str], exit_code: int = 0
+) -> str:
+    """The likeliest reason why no rank has a folder; of a program that failed its own traceback says the rest."""
     if "python" not in markers:
         flag = find_isolating_flag(command)
         if flag:
@@ -78,6 +85,8 @@ def explain_empty_capture(command: Sequence[str], options: CaptureOptions, marke
         # Behind the interpreter of a script or module stands the program; other commands may start any Python.
         hint = explain_missing_torch(command[1:]) if command[0] == sys.executable else None
         return f"nothing was recorded: {hint or 'the program never imported torch'}."
+    if exit_code:
+        return f"nothing was recorded: the program ended with exit code {exit_code} before a training step was seen."
     if options.ranks is not None:
         return f"nothing was recorded: no rank of --ranks {','.join(map(str, options.ranks))} made a training step."
     return f"nothing was recorded: no training step was seen; {USE_SESSION}."

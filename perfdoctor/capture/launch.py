@@ -90,7 +90,7 @@ def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: P
         ranks = tuple(rank for rank in ranks if rank == rank_here)
     if rank_here == 0:
         wait_for_other_ranks(folder)
-    notes = collect_notes(command, options, folder, ranks, markers)
+    notes = collect_notes(command, options, folder, ranks, markers, code)
     if rank_here:
         # Every rank of the job runs its own perfdoctor; rank 0 reports on all ranks.
         return CaptureResult(code, None, ranks, notes)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoctor.capture.capture_folder import has_traces, launcher_rank
+from perfdoctor.capture.capture_folder import has_traces, launcher_rank, list_ranks
+from perfdoctor.capture.capture_notes import read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import Config, load_config
@@ -156,7 +157,8 @@ def run(
     result = launch.run(launch.parse_target(typed_target(ctx, target)), options)
     _print_notes(result, is_reported=not no_report)
     report: Report | None = None
-    if result.folder is not None and has_traces(result.folder) and not no_report:
+    asks = shown != "text" or bool(output) or opens or gate is not None or verbosity > 0
+    if result.folder is not None and not no_report and _is_reportable(result.folder, asks=asks):
         try:
             config = load_config(select, ignore, settings, Path.cwd())
             report = _analyze(result.folder, config, gate, shows_progress=not quiet and shown == "text")
@@ -168,6 +170,17 @@ def run(
     if gate is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges
         return result.exit_code
     return _apply_gate(report, gate, baseline if update_baseline else None, result.exit_code)
+
+
+def _is_reportable(folder: Path, *, asks: bool) -> bool:
+    """Whether a capture has traces, and a whole step in a window of any rank, unless the user `asks` for the report.
+
+    A report on less would explain how the program starts.
+    """
+    if asks or not has_traces(folder):
+        return has_traces(folder)
+    ranks = [facts for rank in list_ranks(folder) if (facts := read_facts(folder, rank)) is not None]
+    return not ranks or any(facts.windows.timing.steps or facts.windows.evidence.steps for facts in ranks)
 
 
 def check_no_report_wanted(option: str, **wishes: bool) -> None:

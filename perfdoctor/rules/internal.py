@@ -25,10 +25,12 @@ from perfdoctor.analysis.step_times import (
 
 # Who else used the cores: which advice may add threads or processes is for rules on CPU programs alone.
 from perfdoctor.analysis.core_contention import (
+    NO_CONTENTION,
     CoreContention,
     cores_without_others,
     count_free_cores,
     is_shared_throughout,
+    without_others,
 )
 
 # Who waited for whom across ranks: parts of a `LateRank`'s diagnosis, each asked by the rules PD401 to PD409 alone.
