@@ -19,8 +19,9 @@ from perfdoctor.errors import TraceError
 STDIN = "-"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(?:::[A-Za-z][^/]*)?://")
-# User and password, also where a slash stands in the password: what follows the colon is no port then.
-_PASSWORD = re.compile(r"(?<=://)(?:[^/]*@|[^/:@]*:(?!\d+(?:/|\Z)).*@)", re.DOTALL)
+# User and password, also where a slash stands in the password: what follows the colon is no port then, or no host
+# follows the first @.
+_PASSWORD = re.compile(r"(?<=://)(?:[^/]*@(?:/.*@)?|[^/:@]*:(?!\d+(?:/|\Z)).*@)", re.DOTALL)
 _SIGNATURE = re.compile(r"[?#].*\Z", re.DOTALL)
 _WEB = ("http", "https")
 # Extras of perfdoctor that install what a protocol needs; fsspec's own message names the package for the others.

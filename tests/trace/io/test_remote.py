@@ -67,7 +67,7 @@ def test_passwords_and_signatures_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "password", ["pa/ss", "p@ss", "pa#ss", "pa?ss", "p:a/ss", "/pass", "pass/", "p/a@ss", "%2Fpass"]
+    "password", ["pa/ss", "p@ss", "pa#ss", "pa?ss", "p:a/ss", "/pass", "pass/", "p/a@ss", "p@/ss", "%2Fpass"]
 )
 @pytest.mark.parametrize("scheme", ["https", "s3"])
 def test_a_password_with_any_sign_is_left_out(scheme: str, password: str) -> None:
