@@ -112,8 +112,11 @@ def add_unrecorded(folder: Path, rank: int, sentence: str) -> None:
     if facts is None or not isinstance(facts.get("run"), dict):
         return
     facts["run"].setdefault("unrecorded", []).append(sentence)
-    with contextlib.suppress(OSError):
-        (folder / f"rank{rank}" / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    path = folder / f"rank{rank}" / "facts.json"
+    unfinished = path.with_suffix(".unfinished")
+    with contextlib.suppress(OSError):  # a full disk, or a kill here, leaves the facts as they were
+        unfinished.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        unfinished.replace(path)
 
 
 def notes_of_rank(facts: CapturedFacts | None, options: CaptureOptions) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.capture.capture_notes import notes_of_rank
+from perfdoctor.capture.capture_notes import add_unrecorded, notes_of_rank
 from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
 from perfdoctor.capture.command_line import find_isolating_flag, parse_target, script_name
 from perfdoctor.errors import CaptureError, UsageError
@@ -119,3 +119,22 @@ def test_a_note_on_the_programs_own_profiler_adds_what_to_do(note: str, todo: bo
     *_, last = notes_of_rank(CapturedFacts.parse({"steps_seen": 40, "notes": [note]}), CaptureOptions())
     assert last.startswith("there is no trace of the timing window")
     assert ("run the program without its profiler" in last) == todo
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_facts_are_completed_whole_or_not_at_all(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "rank0" / "facts.json"
+    facts.parent.mkdir()
+    facts.write_text('{"run": {"unrecorded": []}}')
+    write = Path.write_text
+
+    def fill_disk(self: Path, text: str, **options: str) -> int:
+        write(self, text[:5], **options)
+        raise OSError("No space left on device")
+
+    if is_full:
+        monkeypatch.setattr(Path, "write_text", fill_disk)
+    add_unrecorded(tmp_path, 0, "another process")
+    assert json.loads(facts.read_bytes())["run"]["unrecorded"] == ([] if is_full else ["another process"])
