@@ -555,15 +555,15 @@ def eager_ops(python_us: float, steps: int = 2) -> TraceBuilder:
     return trace
 
 
-def eager_of_two_lengths(*missing: int, steps: int = 3) -> TraceBuilder:
-    """Steps of 20 kernels, of which some are missing: number 20 is the first one of the second step."""
+def eager_of_two_lengths(*missing: int, steps: int = 3, us: float = 10) -> TraceBuilder:
+    """Steps of 20 kernels of some length, of which some are missing: number 20 is the first one of the second step."""
     trace = TraceBuilder()
     for number in range(steps):
         trace.step(1000 * number, 1000)
     for row in range(20 * steps):
         if row not in missing:
             name = TENSOR_GEMM if row % 20 in (3, 11) else POINTWISE
-            trace.kernel(name, 50 * row + 10, 10, launch_us=50 * row + 2)
+            trace.kernel(name, 50 * row + 10, us, launch_us=50 * row + 2)
     return trace
 
 
@@ -700,6 +700,9 @@ PD104 = [
         lambda: eager_of_two_lengths(25),
         (ExpectedFinding("high", 790_000, advice="launch differently", fix="dynamic"),),
     ),
+    RuleCase("PD104", "kernels-that-keep-it-busy", lambda: eager_of_two_lengths(us=48)),
+    RuleCase("PD104", "uneven-steps-that-keep-it-busy", lambda: eager_of_two_lengths(25, us=48)),
+    RuleCase("PD104", "cut-steps-that-keep-it-busy", lambda: eager_of_two_lengths(0, 1, steps=2, us=48)),
     RuleCase(  # the last step is whole, and lacks a kernel of its middle
         "PD104",
         "uneven-last-step",

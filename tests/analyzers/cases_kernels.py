@@ -106,6 +106,11 @@ PD201 = [
     ),
     RuleCase(
         "PD201",
+        "sums-of-split-k-on-tensor-cores",
+        lambda: steps_of((TENSOR_GEMM, 700), (SPLIT_K_TAIL, 100), op="aten::mm"),
+    ),
+    RuleCase(
+        "PD201",
         "sums-of-split-k",
         lambda: steps_of((SGEMM, 700), (SPLIT_K_TAIL, 100), op="aten::mm"),
         (ExpectedFinding("high", 800_000, (0, None, 750_000)),),
@@ -282,6 +287,21 @@ PD203 = [
         "product-of-a-convolution",
         lambda: steps_of(("volta_sgemm_64x64_nt", 500), (TENSOR_GEMM, 100), device=V100, op="aten::cudnn_convolution"),
         (ExpectedFinding("high", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
+    ),
+    RuleCase(
+        "PD203",
+        "transforms-of-tensor-core-kernels",
+        lambda: steps_of((WINOGRAD_HELPER, 200), (HALF_CONVOLUTION, 400), op="aten::convolution"),
+    ),
+    RuleCase(
+        "PD203",
+        "copies-by-an-op-of-tensor-core-kernels",
+        lambda: steps_of((LAYOUT_COPY, 100), (HALF_CONVOLUTION, 400), op="aten::cudnn_convolution"),
+    ),
+    RuleCase(
+        "PD203",
+        "transforms-of-little",
+        lambda: steps_of((WINOGRAD_HELPER, 4), (SCUDNN, 5), op="aten::cudnn_convolution"),
     ),
     RuleCase(  # Winograd by a product: its transforms, and a copy into another layout
         "PD203",

@@ -356,6 +356,19 @@ PD101: list[RuleCase] = [
         ),
         facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 0, "wait_ns": 34_000_000, "wait_cpu_ns": 800_000}]},
     ),
+    RuleCase("PD101", "an-epoch-begins-behind-the-gpu", lambda: while_the_gpu_works(iterators([2]))),
+    RuleCase("PD101", "one-batch-an-iterator-behind-the-gpu", lambda: while_the_gpu_works(iterators([0, 1, 2, 3]))),
+    RuleCase(
+        "PD101", "a-pipeline-behind-the-gpu", lambda: while_the_gpu_works(in_a_pipeline(long_steps(LOADER, 80, 80)))
+    ),
+    RuleCase(
+        "PD101",
+        "a-pipeline-called-for-each-input-behind-the-gpu",
+        lambda: while_the_gpu_works(in_a_pipeline(long_steps(LOADER, 80, 80).op("aten::random_", STEP_US - 2, 1))),
+    ),
+    RuleCase("PD101", "numbers-for-training-behind-the-gpu", lambda: while_the_gpu_works(iterators([1, 2, 3], ops=15))),
+    RuleCase("PD101", "copies-inside-the-loader-behind-the-gpu", lambda: while_the_gpu_works(copies_in_loader())),
+    RuleCase("PD101", "short-waits-with-cores-of-unknown-number", lambda: long_steps(LOADER, 0.5, 0.5)),
     # Nobody loads the first batch of an iterator ahead, and no worker copies to the GPU: that stays in any case.
     RuleCase(
         "PD101",

@@ -344,6 +344,9 @@ def attention_backward(length: int, products_us: float, softmax_us: float) -> li
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>"
 
 
+COPIED_BACK = Launch(COPY, 20, "aten::copy_", outer="aten::contiguous")
+
+
 def gathering_attention() -> TraceBuilder:
     """An attention whose first matmul copies a transposed operand into one piece of memory first."""
     trace = step_of(Launch(COPY, 40, "aten::copy_", outer="aten::clone"), *attention(100, 200))
@@ -480,6 +483,12 @@ PD205 = [
         "short-and-little-in-a-module",
         lambda: in_module(step_of(*attention(10, 10, 128, between=()), until=2000)),
     ),
+    RuleCase("PD205", "fused-and-copied-back", lambda: step_of(fused_attention(FMHA_BF16, 500, BF16), COPIED_BACK)),
+    RuleCase("PD205", "a-copy-before-a-fused-one", lambda: step_of(COPIED_BACK, fused_attention(FMHA_BF16, 500, BF16))),
+    RuleCase(
+        "PD205", "little-and-copied-back", lambda: step_of(*attention(10, 10, 128, between=()), COPIED_BACK, until=4000)
+    ),
+    RuleCase("PD205", "copies-alone", lambda: step_of(COPIED_BACK, COPIED_BACK)),
     RuleCase("PD205", "short-and-little", lambda: step_of(*attention(10, 10, 128, between=()), until=2000)),
     RuleCase(
         "PD205",
@@ -670,6 +679,11 @@ PD208 = [
     RuleCase("PD208", "healthy", build_healthy_trace),
     RuleCase("PD208", "dense", lambda: step_of(convolution(1, 700))),
     RuleCase("PD208", "wide-groups", lambda: step_of(convolution(8, 700))),
+    RuleCase(
+        "PD208",
+        "copies-by-a-dense-convolution",
+        lambda: step_of(Launch(COPY, 50), convolution(1, 700)).op("aten::cudnn_convolution", 0.9, 4.2),
+    ),
     RuleCase("PD208", "under-a-twentieth", lambda: step_of(Launch(DEPTHWISE, 49), NO_CONVOLUTION)),
     RuleCase("PD208", "no-convolution", lambda: step_of(NO_CONVOLUTION)),
 ]

@@ -124,6 +124,12 @@ PD101: list[RuleCase] = [
         lambda: training(40, 120),
         facts=measured(40, 120, load_ms=40, load_cpu_ms=10, used=0.25, threads=1, queued_ms=(90, 30), others=1.7),
     ),
+    RuleCase(
+        "PD101",
+        "short-sleep-on-a-busy-machine",
+        lambda: training(0.2, 120),
+        facts=measured(0.2, 120, load_ms=0.2, load_cpu_ms=0.1, used=0.1, threads=1, queued_ms=(40, 0.1), others=1.7),
+    ),
     RuleCase(  # loading sleeps for most of its time whoever has the cores: workers hide that
         "PD101",
         "sleeping-loader-on-a-busy-machine",
@@ -364,6 +370,13 @@ PD115 = [
         lambda: training(0, 30),
         (ExpectedFinding("high", 30 * MS, fix="torch.set_num_threads(2)", title="0.7 cores of 1.7 idle"),),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, cores=1.7),
+    ),
+    RuleCase(
+        "PD115",
+        "others-that-take-little",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 30 * MS, fix="OMP_NUM_THREADS=2"),),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, used=1.0, threads=1, omp="1", queued_ms=(0.3, 0), others=0.05),
     ),
     RuleCase(  # who asks for a core seldom gets one: a second thread would wait for the first
         "PD115",
