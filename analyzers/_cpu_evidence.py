@@ -21,7 +21,7 @@ def own_time_of(trace: Trace) -> Int64Array:
 
 
 def name_longest(trace: Trace, rows: Int64Array) -> str:
-    """The name of the op with most time among some ops, of which there is one at least."""
+    """The name of the op with the most time among some ops, of which there is one at least."""
     ops = trace.ops
     names, codes = np.unique(ops.name[rows], return_inverse=True)
     return trace.strings[int(names[np.bincount(codes, ops.dur_ns[rows]).argmax()])]

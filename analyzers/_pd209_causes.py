@@ -59,7 +59,7 @@ class Cause(NamedTuple):
 
 
 def find_cause(rank: Rank, kind: SlowKind) -> Cause:
-    """The known cause of a slow kernel, the one with most weight first."""
+    """The known cause of a slow kernel, the one with the most weight first."""
     cost = rank.kernel_costs.op_costs[int(rank.kernel_costs.op_cost[kind.row])]
     kernel = rank.trace.strings[int(rank.trace.gpu.name[kind.row])]
     found: Cause | None

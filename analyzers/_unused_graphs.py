@@ -56,7 +56,7 @@ NO_GRAPHS = UnusedGraphs(iv.EMPTY, 0, 0, np.empty(0, np.int64))
 
 
 def find_unused_graphs(trace: Trace, *, trains: bool, is_proof: bool = True) -> UnusedGraphs:
-    """The passes that record a graph for nothing, in the thread with most numbered ops.
+    """The passes that record a graph for nothing, in the thread with the most numbered ops.
 
     Args:
         trace: The trace.

@@ -48,7 +48,7 @@ class _MisalignedDimension(NamedTuple):
 
 
 class TensorCoreSlowPath(RankAnalyzer):
-    """Tensor Cores are used on a slow path: a dimension is no multiple of 16 bytes.
+    """Tensor Cores are used on a slow path: a dimension is not a multiple of 16 bytes.
 
     What it finds:
         Matrix products that run on Tensor Cores in kernels for misaligned rows (`align1`, `align2`), the dimension

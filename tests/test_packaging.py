@@ -219,7 +219,7 @@ def test_a_broken_plugin_is_reported_and_stops_no_other(tmp_path: Path, trace: P
     assert set(answer["rules"]).isdisjoint({"XX001", "XX002", "XX003", "XX004", "XX005"})
     assert set(answer["broken"]) >= {"XX001", "XX002", "XX003", "XX004", "XX005"}
     assert "RuntimeError('no luck')" in answer["broken"]["XX001"]
-    assert "no subclass of perfdoctor.Analyzer" in answer["broken"]["XX002"]
+    assert "not a subclass of perfdoctor.Analyzer" in answer["broken"]["XX002"]
     assert "PD101, which is taken" in answer["broken"]["XX004"]
     assert "Mine needs a rule like 'PD101' and a name like 'dataloader-stall'" in answer["broken"]["XX005"]
     assert answer["outcomes"]["XX001"] == ["failed", answer["broken"]["XX001"]]

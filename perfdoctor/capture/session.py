@@ -33,6 +33,7 @@ Result = TypeVar("Result")
 
 # The module that starts the recorder in a program under `perfdoctor run`; loaded in no other program.
 INJECTED_MODULE = "_perfdoctor_inject.install_recorder"
+NOT_BEGUN = "The session has not begun: enter it with `with perfdoctor.profile() as session`."
 # The folders in which sessions of this process recorded: a cell that runs again may replace its own recording.
 _own_folders: set[Path] = set()
 
@@ -63,7 +64,7 @@ class Session:
             UsageError: The session has not begun.
         """
         if self._folder is None:
-            raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
+            raise UsageError(NOT_BEGUN)
         return self._folder
 
     def __enter__(self) -> Session:
@@ -121,7 +122,7 @@ class Session:
             UsageError: The session has not begun.
         """
         if self._recorder is None:
-            raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
+            raise UsageError(NOT_BEGUN)
         yield
         self.end_step()
 
@@ -132,7 +133,7 @@ class Session:
             UsageError: The session has not begun.
         """
         if self._recorder is None or self._hooks is None:
-            raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
+            raise UsageError(NOT_BEGUN)
         if not self._recorder.finished:
             self._hooks.call_recorder(self._recorder.end_step)
 

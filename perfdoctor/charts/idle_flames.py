@@ -31,7 +31,7 @@ _THREAD = CATEGORIES.index("thread")
 # Nodes with less of the idle time are narrower than a pixel; more of them than this make a page slow.
 _MIN_SHARE = 0.0005
 _MAX_NODES = 4_000
-# Files that round to microseconds have calls that end so much after the one around them.
+# In files that round to microseconds calls end up to this much after the one around them.
 _ROUNDING_NS = 2_000
 # The same stack of another step is the same stack, and what a capture puts around a program's functions is none of it.
 _LEFT_OUT = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, r"perfdoctor/capture/inject/")))
@@ -53,7 +53,7 @@ def idle_flames_of(rank: Rank) -> FlameGraph | None:
     covers a root, nothing was recorded on the CPU. A capture has Python's functions in its evidence window only: then
     the stacks are those of that window, and their times shares of its idle time.
 
-    Of a program on the CPU alone the root is the thread with most ops, and all of the window counts.
+    Of a program on the CPU alone the root is the thread with the most ops, and all of the window counts.
     """
     idle_ns = sum(map(iv.total, _time_by_thread(rank).values()))
     if not idle_ns:
@@ -72,7 +72,7 @@ def _time_by_thread(rank: Rank) -> dict[int, Intervals]:
     """When the GPU of a rank was idle in the window, by the thread that launched what ended it.
 
     Where that is not known it is the launching thread, that of most items. The threads are in order. Of a program on
-    the CPU alone it is all of the window, by the thread with most ops.
+    the CPU alone it is all of the window, by the thread with the most ops.
     """
     usual, ops = rank.launching_thread, rank.trace.ops
     if rank.device_kind == "cpu" and len(ops) and len(rank.window):

@@ -69,7 +69,7 @@ def _claims_in(timeline: StepTimeline, findings: Iterable[Finding]) -> dict[Clai
 
 
 def _largest_rows(table: Table) -> Table:
-    """The rows with most time, in their order: of a tree, whose parents take more than what is in them, the top."""
+    """The rows with the most time, in their order: of a tree, whose parents take more than what is in them, the top."""
     if len(table) <= TABLE_ROWS or all(column.name != _TIME for column in table.columns):
         return table.top(TABLE_ROWS)
     times = table.column(_TIME).values

@@ -50,12 +50,7 @@ def compare(
         ),
     ] = None,
     as_json: parameters.AsJson = False,
-    output: Annotated[
-        list[str],
-        parameters.repeated(
-            "-o", "--output", metavar="FILE", help="Also write .json, .md or .txt; may be given several times."
-        ),
-    ],
+    output: Annotated[list[str], parameters.output_files(".json, .md or .txt")],
     select: parameters.Select,
     ignore: parameters.Ignore,
     settings: parameters.Settings,

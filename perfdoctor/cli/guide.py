@@ -39,12 +39,7 @@ def guide(
     paths: parameters.Paths,
     *,
     as_json: parameters.AsJson = False,
-    output: Annotated[
-        list[str],
-        parameters.repeated(
-            "-o", "--output", metavar="FILE", help="Also write .md, .json or .txt; may be given several times."
-        ),
-    ],
+    output: Annotated[list[str], parameters.output_files(".md, .json or .txt")],
     only: Annotated[
         list[Kind],
         parameters.repeated(

@@ -46,6 +46,11 @@ def repeated(*names: str, **settings: Any) -> Any:
     return typer.Option(*names, default_factory=list, show_default=False, **settings)
 
 
+def output_files(suffixes: str) -> Any:
+    """The option -o of a command that writes files of these suffixes."""
+    return repeated("-o", "--output", metavar="FILE", help=f"Also write {suffixes}; may be given several times.")
+
+
 def flag(*names: str, help: str) -> Any:  # noqa: A002
     """An option without a value; Typer would print <bool> behind it, as if it took one."""
     return typer.Option(*names, metavar="", help=help)
@@ -130,12 +135,9 @@ Jobs = Annotated[
 ]
 Output = Annotated[
     list[str],
-    repeated(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Also write .html (a page), .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github "
-        "(annotations), .txt or .json.gz (annotated trace); may be given several times.",
+    output_files(
+        ".html (a page), .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github (annotations), "
+        ".txt or .json.gz (annotated trace)"
     ),
 ]
 OpenPage = Annotated[bool, flag("--open", help="Open the page in the browser.")]

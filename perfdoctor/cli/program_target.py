@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-_ARGUMENTS = "perfdoctor.arguments"
+ARGUMENTS = "perfdoctor.arguments"
 PROGRAM_HELP = "A script, a module after -m, or any command after --, with its arguments."
 # What follows the program belongs to the program.
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -19,7 +19,7 @@ class ProgramCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, after copying them to the context."""
-        ctx.meta[_ARGUMENTS] = list(args)
+        ctx.meta[ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -28,21 +28,11 @@ class ProgramCommand(TyperCommand):
 
 
 def typed_target(ctx: typer.Context, target: Sequence[str]) -> list[str]:
-    """The program as it was typed.
+    """The program as it was typed, with the `--` in front of it where there was one.
 
     Args:
         ctx: The context of a `ProgramCommand`.
         target: The arguments that the parser left as PROGRAM: the last ones.
     """
-    return restore_dashes(ctx.meta[_ARGUMENTS], target)
-
-
-def restore_dashes(arguments: Sequence[str], target: Sequence[str]) -> list[str]:
-    """The target with the `--` in front of it, where the user typed one.
-
-    Args:
-        arguments: All arguments of the command as typed.
-        target: Those that the parser left as PROGRAM: the last ones.
-    """
-    before = arguments[: len(arguments) - len(target)]
-    return ["--", *target] if list(before[-1:]) == ["--"] else list(target)
+    before = ctx.meta[ARGUMENTS][: -len(target)]
+    return ["--", *target] if before[-1:] == ["--"] else list(target)

@@ -70,15 +70,7 @@ def show(
     as_json: Annotated[
         bool, parameters.flag("--json", help="Print JSON on standard output: all columns, all rows.")
     ] = False,
-    output: Annotated[
-        list[str],
-        parameters.repeated(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Also write .csv, .json, .md or .txt with all rows; may be given several times.",
-        ),
-    ],
+    output: Annotated[list[str], parameters.output_files(".csv, .json, .md or .txt with all rows")],
     device: parameters.Device = None,
     rank: parameters.Rank = None,
     steps: parameters.Steps = None,

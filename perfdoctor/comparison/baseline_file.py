@@ -95,7 +95,7 @@ def _refuse_schema(path: str | os.PathLike[str], schema: object) -> None:
             f"the baseline {path} is of schema '{schema}', and this version reads '{Baseline.SCHEMA}': use the version "
             "of perfdoctor that made it, or delete it and make another with --update-baseline"
         )
-    raise InputError(f"{path} is no baseline of perfdoctor: make one with --update-baseline, in a file of its own")
+    raise InputError(f"{path} is not a baseline of perfdoctor: make one with --update-baseline, in a file of its own")
 
 
 def _parse(plain: Mapping[str, Any], path: str) -> Baseline:

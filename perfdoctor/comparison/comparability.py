@@ -183,5 +183,5 @@ def _check_recorders(before: Sequence[Recording], after: Sequence[Recording]) ->
 
 
 def _values(before: Sequence[Recording], after: Sequence[Recording], value_of: Callable[[Recording], Any]) -> list[Any]:
-    """The distinct values of all recordings, in their order; None is no value."""
+    """The distinct values of all recordings, in their order; None is not a value."""
     return [*dict.fromkeys(value for each in (*before, *after) if (value := value_of(each)) is not None)]

@@ -174,8 +174,8 @@ def _read_report(path: Path) -> _ReadReport:
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}); check the path") from None
     except orjson.JSONDecodeError as error:
-        raise InputError(f"{path} is no complete report ({error}): analyze the trace again") from None
+        raise InputError(f"{path} is not a complete report ({error}): analyze the trace again") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} is no report of perfdoctor: give a trace, a capture folder or a report.json")
+        raise InputError(f"{path} is not a report of perfdoctor: give a trace, a capture folder or a report.json")
     check_report(content, str(path))
     return _ReadReport(str(path), content)

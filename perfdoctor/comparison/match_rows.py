@@ -139,13 +139,7 @@ _GROUPINGS: Mapping[str, tuple[_Grouping, ...]] = {
 
 
 def match_rows(table: str, before: SideRows, after: SideRows) -> ChangeTable:
-    """The rows of a table before and after, those that explain most first.
-
-    Args:
-        table: Its name, which decides what counts as the same work.
-        before: The rows before.
-        after: The rows after.
-    """
+    """The rows of a table before and after, those that explain most first; its name says what is the same work."""
     old, new = _join_recordings(before.recordings), _join_recordings(after.recordings)
     matches = _match_keys(old, new, _GROUPINGS[table])
     old_ns = _whole_numbers([_sum_of(old, match.before) for match in matches], before.mean_ns, before)

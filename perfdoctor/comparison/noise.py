@@ -43,7 +43,7 @@ _MAX_EXACT_PAIRS = 400
 _MIN_STEPS_FOR_AUTOCORRELATION = 8
 _MAX_AUTOCORRELATION = 0.9
 _NORMAL_975 = 1.959964
-# A median varies by so much more than a mean, of normal samples: sqrt(pi / 2).
+# How much more a median varies than a mean, for normal samples: sqrt(pi / 2).
 _MEDIAN_FACTOR = 1.2533
 # 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; the normal one from 31 on is 2 % too small at most.
 _STUDENT_975 = (

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import SOURCE_LINE, Finding
+from perfdoctor.report.to_plain import to_plain
 from perfdoctor.savings.saving import BASES
 
 _NUMBERS = re.compile(r"[\d.,]+")
@@ -78,23 +79,7 @@ class SeenFinding:
 
 def finding_of_report(finding: Finding) -> SeenFinding:
     """The finding of a Report."""
-    saving, place = finding.saving, finding.location
-    return SeenFinding(
-        rule=finding.rule,
-        name=finding.name,
-        title=finding.title,
-        severity=finding.severity,
-        cost_ns=finding.cost_ns,
-        subject=finding.subject,
-        file=None if place is None else place.file,
-        line=None if place is None else place.line,
-        function=None if place is None else place.function,
-        promised=Promised(saving.low_ns, saving.expected_ns, saving.high_ns, saving.basis),
-        promised_alone=Promised(saving.alone.low_ns, saving.alone.expected_ns, saving.alone.high_ns, saving.basis),
-        covered_by=finding.covered_by,
-        is_one_off=finding.is_one_off,
-        source=None if (source := finding.find_evidence(SOURCE_LINE)) is None else str(source),
-    )
+    return finding_of_json(to_plain(finding))
 
 
 def finding_of_json(finding: Mapping[str, Any]) -> SeenFinding:

@@ -16,8 +16,7 @@ from perfdoctor.facts.models import (
     ParameterChecksums,
     UnusedGradients,
 )
-from perfdoctor.facts.part import NOTHING, CapturedPart, Flat, Later, OrNull, Written
-from perfdoctor.facts.source_line import CapturedLine
+from perfdoctor.facts.part import NOTHING, CapturedLine, CapturedPart, Flat, Later, OrNull, Written
 from perfdoctor.value_limits import Amount, Positive
 
 

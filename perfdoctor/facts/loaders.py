@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from perfdoctor.facts.part import CapturedPart, Later, OrNull, Written
-from perfdoctor.facts.source_line import CapturedLine
+from perfdoctor.facts.part import CapturedLine, CapturedPart, Later, OrNull, Written
 
 
 class BatchFetch(CapturedPart):

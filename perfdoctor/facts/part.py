@@ -86,6 +86,14 @@ class CapturedPart:
         return part
 
 
+class CapturedLine(CapturedPart):
+    """A line of the program and the function that it is in."""
+
+    file: Written[str] = None
+    line: Written[int] = None
+    function: Written[str] = None
+
+
 _PARSERS: dict[type[CapturedPart], Mapping[str, _Parser]] = {}
 """By class its fields, with functions from the JSON object to their values; made when a file first has such a part."""
 

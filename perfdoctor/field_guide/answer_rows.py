@@ -22,12 +22,7 @@ _OF_GPUS = frozenset(REQUIREMENTS[need] for need in ("gpu_items", "kernels", "la
 
 
 def make_guide(report: Report, rank: Rank) -> Guide:
-    """The field guide for a program.
-
-    Args:
-        report: The report on all ranks.
-        rank: The rank with the longest step.
-    """
+    """The field guide for a program, from the report on all its ranks and the rank with the longest step."""
     traits = traits_of(report, rank)
     return Guide(
         version=version("perfdoctor"),

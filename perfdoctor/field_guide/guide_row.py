@@ -57,7 +57,7 @@ class GuideRow:
         sources: The letters of the documents that say it, see DOCUMENTS.
         advice: What it advises, in a sentence.
         rules: The rules that check it; empty where the account answers it.
-        checked_by: What answers it where that is no rule, or not a rule alone; empty otherwise.
+        checked_by: What answers it where that is not a rule, or not a rule alone; empty otherwise.
         needs: What has to be recorded for it, in words.
         since: What has changed since the documents were written; empty where nothing has.
         subject: Whether the program has what the advice is about.

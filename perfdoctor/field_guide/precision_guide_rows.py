@@ -108,7 +108,7 @@ def _verdicts(traits: ProgramTraits) -> str | None:
         ("used", "on Tensor Cores"),
         ("slow_path", "on their slow path"),
         ("not_used", "without them"),
-        ("unknown", "in kernels of which it is not known"),
+        ("unknown", "in kernels whose type is not known"),
     )
     said = ", ".join(f"{format_share(use[name] / whole)} {words}" for name, words in parts if use.get(name))
     return f"of the time of products, convolutions and attention {said}"

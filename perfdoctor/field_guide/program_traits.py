@@ -107,12 +107,7 @@ class ProgramTraits:
 
 
 def traits_of(report: Report, rank: Rank) -> ProgramTraits:
-    """What the field guide asks about a program.
-
-    Args:
-        report: The report on all ranks.
-        rank: The rank with the longest step.
-    """
+    """What the field guide asks about a program, from the report on all its ranks and one of them."""
     trace, facts = rank.trace, rank.facts
     traces = [trace] if rank.evidence_trace is None else [trace, rank.evidence_trace]
     flops_share, flops_known = _flops_of_matrix_work(rank)
@@ -225,7 +220,7 @@ def _recomputes(traces: list[Trace]) -> bool | None:
 
 
 def _account_shares(rank: Rank) -> dict[str, float]:
-    """The account as shares (0 to 1) of the window: its buckets, and the details that are no bucket."""
+    """The account as shares (0 to 1) of the window: its buckets, and the details that are not a bucket."""
     account = rank.account
     if not account.window_ns:
         return {}

@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -20,6 +21,7 @@ from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
 from perfdoctor.reporters.write_report import terminal_for
 
 GUIDE_SUFFIXES = (".json", ".md", ".txt")
+guide_suffix_of = partial(find_suffix, suffixes=GUIDE_SUFFIXES, what="a guide's file")
 _WIDTH = 80
 _INDENT = " " * 5
 _BOLD, _RESET = "\033[1m", "\033[0m"
@@ -32,24 +34,10 @@ _HEADINGS = {
 _ROW_OF = {row.number: row for row in ROWS}
 
 
-def guide_suffix_of(path: str | os.PathLike[str]) -> str:
-    """The one of GUIDE_SUFFIXES that a file name ends in.
-
-    Raises:
-        UsageError: It ends in none of them.
-    """
-    return find_suffix(path, GUIDE_SUFFIXES, "a guide's file")
-
-
 def save_guide(guide: Guide, path: str | os.PathLike[str], kinds: Sequence[str] = ()) -> None:
-    """Write a guide; the suffix decides the format: .json, .md or .txt.
+    """Write a guide; the suffix decides the format: .json, which has all answers, .md or .txt.
 
-    The file appears whole or not at all.
-
-    Args:
-        guide: The guide.
-        path: The file.
-        kinds: The kinds of answers to write, see ANSWER_KINDS; all where it is empty. A .json has all.
+    The file appears whole or not at all. It has the answers of some kinds, of all where none is named.
 
     Raises:
         UsageError: The suffix is another one.

@@ -72,8 +72,8 @@ class KernelClass:
     def slow_path(self) -> bool:
         """Whether it uses Tensor Cores with memory accesses under 16 bytes, as `alignN` kernels do.
 
-        Libraries choose them for dimensions that are no multiple of 16 bytes. Such kernels ran 2.9 to 4.1 times slower
-        than the roofline on an H100 (bf16, a dimension of 3137).
+        Libraries choose them for dimensions that are not a multiple of 16 bytes. Such kernels ran 2.9 to 4.1 times
+        slower than the roofline on an H100 (bf16, a dimension of 3137).
         """
         if self.tensor_core != "yes" or self.alignment is None or self.operand is None:
             return False

@@ -241,7 +241,7 @@ def advise_precision(
 ) -> PrecisionAdvice | None:
     """Return which precision to choose where float32 gemms run on CUDA cores.
 
-    Volta and Turing have neither TF32 nor bf16. Where the peak of TF32 is no higher than that of float32 (GeForce from
+    Volta and Turing have neither TF32 nor bf16. Where the peak of TF32 is not above that of float32 (GeForce from
     Ampere on), TF32 gains nothing and bf16 does. Data-centre parts gain most per changed line by TF32.
 
     Args:

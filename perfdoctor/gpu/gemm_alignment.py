@@ -66,8 +66,8 @@ def _letters(left: GemmDimension, right: GemmDimension) -> str:
 def misaligned_dimensions(cost: OpCost, kernel: str) -> tuple[tuple[GemmDimension, int], ...]:
     """Return the dimensions that force narrow memory accesses, with their sizes.
 
-    They lie contiguous and are no multiple of 16 bytes; none where the type is unknown, and none for an op that is no
-    gemm.
+    They are contiguous in memory and not a multiple of 16 bytes. Empty for a type that is not known, and for an op that
+    is not a gemm.
     """
     elements = elements_per_access(cost.dtype)
     if elements is None:

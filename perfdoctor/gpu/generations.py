@@ -40,7 +40,7 @@ _AMD_GENERATIONS = {
 _MAX_SMS_OF_VOLTA_TEGRA = 8
 _MAX_SMS_OF_TURING = 72
 _MAX_SMS_OF_TURING_WITHOUT_TENSOR_CORES = 24
-# Generations of which all devices that run PyTorch have one compute capability.
+# Generations whose devices that run PyTorch all have one compute capability.
 _CAPABILITIES = {"Volta": (7, 0), "Turing": (7, 5), "Ada": (8, 9), "Hopper": (9, 0)}
 _WITHOUT_TENSOR_CORES = ("Pascal", "GCN 5", "RDNA 2")
 # What people call the devices of a generation, where that is another name.
@@ -48,7 +48,7 @@ _SERIES = {"CDNA": "MI100", "CDNA 2": "MI200-series", "CDNA 3": "MI300-series", 
 
 
 def possible_generations(architectures: Iterable[str], sm_count: int | None = None) -> tuple[str, ...]:
-    """The generations of which the device can be, by the architectures of its kernels.
+    """The generations that the device can belong to, by the architectures of its kernels.
 
     Oldest first; empty where the architectures, such as "sm80" or "gfx942", prove none or contradict each other.
     """

@@ -98,7 +98,7 @@ _NVJET_TYPES = {
 _TENSORRT_LLM = r"^(?:bmm|gemm)_[a-z0-9]+_(?:mx|nv)?(e\dm\d|bfloat16|fp16)\w*?_(fp32|fp16)_"
 _TENSORRT_LLM_TYPES = {"bfloat16": "bf16", "fp16": "fp16", "e4m3": "fp8", "e5m2": "fp8", "e2m1": "fp4"}
 
-# Types in mangled names, and "S8_", which repeats a part of the name and is no signed integer of 8 bits.
+# Types in mangled names, and "S8_", which repeats a part of the name and is not a signed integer of 8 bits.
 _MANGLED = r"(DF16b|DF16_|[IE]t{3,}f)"
 _SUBSTITUTION = re.compile(r"S[0-9A-Z]*_")
 

@@ -140,19 +140,19 @@ class Finding:
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("rule", "name", "severity", "confidence", "title", "rank", "cost_ns", "share_of_step", "recurrence"),
         *(
-            "rule",
-            "name",
-            "severity",
-            "confidence",
-            "title",
-            "rank",
-            "cost_ns",
-            "share_of_step",
-            "recurrence",
             "saving",
+            "covered_by",
+            "location",
+            "evidence",
+            "advice",
+            "fix",
+            "references",
+            "subject",
+            "occurs_once",
+            "actions",
         ),
-        *("covered_by", "location", "evidence", "advice", "fix", "references", "subject", "occurs_once", "actions"),
     )
 
     rule: str
@@ -257,11 +257,7 @@ def describe_error(error: Exception) -> str:
 def finding_of_failure(rule: str, name: str, error: Exception, rank: int | None = None) -> Finding:
     """Finding PD901: a rule failed, or its result is malformed, while the other rules ran.
 
-    Args:
-        rule: Id of the rule.
-        name: Name of the rule.
-        error: What the rule raised, or what is wrong with its result.
-        rank: The rank that the rule analysed; None for several.
+    `error` is what the rule raised, or what is wrong with its result; `rank` is None where it analysed several.
     """
     return Finding(
         rule="PD901",

@@ -170,7 +170,7 @@ class _StepsOfRanks:
     """How long the step of each rank takes after some fixes: the longest is the step of all.
 
     The time by which a rank is late is its own time, so its own fixes save of the same time as making it as fast as
-    the others. Waits for it are no rank's own time. They shrink with its step.
+    the others. Waits for it are not own time of any rank. They shrink with its step.
     """
 
     def __init__(self, own_steps_ns: Mapping[int | None, int], before_ns: int) -> None:

@@ -21,10 +21,7 @@ _MAX_LENGTH = 160
 def with_source_lines(findings: Iterable[Finding], text_of: Callable[[str, int], str]) -> tuple[Finding, ...]:
     """The findings, each with the text of its source line as first evidence.
 
-    Args:
-        findings: What the rules found.
-        text_of: Returns the text of a line of a file, "" where it cannot be read. Rules and reports read no files
-            themselves.
+    `text_of` returns the text of a line of a file, "" where it cannot be read: rules and reports read no files.
     """
     return tuple(_with_source_line(finding, text_of) for finding in findings)
 

@@ -80,7 +80,7 @@ def _merge(parts: list[FleetPart]) -> FleetPart:
 
 
 def drop_charts_of_shorter_steps(summaries: Sequence[RankSummary]) -> list[RankSummary]:
-    """The summaries, of which only the rank with the longest step keeps its charts and tables: they take megabytes.
+    """The summaries; only that of the rank with the longest step keeps its charts and tables, which take megabytes.
 
     A report has them of no other rank. Of equally long steps it is the first rank that keeps its charts, and all keep
     their tables, as ranks may be numbered anew.

@@ -131,7 +131,7 @@ class OncePart:
     """What happens once in a recording by one cause.
 
     Attributes:
-        time_ns: Its time, of which no other cause has any.
+        time_ns: Its time, which no other cause shares.
         share: Its share (0 to 1) of the recording.
         calls: How many calls or ranges it is; of "other" how many gaps.
         longest: The longest of them, and the op around it; None where there is none with a name.
@@ -194,7 +194,7 @@ class Report:
     step. It is empty where nobody waits or collectives could not be matched, and not part of the schema.
 
     `context` is that of the first rank: all ranks of a job run the same program. `limit` is that of the rank whose step
-    is longest, and so are `tables`: "ops" and "lines" of the user's code with most own time, the others for
+    is longest, and so are `tables`: "ops" and "lines" of the user's code with the most own time, the others for
     `perfdoctor show`. `trials` are those of `perfdoctor try`; `trial_summary` is what they have in common, and not part
     of the schema. `program_folders` are where the program lies and runs, as captured: people read paths relative to
     them. They are not part of the schema, nor is `program_name`, the name of the script. Nor are `breakdowns`, what

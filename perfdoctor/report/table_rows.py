@@ -35,7 +35,7 @@ class KernelRow(TypedDict):
 
 
 class OpRow(TypedDict):
-    """The calls of one op: its own time on the GPU, else on the CPU; also what is no op.
+    """The calls of one op: its own time on the GPU, else on the CPU; also what is not an op.
 
     Attributes:
         count: Calls per step.
@@ -116,10 +116,10 @@ class ReportTables(TypedDict):
     """The first ten rows of each table; the columns are those of `perfdoctor show`.
 
     Attributes:
-        kernels: The kernels with most time, by name.
-        ops: The ops with most own time: of the GPU, else of the CPU, with what is no op.
+        kernels: The kernels with the most time, by name.
+        ops: The ops with the most own time: of the GPU, else of the CPU, with what is not an op.
         lines: The lines of the user's code that take most of a step, with what runs below them.
-        modules: The nn.Modules with most own time, and what belongs to none.
+        modules: The nn.Modules with the most own time, and what belongs to none.
         collectives: The collectives by kind.
     """
 

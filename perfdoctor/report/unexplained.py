@@ -25,7 +25,7 @@ class _Bounded(NamedTuple):
 
     Attributes:
         summary: The rank.
-        most, least: Its slices if it waits as little, and as much, as it can.
+        upper, lower: Its slices if it waits as little, and as much, as it can.
     """
 
     summary: RankSummary
@@ -122,7 +122,7 @@ def reduce_slice(slices: Iterable[UnexplainedSlice], detail: str, by_ns: int) ->
 
 
 def merge_slices(slices: Iterable[UnexplainedSlice]) -> tuple[UnexplainedSlice, ...]:
-    """One slice for each detail, the largest first: that of the rank with most of it, which names the other ranks."""
+    """One slice for each detail, the largest first: that of the rank with the largest, which names the other ranks."""
     by_detail: dict[str, list[UnexplainedSlice]] = defaultdict(list)
     for each in slices:
         by_detail[each.detail].append(each)

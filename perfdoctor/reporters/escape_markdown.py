@@ -7,7 +7,7 @@ import re
 from perfdoctor.reporters.clean_text import clean_block, clean_line
 
 _SPECIAL = re.compile(r"([\\`*\[\]|~$])")
-# An underscore within a word is no emphasis, so num_workers stays readable.
+# An underscore within a word is not emphasis, so num_workers stays readable.
 _EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 
 

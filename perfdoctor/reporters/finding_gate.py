@@ -40,7 +40,7 @@ class Gate:
     baseline: Baseline | None = None
 
     def judge(self, report: Report) -> tuple[Judgement, ...]:
-        """Each finding of the report in its order; that a rule failed is no finding of it.
+        """Each finding of the report in its order; a rule that failed is not among them.
 
         Raises:
             InputError: The baseline is of another program.

@@ -8,7 +8,7 @@ from perfdoctor.reporters.clean_text import clean_line, shorten_path
 from perfdoctor.savings.saving import Saving, SavingAlone, SavingPromise
 from perfdoctor.units import UNKNOWN, format_duration, format_percent, format_range, format_size, three_digits
 
-# An upper bound of so much of the step is no promise.
+# An upper bound that is this share of the step is not a promise.
 _MEANINGLESS = 0.9
 
 

@@ -25,7 +25,7 @@ LABELS: Mapping[OnceCause, str] = {
     "graph_capture": "capturing graphs",
     "autotuning": "searching for the fastest convolutions",
     "compilation": "compiling",
-    "warm_up": "the program's own warm-up",
+    "warm_up": "the program's own start or warm-up",
     "unrecorded_work": "waiting for work from before the recording",
     "other": "other work before first launches",
 }
@@ -106,7 +106,7 @@ def once_text_of(report: Report) -> OnceText | None:
 def name_causes(report: Report, once: OnceOnly, whole_ns: float) -> str:
     """The causes that take most of what happens once: "loading GPU code (5.55 s) and ...".
 
-    Their times are left out where they are no part of `whole_ns`, as some of them lies before it.
+    Their times are left out where `whole_ns` does not include them: some of it lies before.
     """
     shown = [part for part in once.parts[:_NAMED] if part.time_ns >= once.time_ns / 10]
     is_part = sum(part.time_ns for part in shown) <= whole_ns

@@ -38,12 +38,7 @@ def discard_stdout() -> None:
 
 
 def find_suffix(path: str | os.PathLike[str], suffixes: Sequence[str], what: str = "an output file") -> str:
-    """The longest of some suffixes that a file name ends in.
-
-    Args:
-        path: The file.
-        suffixes: The suffixes, in lower case.
-        what: What has the suffix, for the message.
+    """The longest of some suffixes, in lower case, that a file name ends in; `what` is the file, for the message.
 
     Raises:
         UsageError: It ends in none of them.
@@ -69,7 +64,7 @@ def save_text(path: str | os.PathLike[str], text: str) -> None:
 def open_atomically(path: str | os.PathLike[str], advice: str = "choose another place with -o") -> Iterator[BinaryIO]:
     """A file to write bytes to; it takes its name only once it is complete.
 
-    A path that is no regular file (a pipe, /dev/null) is written directly. `advice` is what to do where it cannot be
+    A path that is not a regular file (a pipe, /dev/null) is written directly. `advice` is what to do where it cannot be
     written.
 
     Raises:

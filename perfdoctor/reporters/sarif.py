@@ -23,11 +23,11 @@ from perfdoctor.report.finding import SOURCE_LINE, Finding, Severity
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
+from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.reporters.finding_gate import DEFAULT_GATE, ENGINE_RULE, Gate
-from perfdoctor.reporters.finding_texts import describe_cost, plain_message
-from perfdoctor.reporters.format_values import format_evidence, format_place
+from perfdoctor.reporters.finding_texts import plain_message
 from perfdoctor.reporters.json_ import render_plain
+from perfdoctor.reporters.markdown import finding_body
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.source_files import is_file_name
@@ -103,7 +103,7 @@ class Sarif(Reporter):
         """The place of a result, and whether that is a line of a source file."""
         location = finding.location
         if location is None or not is_file_name(location.file):
-            # A path that leads out of the repository is no file of it.
+            # A path that leads out of the repository is not one of its files.
             name = PurePosixPath(trace).name if trace.startswith(("/", "..")) or "://" in trace else trace
             place: dict[str, Any] = {"physicalLocation": _physical_location(clean_line(name), 1)}
             if location is not None:
@@ -210,11 +210,5 @@ def _escape_message(text: str) -> str:
 
 def _markdown(report: Report, finding: Finding) -> str:
     """The whole finding, for viewers that show Markdown."""
-    lines = [f"- {escape(describe_cost(report, finding))}"]
-    if finding.location:
-        lines.append(f"- at {code_span(format_place(finding))}")
-    lines += [f"- {escape(each.label)}: {escape(format_evidence(each))}" for each in finding.evidence]
-    parts = [f"**{escape(finding.title)}**", "\n".join(lines), f"**What to do:** {escape(finding.advice)}"]
-    if finding.fix:
-        parts.append(code_block(finding.fix))
-    return _PLACEHOLDER.sub(r"{{\1}}", "\n\n".join(parts))
+    blocks = (f"**{escape(finding.title)}**", *finding_body(finding, report))
+    return _PLACEHOLDER.sub(r"{{\1}}", "\n\n".join(blocks))

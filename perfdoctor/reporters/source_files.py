@@ -26,11 +26,7 @@ def find_source_files(report: Report, root: Path) -> dict[str, str]:
     """By the recorded path of each file in a finding's location, its path from `root` on, with forward slashes.
 
     A file of another machine is the one of `root` whose path has the longest end in common with it. One that is not
-    below `root` keeps the path from its program's folder on.
-
-    Args:
-        report: The report, with the paths as they were recorded.
-        root: An absolute folder. That files exist below it is looked up, no file is read.
+    below `root`, an absolute folder, keeps the path from its program's folder on. No file is read.
     """
     shorten = make_shortener(report.program_folders)
     files = {finding.location.file for finding in report.findings if finding.location is not None}

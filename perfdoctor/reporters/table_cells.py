@@ -55,9 +55,7 @@ def heading_of(column: Column) -> str:
 def format_column(column: Column, *, below_unit: bool = False) -> list[str]:
     """The values of a column as people read them: kernels by their short names.
 
-    Args:
-        column: The column.
-        below_unit: Whether `heading_of` stands above them, which has the unit of rates.
+    With `below_unit` the heading above them (`heading_of`) has the unit of rates.
     """
     if below_unit and column.unit in _RATES:
         factor = _RATES[column.unit][1]

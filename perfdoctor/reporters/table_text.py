@@ -50,13 +50,7 @@ def render_table(
 ) -> str:
     """The table for a terminal: a bar for each share, main columns as far as they fit, notes below.
 
-    Args:
-        table: The table.
-        width: Columns of the terminal.
-        color: Whether to use colours.
-        unicode: Whether the terminal shows blocks.
-        everything: Whether to print all columns, however wide that gets.
-        rows: How many rows; 0 for all.
+    With `everything` all columns, however wide that gets; of the rows the first so many, or all for 0.
     """
     shown = table.top(rows) if rows else table
     out = render_blocks([Text(title_of(table, len(shown)), style="bold")], width, color=color)

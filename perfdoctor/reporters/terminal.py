@@ -92,7 +92,7 @@ class _Room(NamedTuple):
     """How much of a report stands above the sections.
 
     Attributes:
-        finding_lines: The most lines of a finding.
+        finding_lines: How many lines a finding has at most.
         paragraphs: How many findings have a paragraph: the others take a line each.
         once_advice: Whether what happens once has its causes and advice, or its first cause alone.
     """
@@ -114,7 +114,7 @@ class Terminal(Reporter):
     """Text in `width` columns, with ANSI colours if `color`.
 
     `verbosity` -1 gives the verdict and one line for each finding, 0 at most six lines. 1 is the long form with all
-    evidence and references, the kernels with most time, the evidence for the context, and the outcome of every rule.
+    evidence and references, the kernels with the most time, the evidence for the context, and each rule's outcome.
     `unicode` False draws the bar in ASCII, for terminals that cannot show blocks.
     """
 
@@ -204,7 +204,7 @@ class Terminal(Reporter):
         return render_blocks(blocks, self.width, color=False).count("\n")
 
     def _blocks_above(self, report: Report, room: _Room) -> Iterator[RenderableType]:
-        """The verdict, where the time went, and the findings, in so much room."""
+        """The verdict, where the time went, and the findings, in that many lines."""
         yield make_text(verdict_of(report), style="bold")
         ladder = describe_ladder(report)
         if ladder:

@@ -37,13 +37,13 @@ class TopTable(NamedTuple):
 
 
 def top_tables(report: Report, *, in_full: bool) -> list[TopTable]:
-    """The ops and the lines with most own time, in full the kernels, too; without those that were not recorded."""
+    """The ops and the lines with the most own time, in full the kernels, too; without those that were not recorded."""
     device = "GPU time" if has_gpu(report) else "own time"
     step = "a step" if per_step_suffix(report) else "the trace"
-    lines = f"Lines with most {'GPU ' if has_gpu(report) else ''}time in {step}"
+    lines = f"Lines with the most {'GPU ' if has_gpu(report) else ''}time in {step}"
     tables = [
-        TopTable(f"Kernels with most time in {step}", _kernel_rows(report) if in_full else ()),
-        TopTable(f"Ops with most {device} in {step}", _rows(report, "ops", _describe_op)),
+        TopTable(f"Kernels with the most time in {step}", _kernel_rows(report) if in_full else ()),
+        TopTable(f"Ops with the most {device} in {step}", _rows(report, "ops", _describe_op)),
         TopTable(lines, _rows(report, "lines", partial(_describe_line, name_of=_short_names(report)))),
     ]
     rows = MAX_ROWS if in_full else FEW_ROWS
@@ -94,6 +94,6 @@ def _describe_line(row: Mapping[str, Any], *, name_of: Mapping[str, str]) -> tup
 
 
 def largest_op(report: Report) -> tuple[str, float] | None:
-    """The op with most own time and its share of the step; None where no op was recorded."""
+    """The op with the most own time and its share of the step; None where no op was recorded."""
     row = next(iter(report.tables.get("ops", ())), None)
     return None if row is None else (clean_line(short_kernel_name(str(row["name"]))), float(row["share"]))

@@ -25,7 +25,7 @@ TRIAL_COLUMNS = ("change", "step", "of it", "range", "pairs", "memory", "loss", 
 _LARGE_MEMORY_SHARE = 0.1
 # Nobody makes so many pairs of runs for one change.
 MANY_PAIRS = 50
-# From so much longer first steps on, a reader wants to know of the compilation.
+# First steps that are this much longer: a reader then wants to know about the compilation.
 _LONG_START_NS = 1_000_000_000
 
 

@@ -45,7 +45,7 @@ _WORK = ("compute", "bandwidth")
 _MOST_OF_STEP = 0.5
 # What limits the kernels of a bucket.
 _LIMITS: Mapping[str, str] = {"compute": "arithmetic", "bandwidth": "memory bandwidth"}
-# First words of titles that are no names: inside a sentence they have no capital.
+# First words of titles that are not names: inside a sentence they have no capital.
 _COMMON_WORDS = frozenset(
     [
         *("A", "All", "An", "Anomaly", "Attention", "Communication", "Compiled", "Convolutions", "Copies"),
@@ -222,7 +222,7 @@ def _describe_time_between(report: Report) -> str:
 
 
 def _share_of_most(share: float) -> str:
-    """A share of which something is left, so that it never reads as all."""
+    """A share that is nearly all, but never reads as all."""
     return "over 99%" if share > _ALL_KNOWN_SHARE else format_share(share)
 
 
@@ -330,7 +330,7 @@ def _describe_no_finding(report: Report) -> str:
 
 
 def _describe_limit(report: Report) -> str:
-    """What limits the most work of a step on which nothing was found, and how near that limit it is."""
+    """What limits most of the work of a step on which nothing was found, and how near that limit it is."""
     if is_cpu_program(report):
         op = largest_op(report)
         return f"; {op[0]} takes {format_share(op[1])} of it" if op else ""

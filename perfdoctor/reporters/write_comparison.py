@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
@@ -12,24 +13,11 @@ if TYPE_CHECKING:
     from perfdoctor.comparison.comparison import Comparison
 
 SUFFIXES = (".json", ".md", ".txt")
-
-
-def comparison_suffix_of(path: str | os.PathLike[str]) -> str:
-    """The one of SUFFIXES that a file name ends in.
-
-    Raises:
-        UsageError: It ends in none of them.
-    """
-    return find_suffix(path, SUFFIXES, "a comparison")
+comparison_suffix_of = partial(find_suffix, suffixes=SUFFIXES, what="a comparison")
 
 
 def save_comparison(comparison: Comparison, path: str | os.PathLike[str], *, verbosity: int = 0) -> None:
-    """Write a comparison; the suffix decides the format. The file appears whole or not at all.
-
-    Raises:
-        UsageError: The suffix is none of SUFFIXES.
-        InputError: The file cannot be written.
-    """
+    """Write a comparison, whole or not at all; the suffix decides the format. See `Comparison.save`."""
     save_text(path, render_comparison(comparison, comparison_suffix_of(path), verbosity))
 
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TextIO
@@ -33,6 +34,7 @@ _REPORTERS: Mapping[str, str] = {
     ".txt": "perfdoctor.reporters.terminal:Terminal",
 }
 SUFFIXES = (*_REPORTERS, ANNOTATED_TRACE)
+suffix_of = partial(find_suffix, suffixes=SUFFIXES)
 # They name files as the repository does that one stands in.
 _FOR_REPOSITORIES = (".sarif", ".github")
 # By the name of a format for standard output its suffix; the names are those that linters have.
@@ -49,23 +51,12 @@ OUTPUT_FORMATS: Mapping[str, str] = {
 _MAX_WIDTH, _MIN_WIDTH, _DEFAULT_WIDTH = 100, 60, 80
 
 
-def suffix_of(path: str | os.PathLike[str]) -> str:
-    """The one of SUFFIXES that a file name ends in.
-
-    Raises:
-        UsageError: It ends in none of them.
-    """
-    return find_suffix(path, SUFFIXES)
-
-
 def save_report(
     report: Report, path: str | os.PathLike[str], *, rank: int | None = None, options: RenderOptions = DEFAULT_OPTIONS
 ) -> None:
-    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace.
+    """Write a report, whole or not at all; the suffix decides the format: one of SUFFIXES.
 
-    That is of all ranks, or of `rank`.
-
-    The file appears whole or not at all.
+    That is .json.gz for the annotated trace, of all ranks or of `rank`.
 
     Raises:
         UsageError: The suffix is another one, or there is no such rank to annotate.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perfdoctor.reporters.output import find_suffix, save_text, write_stdout
@@ -13,28 +14,13 @@ if TYPE_CHECKING:
     from perfdoctor.report.table import Table
 
 TABLE_SUFFIXES = (".csv", ".json", ".md", ".txt")
+table_suffix_of = partial(find_suffix, suffixes=TABLE_SUFFIXES, what="a table's file")
 _FILE_WIDTH = 120
 _MIN_WIDTH = 60
 
 
-def table_suffix_of(path: str | os.PathLike[str]) -> str:
-    """The one of TABLE_SUFFIXES that a file name ends in.
-
-    Raises:
-        UsageError: It ends in none of them.
-    """
-    return find_suffix(path, TABLE_SUFFIXES, "a table's file")
-
-
 def save_table(table: Table, path: str | os.PathLike[str]) -> None:
-    """Write all rows of a table; the suffix decides the format: .csv, .json, .md or .txt.
-
-    The file appears whole or not at all.
-
-    Raises:
-        UsageError: The suffix is another one.
-        InputError: The file cannot be written.
-    """
+    """Write all rows of a table, whole or not at all; the suffix decides the format. See `Table.save`."""
     save_text(path, render_table_as(table, table_suffix_of(path)))
 
 
@@ -54,14 +40,7 @@ def render_table_as(table: Table, suffix: str) -> str:
 
 
 def print_table(table: Table, *, color: bool | None = None, everything: bool = False, rows: int = 20) -> None:
-    """Print the first rows of a table to standard output, as wide as the terminal is.
-
-    Args:
-        table: The table.
-        color: Whether to use colours; None means on terminals only.
-        everything: Whether to print all columns, however wide that gets.
-        rows: How many rows; 0 for all.
-    """
+    """Print the first rows of a table to standard output, as wide as the terminal is; see `Table.print`."""
     from perfdoctor.reporters.table_text import render_table
     from perfdoctor.reporters.write_report import terminal_for
 

@@ -56,7 +56,7 @@ from perfdoctor.facts.models import (
     ModelFacts,
     OptimizerFacts,
 )
-from perfdoctor.facts.source_line import CapturedLine
+from perfdoctor.facts.part import CapturedLine
 from perfdoctor.gpu import Device, classify_op, find_device
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, SHORTEST_KERNEL_NS, KernelBounds

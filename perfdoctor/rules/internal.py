@@ -80,7 +80,7 @@ from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes
 from perfdoctor.analysis.timeline.starvation import StarvationRoot
 from perfdoctor.savings.apply_edits import lengthen_items
 
-# Numbers and names of classes in columns of a `Rank`; a class more is no change of the interface.
+# Numbers and names of classes in columns of a `Rank`; one more class does not change the interface.
 from perfdoctor.analysis.kernels import traffic_kinds
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.timeline import phases

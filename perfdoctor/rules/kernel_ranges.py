@@ -155,11 +155,7 @@ def apply_remedy(rank: Rank, kernels: GpuQuery, family: KernelFamily, remedy: Re
 def catch_up(rank: Rank, kernels: GpuQuery, family: KernelFamily, best_share: FloatArray) -> DurationRange:
     """How long kernels take once they reach what comparable kernels of their own type reach.
 
-    Args:
-        rank: The rank.
-        kernels: The kernels.
-        family: What they compute.
-        best_share: For each the share of its present time that it takes at best where its work is unknown.
+    `best_share` is for each the share of its present time that it takes at best where its work is unknown.
     """
     now = find_roofs(rank, kernels)
     return _durations(rank, kernels, now.roof_ns, _usual_efficiencies(rank, family, now), best_share)

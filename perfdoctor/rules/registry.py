@@ -51,7 +51,7 @@ def _load_all() -> tuple[tuple[type[Analyzer], ...], tuple[BrokenPlugin, ...]]:
 def _load_analyzer(point: EntryPoint) -> type[Analyzer]:
     analyzer = point.load()
     if not (isinstance(analyzer, type) and issubclass(analyzer, Analyzer)):
-        raise TypeError("it is no subclass of perfdoctor.Analyzer")
+        raise TypeError("it is not a subclass of perfdoctor.Analyzer")
     if not hasattr(analyzer, "rule") or not hasattr(analyzer, "name"):
         raise TypeError(f"{analyzer.__name__} needs a rule like 'PD101' and a name like 'dataloader-stall'")
     return analyzer

@@ -38,11 +38,9 @@ _WITHOUT_KERNELS = {
 
 
 def explain_missing(need: str, available: Set[str]) -> str:
-    """Return the sentence of the report for a requirement that is missing.
+    """The sentence of the report for a requirement that is missing.
 
-    Args:
-        need: The requirement.
-        available: What the ranks have: where that is GPU items without kernels, a GPU was recorded, and it copied.
+    Where `available`, what the ranks have, is GPU items without kernels, a GPU was recorded, and it copied.
     """
     if need in _WITHOUT_KERNELS and "gpu_items" in available and "kernels" not in available:
         return _WITHOUT_KERNELS[need]

@@ -92,7 +92,7 @@ def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:
         texts = [rank.trace.strings[each] for each in groups.dominant_code(kernel).tolist()]
         count = groups.count_distinct(kernel)
         columns += [
-            text_column("kernel", "kernel", texts, "The kernel with most of its time.", is_main=False),
+            text_column("kernel", "kernel", texts, "The kernel that takes most of its time.", is_main=False),
             number_column("kernels", "kernels", "count", count, "How many different kernels these are.", is_main=False),
         ]
     return columns

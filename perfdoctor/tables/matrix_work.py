@@ -233,7 +233,7 @@ def _describe_gemms(work: _Work) -> tuple[list[str], list[Column]]:
         for cost, kernel in zip(costs, work.kernels, strict=True)
     ]
     return names, [
-        text_column("alignment", "alignment", alignment, "The dimensions that are no multiple of 16 bytes."),
+        text_column("alignment", "alignment", alignment, "The dimensions that are not a multiple of 16 bytes."),
         text_column("layout", "layout", layouts, "As BLAS has it: tn is the forward pass of a linear layer."),
         *(_sizes(size, size.upper(), costs, size) for size in ("m", "n", "k")),
         _sizes("batch", "batch", costs, "batch"),

@@ -84,7 +84,7 @@ def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:
     if by not in ("name", "shape"):
         texts = [labels.names[each] for each in groups.dominant_code(label).tolist()]
         columns += [
-            text_column("op", "op", texts, "The op with most of its time."),
+            text_column("op", "op", texts, "The op that takes most of its time."),
             number_column(
                 "ops", "ops", "count", groups.count_distinct(label), "How many ops these are.", is_main=False
             ),
@@ -93,7 +93,7 @@ def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:
     count = groups.count_distinct(kernel)
     return [
         *columns,
-        text_column("kernel", "kernel", texts, "The kernel or copy with most of its time.", is_main=False),
+        text_column("kernel", "kernel", texts, "The kernel or copy that takes most of its time.", is_main=False),
         number_column("kernels", "kernels", "count", count, "How many different ones it launches.", is_main=False),
     ]
 

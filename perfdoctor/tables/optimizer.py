@@ -93,7 +93,7 @@ def _identity_columns(
         count_column(source, groups.count_distinct(run)),
         number_column("launches", "launches", "count", per_step, "Kernels, copies and sets a step."),
         _cpu_column(source, parts),
-        text_column("kernel", "kernel", kernels, "The kernel or copy with most of its time."),
+        text_column("kernel", "kernel", kernels, "The kernel or copy that takes most of its time."),
     )
 
 

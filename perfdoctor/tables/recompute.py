@@ -49,7 +49,7 @@ def recompute_table(rank: Rank, by: str) -> Table:
         text_column("name", by, [names[each] for each in groups.of_first(code)]),
         *step_columns(source, time_ns),
         count_column(source, groups.counts),
-        text_column("kernel", "kernel", kernels, "The kernel with most of its time."),
+        text_column("kernel", "kernel", kernels, "The kernel that takes most of its time."),
         *work.columns,
         *window_columns(time_ns, groups.counts, groups.max_ns),
     )

@@ -21,8 +21,8 @@ ReportRows: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
 def report_tables(rank: Rank, names: Collection[str] = TABLES) -> ReportRows:
     """The kernels, ops, modules, collectives and lines that take most of a step: those of the tables that are named.
 
-    Modules are those with most own time: those around them take as long. A line has the share of a step that it has in
-    the evidence window.
+    Modules are those with the most own time: those around them take as long. A line has the share of a step that it
+    has in the evidence window.
     """
     return {name: _lines(rank) if name == "lines" else _rows_of(_MAKERS[name](rank)) for name in names}
 
@@ -48,7 +48,7 @@ def _rows_of(table: Table) -> tuple[Mapping[str, Any], ...]:
 
 
 def _lines(rank: Rank) -> tuple[Mapping[str, Any], ...]:
-    """The lines with most time, among those of some instants: a table of all of them takes longer."""
+    """The lines with the most time, among those of some instants: a table of all of them takes longer."""
     step_ns = rank.mean_step_ns
     return tuple(
         {

@@ -214,12 +214,12 @@ class Groups:
         return np.bincount(self.group[first], minlength=len(self)).astype(np.int64)
 
     def dominant_code(self, codes: IntArray) -> Int64Array:
-        """For each group the code (-1 or more) with most time among its items."""
+        """For each group the code (-1 or more) with the most time among its items."""
         size = 1 + max(int(codes.max(initial=0)), len(self))
         pair, first = distinct_rows((self.group, codes), size)
         time_ns = np.bincount(pair, weights=self.dur_ns, minlength=len(first))
         group, code = self.group[first], codes[first].astype(np.int64)
-        order = np.lexsort((code, time_ns, group))  # of each group the one with most time comes last
+        order = np.lexsort((code, time_ns, group))  # of each group the one with the most time comes last
         chosen = np.full(len(self), -1, np.int64)
         chosen[group[order]] = code[order]
         return chosen

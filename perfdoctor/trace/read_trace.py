@@ -27,7 +27,7 @@ def read(
 
     A file that is cut short or damaged is read as far as it goes: `complete` is False then, and `warnings` says so. The
     first bytes of a file decide about its format and compression, not its name. JSON is streamed, from a URL and from a
-    pipe, too; only a database that is no local file is copied to a temporary one.
+    pipe, too; only a database that is not a local file is copied to a temporary one.
 
     Args:
         path: A file, a URL that fsspec knows, or ``-`` for standard input.
@@ -51,8 +51,8 @@ def read(
 
 
 def _read_database(stream: TextStream, path: str | os.PathLike[str], progress: Progress | None) -> Trace:
-    """Read an export of Nsight Systems: from a copy where the file can be read only once, or is no local one."""
-    from perfdoctor.trace.nsight.read_export import read_nsight  # most files are no databases and do without SQLite
+    """Read an export of Nsight Systems: from a copy where the file can be read only once, or is not local."""
+    from perfdoctor.trace.nsight.read_export import read_nsight  # most files are not databases and need no SQLite
 
     if stream.is_regular:
         return read_nsight(path, progress)

@@ -436,6 +436,12 @@ class SourceLine(NamedTuple):
 
 WARM_UP_RANGE = r"^(?!.*(?:[Ss]chedul|LR))(?:.*[^A-Za-z])?(?:[Ww]arm|WARM)[-_ ]?(?:[Uu]p|UP)(?![a-z])"
 """Pattern of the ranges that a program calls its warm-up; that of a learning rate is none."""
+START_UP_FRAME = (
+    r"\(\d+\): (_?warm_?up(_model)?|kernel_warmup|compile_or_warm_up_model|capture_model|profile_run|load_model"
+    r"|load_weights|from_pretrained|determine_available_memory|determine_num_available_blocks|initialize_kv_caches?"
+    r"|init_memory_pool)$"
+)
+"""Pattern of the Python functions by which programs and serving engines start: weights, caches, a first run."""
 SOURCE_MARK = r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$"
 """Pattern of the ranges "@file:line function" that `perfdoctor run` puts around torch calls and long other calls.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.report.finding import USED_AT
-from perfdoctor.report.trial_result import Trial
+from perfdoctor.report.trial_result import Trial, Verdict
 from perfdoctor.trials.change import is_advised
 from perfdoctor.trials.load_changes import LoadedChange
 from perfdoctor.trials.run_log import Choice
@@ -41,7 +41,7 @@ def choose_candidates(
     for loaded, setting in wanted:
         why = explain_need(loaded.change.needs, facts)
         settings: tuple[str, ...] = () if setting is None else (setting,)
-        verdict = "not applicable"
+        verdict: Verdict = "not applicable"
         if not why and setting is None:
             try:
                 settings = tuple(loaded.change.settings(facts, findings))[:max_settings]
@@ -49,7 +49,8 @@ def choose_candidates(
                 verdict, why = "broke", f"{type(error).__name__}: {error}"
         if not settings or why:
             if not only_advised:
-                refused.append(_refuse(loaded, verdict, why or "there is nothing to try on this program"))
+                why = why or "there is nothing to try on this program"
+                refused.append(Trial(loaded.name, "", verdict, why=why))
             continue
         promised_ns = max((worth_of(each) for each in find_advice(loaded, settings, findings)), default=None)
         if promised_ns is None and only_advised:
@@ -57,10 +58,6 @@ def choose_candidates(
         choices += [(promised_ns or 0.0, Choice(loaded, each)) for each in settings]
     ordered = sorted(choices, key=lambda each: -each[0])
     return [choice for _, choice in ordered], refused
-
-
-def _refuse(loaded: LoadedChange, verdict: str, why: str) -> Trial:
-    return Trial(loaded.name, "", "broke" if verdict == "broke" else "not applicable", why=why)
 
 
 def explain_need(need: str, facts: CapturedFacts) -> str:

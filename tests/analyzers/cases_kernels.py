@@ -90,7 +90,7 @@ PD201 = [
         "PD201",
         "float32-on-rtx-4090",
         lambda: steps_of((SGEMM, 800), device=RTX4090),
-        (ExpectedFinding("high", 800_000, (0, None, 400_000), advice="TF32 is no faster", fix="bfloat16"),),
+        (ExpectedFinding("high", 800_000, (0, None, 400_000), advice="TF32 is not faster", fix="bfloat16"),),
     ),
     RuleCase(
         "PD201",

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.randn(60, 8), torch.randint(2, (60,)))
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-torch.save(model.state_dict(), "model.pt")
+torch.save(model.state_dict(), f"{__file__}.model")
 for x, y in DataLoader(data, batch_size=4, shuffle=True):
     loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from perfdoctor.cli.program_target import restore_dashes
+from perfdoctor.cli import program_target
 
 pytest.importorskip("torch")
 
@@ -75,7 +76,8 @@ def test_what_cannot_be_run_is_one_sentence_and_exit_code_2(perfdoctor, argv, wo
     ],
 )
 def test_the_dashes_before_a_command_are_restored(arguments, target, typed):
-    assert restore_dashes(arguments, target) == typed
+    context = SimpleNamespace(meta={program_target.ARGUMENTS: arguments})
+    assert program_target.typed_target(context, target) == typed
 
 
 def test_a_training_is_recorded_and_reported(perfdoctor, training, short):

@@ -16,6 +16,7 @@ from recordings import SHARED, list_recordings, name_recording
 import perfdoctor
 from perfdoctor.analysis.context import where_it_ran
 from perfdoctor.analysis.context.where_it_ran import DeviceKind
+from perfdoctor.analyzers.pd106_tensor_made_on_host import TensorMadeOnHost
 from perfdoctor.rank import Rank
 from perfdoctor.reporters.verdict import verdict_of
 from perfdoctor.testing import TraceBuilder
@@ -241,6 +242,47 @@ def test_loading_says_nothing_of_the_device() -> None:
         trace.op("aten::addmm", at + 90_010, 30).call("cudaLaunchKernel", at + 90_015, 10)
         at += 91_000
     assert Rank(trace.trace()).device_kind == "gpu_not_recorded"
+
+
+# --- tensors made on the CPU ------------------------------------------------------------------------------------------
+
+FACTORIES = (
+    "aten::randn",
+    "aten::zeros",
+    "aten::ones",
+    "aten::full",
+    "aten::arange",
+    "aten::randint",
+    "aten::linspace",
+)
+VALUES = ("aten::lift_fresh", "aten::empty", "aten::index_select", "aten::stack")
+
+
+def copied(maker: str, made_us: int, times: int, *, in_loader: bool = False) -> TraceBuilder:
+    """A program on the CPU whose loop makes a tensor and copies it to the GPU of the machine, between its layers."""
+    trace, at = TraceBuilder(), 0
+    for _ in range(times):
+        trace.op("aten::addmm", at, 2000).op(maker, at + 2010, made_us)
+        if in_loader:
+            trace.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 2005, made_us + 10)
+        at += 2020 + made_us
+        trace.op("aten::to", at, 300).op("aten::copy_", at + 5, 290).call("cudaMemcpyAsync", at + 10, 280)
+        at += 310
+    return trace
+
+
+@given(st.sampled_from(FACTORIES), st.integers(300, 20_000), st.integers(3, 8))
+def test_what_a_cpu_program_makes_and_copies_is_found(maker: str, made_us: int, times: int) -> None:
+    rank = Rank(copied(maker, made_us, times).trace())
+    (found,) = TensorMadeOnHost().analyze_rank(rank)
+    assert rank.device_kind == "cpu"
+    assert found.cost_ns == pytest.approx((made_us + 300) * 1000 * (1 if rank.steps.count else times), rel=0.01)
+
+
+@given(st.sampled_from(VALUES), st.integers(300, 20_000), st.sampled_from(FACTORIES))
+def test_values_and_batches_that_a_cpu_program_copies_are_its_own(values: str, made_us: int, factory: str) -> None:
+    for trace in (copied(values, made_us, 4), copied(factory, made_us, 4, in_loader=True)):
+        assert not list(TensorMadeOnHost().analyze_rank(Rank(trace.trace())))
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------

@@ -257,6 +257,17 @@ def warm_up_before(measured: bool) -> TraceBuilder:
     return trace
 
 
+def server(*requests: str) -> TraceBuilder:
+    """An engine loads weights, profiles a run, makes its cache, and answers; requests are frames around 10 kernels."""
+    trace, at = TraceBuilder(), 0.0
+    for name in ("load_model", "determine_available_memory", "initialize_kv_cache", *requests):
+        trace.frame(f"vllm/v1/worker/gpu_worker.py(200): {name}", at, 40 * MS)
+        for number in range(10):
+            trace.kernel(GEMM, at + 20 + 3 * MS * number, 2 * MS, launch_us=at + 10 + 3 * MS * number)
+        at += 40 * MS + 10
+    return trace
+
+
 def compiled(*, in_every: bool) -> TraceBuilder:
     trace = TraceBuilder()
     for step in range(5):
@@ -295,6 +306,7 @@ COLD_CASES: dict[str, tuple[Callable[[], TraceBuilder], str]] = {
     "capture": (captured, "graph_capture"),
     "first-collective": (first_collective, "first_collective"),
     "warm-up": (lambda: warm_up_before(measured=True), "warm_up"),
+    "start-of-a-server": (lambda: server("answer", "answer"), "warm_up"),
     "compiled-in-the-first-step": (lambda: compiled_first(), "compilation"),
 }
 STEADY_CASES: dict[str, Callable[[], TraceBuilder]] = {
@@ -311,6 +323,7 @@ STEADY_CASES: dict[str, Callable[[], TraceBuilder]] = {
     "churn-in-three-steps": lambda: flushed_before(every=True),
     "stream-in-every-step": lambda: in_every_step("cudaStreamCreate", 4 * MS),
     "compilation-in-every-step": lambda: compiled(in_every=True),
+    "nothing-but-the-start-of-a-server": server,
     "nothing-but-a-warm-up": lambda: warm_up_before(measured=False),
 }
 

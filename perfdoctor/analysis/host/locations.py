@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from perfdoctor.facts.source_line import CapturedLine
+from perfdoctor.facts.part import CapturedLine
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array

@@ -32,7 +32,7 @@ class CopyGroup:
 
     Attributes:
         direction: Index into `vocabulary.COPY_DIRECTIONS`.
-        host_memory: Index into `vocabulary.HOST_MEMORY`; of several kinds that with most time.
+        host_memory: Index into `vocabulary.HOST_MEMORY`; of several kinds that with the most time.
         rows: Rows of `Trace.gpu`, by start.
         exposed: The time in which such copies ran and nothing computed.
         running_ns: Time in which one of them ran: of copies that overlap each other the time counts once.

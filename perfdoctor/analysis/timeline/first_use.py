@@ -392,18 +392,26 @@ def _find_searches(trace: Trace) -> _Uses:
 
 
 def _find_warm_ups(trace: Trace) -> _Uses:
-    """The ranges that the program calls warm-up, if work comes after them: else there is nothing else to judge."""
-    ranges = trace.ranges
-    at = np.flatnonzero(trace.match_rows(ranges, vocabulary.WARM_UP_RANGE))
-    if len(at):
-        first_ns = int(ranges.end_ns[at].min())
-        inside = iv.union(ranges.start_ns[at], ranges.end_ns[at])
+    """What the program calls its warm-up, or its start, if work comes after it: else there is nothing else to judge."""
+    start_ns, end_ns, names = _named_warm_ups(trace)
+    if len(start_ns):
+        inside = iv.union(start_ns, end_ns)
         launched_ns = trace.calls.start_ns[trace.gpu.call[trace.gpu.call >= 0]]
         begins_ns = launched_ns if len(launched_ns) else trace.ops.start_ns
-        if not (~iv.contains(inside, begins_ns) & (begins_ns >= first_ns)).any():
-            at = at[:0]
-    names = [trace.strings[code] for code in ranges.name[at].tolist()]
-    return _Uses("warm_up", ranges.start_ns[at], ranges.end_ns[at], names, [""] * len(at), is_whole=True)
+        if not (~iv.contains(inside, begins_ns) & (begins_ns >= end_ns.min())).any():
+            start_ns, end_ns, names = start_ns[:0], end_ns[:0], []
+    return _Uses("warm_up", start_ns, end_ns, names, [""] * len(names), is_whole=True)
+
+
+def _named_warm_ups(trace: Trace) -> tuple[Int64Array, Int64Array, list[str]]:
+    """When the ranges and functions run whose names say that a program warms up or starts."""
+    found = (
+        (table, np.flatnonzero(trace.match_rows(table, pattern)))
+        for table, pattern in ((trace.ranges, vocabulary.WARM_UP_RANGE), (trace.frames, vocabulary.START_UP_FRAME))
+    )
+    rows = [(table.start_ns[at], table.end_ns[at], table.name[at]) for table, at in found]
+    start_ns, end_ns, name = (np.concatenate(columns) for columns in zip(*rows, strict=True))
+    return start_ns, end_ns, [trace.strings[code] for code in name.tolist()]
 
 
 def _find_unrecorded_work(trace: Trace, idle: Intervals) -> _Uses:
@@ -524,8 +532,8 @@ def _select_window(
 
 def _end_of_first_warm_up_ns(trace: Trace) -> int:
     """When the first warm-up ends: what comes before it is the program's set-up."""
-    at = np.flatnonzero(trace.match_rows(trace.ranges, vocabulary.WARM_UP_RANGE))
-    return int(iv.union(trace.ranges.start_ns[at], trace.ranges.end_ns[at])[0, 1])
+    start_ns, end_ns, _ = _named_warm_ups(trace)
+    return int(iv.union(start_ns, end_ns)[0, 1])
 
 
 def _count_cold_steps(steps: Steps, parts: Mapping[OnceCause, Intervals]) -> int:

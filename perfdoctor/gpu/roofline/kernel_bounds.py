@@ -30,7 +30,7 @@ NO_REASON, ALIGNMENT, OLD_ARCHITECTURE, SMALL_GRID, TAIL_WAVE = range(len(REASON
 EFFICIENT_FRACTION = 0.5
 """A kernel that takes up to twice the best time is bound by the roof that sets the best time."""
 PEAK_TOLERANCE = 1.05
-"""Clocks run a little above the nominal ones, and timestamps are rounded: so much above a peak is no contradiction."""
+"""Clocks run a little above the nominal ones, and timestamps are rounded: up to this much above a peak is plausible."""
 
 SHORTEST_KERNEL_NS = 2_000
 _LATENCY_BOUND_NS = 5_000
@@ -103,7 +103,7 @@ class KernelBounds:
     """What bounds each launch; arrays of one length.
 
     Attributes:
-        kind: Index into BOUNDS; -1 for what is no kernel, and for communication.
+        kind: Index into BOUNDS; -1 for what is not a kernel, and for communication.
         nearest_roof: COMPUTE or BANDWIDTH, whichever needs more time, whatever the kind; -1 as above.
         reason: Index into REASONS; only inefficient kernels have one, and not all of them.
         assumed: Whether the kind follows from the category alone, because FLOPs, bytes or rates are unknown.

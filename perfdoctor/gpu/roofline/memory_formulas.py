@@ -46,7 +46,7 @@ def _elementwise(inputs: RecordedInputs, name: str, arity: int, in_place: bool) 
     tensors = [tensor for i in range(arity) if (tensor := inputs.optional_tensor(i)) is not None]
     require_consistent(bool(tensors))
     read_bytes = sum(tensor.bytes for tensor in tensors)
-    values = tensors[1:] if name == "where" and len(tensors) > 1 else tensors  # the condition of `where` is no value
+    values = tensors[1:] if name == "where" and len(tensors) > 1 else tensors  # the condition of `where` is not a value
     sizes = _broadcast_shape(tensors)
     if in_place:
         target = inputs.tensor(0)

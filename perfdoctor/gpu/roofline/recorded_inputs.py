@@ -44,7 +44,7 @@ _MAX_ELEMENTS = 1 << 48  # more than any memory holds; keeps products of sizes e
 
 
 def name_of_type(recorded: object) -> str | None:
-    """Our name of a recorded type: "bf16" for "c10::BFloat16"; None for what is no tensor, and for unknown types."""
+    """Our name of a recorded type: "bf16" for "c10::BFloat16"; None for what is not a tensor, and for unknown types."""
     return _TYPES.get(recorded, (None, 0))[0] if isinstance(recorded, str) else None
 
 
@@ -119,7 +119,7 @@ class RecordedInputs:
         """Return a tensor argument, of `ndim` dimensions if that is given.
 
         Raises:
-            UnusableInputsError: it is no tensor, or its sizes, strides or type cannot be used.
+            UnusableInputsError: it is not a tensor, or its sizes, strides or type cannot be used.
         """
         require_consistent(index < len(self.sizes))
         type_name = self.types[index]

@@ -68,11 +68,7 @@ class Changes:
 
 
 class EventCopier(JsonEventWalker):
-    """Copies the events of one list.
-
-    Args:
-        window: The text, from behind the bracket that opens the list.
-        changes: What changes.
+    """Copies the events of one list, from behind the bracket that opens it on.
 
     Attributes:
         ended: Whether the list was read to its end; the window then stands at the closing bracket. It was not where the
@@ -191,12 +187,7 @@ def _source_of(blocks: Iterator[bytes]) -> Source:
 
 
 def change_event(text: bytes, changes: Changes, tid: int | str | None = None) -> bytes:
-    """The text of one event with the changes in it.
-
-    Args:
-        text: The event.
-        changes: What changes.
-        tid: The new thread id; None leaves it.
+    """The text of one event with the changes in it, and with another thread id unless that is None.
 
     Raises:
         ValueError: The text is no JSON.

@@ -42,11 +42,7 @@ def find_arrows(
 ) -> tuple[Arrow, ...]:
     """The arrows of the findings that claim time; empty where the trace has no GPU items.
 
-    Args:
-        findings: The findings on a rank, with their claims.
-        rank: The rank.
-        slices: What viewers draw of its file.
-        moved: The new thread ids of slices that move, by place.
+    `slices` are what viewers draw of its file, `moved` the new thread ids of those that move, by place.
     """
     wanted = [(finding, item, at) for finding in findings for item, at in _dearest_items(finding, rank)]
     places = _SlicePlaces(rank, slices, moved, [item for _, item, _ in wanted])

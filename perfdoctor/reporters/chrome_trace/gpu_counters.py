@@ -43,12 +43,7 @@ def points_for(slices: int) -> int:
 
 
 def gpu_counters(rank: Rank, max_points: int) -> Iterator[Counter]:
-    """The counters of a rank, as far as they are known; times are those of its file.
-
-    Args:
-        rank: The rank.
-        max_points: The most points of each.
-    """
+    """The counters of a rank, as far as they are known, of `max_points` at most; times are those of its file."""
     gpu = rank.raw_trace.gpu
     if not len(gpu):
         return

@@ -81,12 +81,7 @@ class FileTracks:
 
 
 def read_file_tracks(report: Report, indices: Sequence[int], options: AnalysisOptions) -> FileTracks:
-    """Read a file again for what is shown of the ranks in it.
-
-    Args:
-        report: The report on all ranks.
-        indices: Which of `report.traces` to show, all of one file.
-        options: How the ranks were analysed.
+    """Read a file again for what is shown of the ranks in it: those of `report.traces` at some indices.
 
     Raises:
         TraceError: The file cannot be read again.

@@ -99,12 +99,9 @@ class TrackWriter:
     def arrow(
         self, name: str, number: int, points: Sequence[tuple[int, tuple[TrackId, TrackId] | int]]
     ) -> Iterator[bytes]:
-        """An arrow through slices, in the order of time.
+        """An arrow through slices, in the order of time; its number tells it from the others of this process.
 
-        Args:
-            name: What it is called.
-            number: Tells it from the other arrows of this process.
-            points: For each slice a time in it, and its process and thread, or its thread in this process.
+        `points` are for each slice a time in it, and its process and thread, or its thread in this process.
         """
         phases = ("s", *("t",) * (len(points) - 2), "f")
         for phase, (time_ns, track) in zip(phases, points, strict=True):

@@ -152,7 +152,7 @@ _COUNTERS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("GPU processes", (("processes", "processes"),)),
 )
 _SCALE: Mapping[str, float] = {"memory_used_bytes": 1e-9}
-# Reasons that NVML gives for low clocks and that are no throttling: nothing to do, or clocks that somebody has set.
+# Reasons that NVML gives for low clocks and that are not throttling: nothing to do, or clocks that somebody has set.
 _NOT_THROTTLING = frozenset({"idle", "application_clocks", "sync_boost", "display_clocks"})
 
 
@@ -191,7 +191,7 @@ def _counter_values(sample: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, 
 
 
 def _parse_samples(text: bytes) -> Iterator[dict[str, Any]]:
-    """The samples of a file; a line that is no sample is skipped, as the last line of a killed program."""
+    """The samples of a file; a line that is not a sample is skipped, as the last line of a killed program."""
     for line in text.splitlines():
         try:
             sample = orjson.loads(line)

@@ -24,11 +24,7 @@ _ROOFS = "The line above is the most that the device can do with such work."
 
 
 def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
-    """The charts in the order of the page; the heat map of ranks only where there are several ranks.
-
-    Args:
-        data: The data of the page.
-    """
+    """The charts in the order of the page; the heat map of ranks only where there are several ranks."""
     step = (data["timeline"] or {}).get("step")
     moment = "the analysed time" if data["timeline"] is not None and step is None else "a median step"
     series = data["steps"] or {"recorded_ns": (), "unprofiled_ns": ()}

@@ -102,7 +102,7 @@ def _hash(text: str) -> str:
 
 
 def _as_script_data(data: dict[str, Any]) -> Any:
-    """The data as JSON that ends no element, opens no comment, and is no line break to any parser."""
+    """The data as JSON that ends no element, opens no comment, and is not a line break to any parser."""
     from markupsafe import Markup
 
     text = orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY).decode()

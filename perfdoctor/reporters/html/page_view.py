@@ -14,7 +14,7 @@ from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
-from perfdoctor.reporters.html.bars import RangeBar, Segment, range_bar, rank_segments, rungs_of, segments_of
+from perfdoctor.reporters.html.bars import range_bar, rank_segments, rungs_of, segments_of
 from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
@@ -26,7 +26,7 @@ from perfdoctor.reporters.report_facts import (
     per_step_suffix,
     step_length_ns,
 )
-from perfdoctor.reporters.time_split import TimeSplit, time_split_of
+from perfdoctor.reporters.time_split import TimeSlice, TimeSplit, time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, ladder_of, verdict_of
 from perfdoctor.units import UNKNOWN, format_count, format_duration, format_share
 
@@ -38,90 +38,11 @@ _MAX_EVIDENCE = 48
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
 
 
-class ShownEvidence(NamedTuple):
-    """A label with its value; a long one, such as a path of calls, takes a line of its own."""
-
-    label: str
-    value: str
-    is_long: bool
-
-
-class ShownFinding(NamedTuple):
-    """A finding that is shown in full.
-
-    Attributes:
-        number: Its place among those, from 1.
-        position: Its index in `Report.findings`, which the data of the charts names it by.
-        rule, name, severity, title, advice: As of the Finding, cleaned.
-        cost: What it costs and on which ranks, and what the fix saves.
-        confidence: As words, where it is not high.
-        place: The line to change; "" where it is not known.
-        bar: What the fix saves, as a bar along the step.
-        fix: What to write; None where there is nothing to copy.
-        evidence: What was observed.
-        covered: What is also true, and what fixing it alone would save.
-        references: Addresses, and whether each is a link.
-    """
-
-    number: int
-    position: int
-    rule: str
-    name: str
-    severity: str
-    title: str
-    advice: str
-    cost: str
-    confidence: str
-    place: str
-    bar: RangeBar | None
-    fix: FixBlock | None
-    evidence: tuple[ShownEvidence, ...]
-    covered: tuple[str, ...]
-    references: tuple[tuple[str, bool], ...]
-
-
-class ShortFinding(NamedTuple):
-    """A finding in a line: its rule, its title, when and where it occurs, and what to do."""
-
-    rule: str
-    title: str
-    detail: str
-    place: str
-    advice: str
-
-
-class BucketRow(NamedTuple):
-    """A bucket of the account or, indented, one of its details."""
-
-    name: str
-    label: str
-    time: str
-    share: str
-    is_bucket: bool
-
-
-class RankLine(NamedTuple):
-    """A rank: its number, its step, the parts of it as texts and as a bar, and how late it is."""
-
-    rank: str
-    step: str
-    shares: tuple[str, ...]
-    late: str
-    segments: list[Segment]
-
-
-class OutcomeRow(NamedTuple):
-    """What became of a rule."""
-
-    rule: str
-    status: str
-    findings: str
-    why: str
-    seconds: str
-
-
 def page_view(report: Report) -> dict[str, Any]:
-    """The values of the template, by name; every text is cleaned, and none is markup."""
+    """The values of the template, by name; every text is cleaned, and none is markup.
+
+    The template refuses a name that is not there, also of a row.
+    """
     split, ladder = time_split_of(report), ladder_of(report)
     outcomes = [_outcome_row(outcome, Counter(f.rule for f in report.findings)) for outcome in report.outcomes]
     return {
@@ -146,8 +67,8 @@ def page_view(report: Report) -> dict[str, Any]:
         "ranks_left_out": rank_rows(report)[1],
         "has_steps": has_steps(report),
         "findings": list(_shown_findings(report)),
-        "one_offs": [_one_off(finding) for finding in one_off_findings(report)],
-        "infos": [_info(finding, report) for finding in info_findings(report)],
+        "one_offs": [_in_a_line(each, describe_recurrence(each)) for each in one_off_findings(report)],
+        "infos": [_in_a_line(each, _cost_of_info(each, report)) for each in info_findings(report)],
         "unexplained": [(share, words(sentence)) for share, sentence in report_notes.unexplained_lines(report)],
         "skipped": [(", ".join(group.rules), words(group.why)) for group in report_notes.skipped_rules(report)],
         "warnings": [words(warning) for warning in report_notes.group_trace_warnings(report)],
@@ -178,81 +99,91 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "findings", f"{len(report.findings)}"
 
 
-def _shown_findings(report: Report) -> Iterator[ShownFinding]:
+def _shown_findings(report: Report) -> Iterator[dict[str, Any]]:
+    """The findings that are shown in full."""
     step_ns = step_length_ns(report)
     positions = {id(finding): position for position, finding in enumerate(report.findings)}
     for number, finding in enumerate(main_findings(report), 1):
         likely = finding.confidence >= _LIKELY
-        yield ShownFinding(
-            number=number,
-            position=positions[id(finding)],
-            rule=clean_line(finding.rule),
-            name=clean_line(finding.name),
-            severity=finding.severity,
-            title=words(finding.title),
-            advice=words(finding.advice),
-            cost=describe_cost(report, finding),
-            confidence="" if likely else f"confidence {format_share(finding.confidence)}",
-            place=format_place(finding),
-            bar=range_bar(finding, step_ns),
-            fix=fix_block(finding),
-            evidence=tuple(_evidence(finding)),
-            covered=tuple(describe_covered(each, words) for each in covered_findings(report, finding)),
-            references=tuple((clean_line(r), bool(_URL.fullmatch(r))) for r in finding.references),
-        )
+        yield {
+            "number": number,
+            "position": positions[id(finding)],  # the data of the charts names it by that
+            "rule": clean_line(finding.rule),
+            "name": clean_line(finding.name),
+            "severity": finding.severity,
+            "title": words(finding.title),
+            "advice": words(finding.advice),
+            "cost": describe_cost(report, finding),
+            "confidence": "" if likely else f"confidence {format_share(finding.confidence)}",
+            "place": format_place(finding),
+            "bar": range_bar(finding, step_ns),
+            "fix": fix_block(finding),
+            "evidence": list(_evidence(finding)),
+            "covered": [describe_covered(each, words) for each in covered_findings(report, finding)],
+            "references": [(clean_line(r), bool(_URL.fullmatch(r))) for r in finding.references],
+        }
 
 
-def _evidence(finding: Finding) -> Iterator[ShownEvidence]:
-    """What was observed, without what stands elsewhere in the finding."""
+def _evidence(finding: Finding) -> Iterator[tuple[str, str, bool]]:
+    """What was observed, without what stands elsewhere in the finding; a long one takes a line of its own."""
     for each in finding.evidence:
         if each.id not in (SOURCE_LINE, USED_AT):
             label, value = words(each.label), words(format_evidence(each))
-            yield ShownEvidence(label, value, len(label) + len(value) > _MAX_EVIDENCE)
+            yield label, value, len(label) + len(value) > _MAX_EVIDENCE
 
 
-def _one_off(finding: Finding) -> ShortFinding:
-    title, place, advice = words(finding.title), format_place(finding), words(finding.advice)
-    return ShortFinding(clean_line(finding.rule), title, describe_recurrence(finding), place, advice)
+def _in_a_line(finding: Finding, detail: str) -> dict[str, str]:
+    """A finding in a line; `detail` is when it occurs, or what it costs."""
+    return {
+        "rule": clean_line(finding.rule),
+        "title": words(finding.title),
+        "detail": detail,
+        "place": format_place(finding),
+        "advice": words(finding.advice),
+    }
 
 
-def _info(finding: Finding, report: Report) -> ShortFinding:
-    cost = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)}" if finding.cost_ns else ""
-    return ShortFinding(
-        clean_line(finding.rule), words(finding.title), cost, format_place(finding), words(finding.advice)
-    )
+def _cost_of_info(finding: Finding, report: Report) -> str:
+    return f"{format_duration(finding.cost_ns)}{per_step_suffix(report)}" if finding.cost_ns else ""
 
 
-def _bucket_rows(split: TimeSplit) -> Iterator[BucketRow]:
+def _bucket_rows(split: TimeSplit) -> Iterator[dict[str, Any]]:
     """The buckets, each followed by those of its details that are worth a row of their own."""
     worth_showing = {part.label for part in split.details}
     for bucket, part in zip(BUCKETS, split.buckets, strict=True):
-        yield BucketRow(
-            bucket, part.label_with_roof, format_duration(part.ns), format_share(part.share), is_bucket=True
-        )
+        yield _bucket_row(bucket, part, is_bucket=True)
         for name in BUCKETS[bucket]:
-            detail = split.by_detail[name]
-            if detail.label in worth_showing:
-                yield BucketRow(
-                    name, detail.label, format_duration(detail.ns), format_share(detail.share), is_bucket=False
-                )
+            if split.by_detail[name].label in worth_showing:
+                yield _bucket_row(name, split.by_detail[name], is_bucket=False)
 
 
-def _rank_lines(report: Report) -> list[RankLine]:
-    rows, _ = rank_rows(report)
+def _bucket_row(name: str, part: TimeSlice, *, is_bucket: bool) -> dict[str, Any]:
+    time, share = format_duration(part.ns), format_share(part.share)
+    return {"name": name, "label": part.label_with_roof, "time": time, "share": share, "is_bucket": is_bucket}
+
+
+def _rank_lines(report: Report) -> list[dict[str, Any]]:
     return [
-        RankLine(
-            row.rank, format_duration(row.step_ns), tuple(map(format_share, row.shares)),
-            format_duration(row.late_ns), rank_segments(COLUMNS, row.shares),
-        )
-        for row in rows
-    ]  # fmt: skip
+        {
+            "rank": row.rank,
+            "step": format_duration(row.step_ns),
+            "shares": list(map(format_share, row.shares)),
+            "late": format_duration(row.late_ns),
+            "segments": rank_segments(COLUMNS, row.shares),
+        }
+        for row in rank_rows(report)[0]
+    ]
 
 
-def _outcome_row(outcome: Outcome, findings: Mapping[str, int]) -> OutcomeRow:
+def _outcome_row(outcome: Outcome, findings: Mapping[str, int]) -> dict[str, str]:
     count = findings.get(outcome.rule, 0)
-    found = format_count(count, "finding") if count else "nothing" if outcome.status == "ran" else ""
-    why = words(outcome.why or "")
-    return OutcomeRow(clean_line(outcome.rule), outcome.status, found, why, f"{outcome.seconds:.3f} s")
+    return {
+        "rule": clean_line(outcome.rule),
+        "status": outcome.status,
+        "findings": format_count(count, "finding") if count else "nothing" if outcome.status == "ran" else "",
+        "why": words(outcome.why or ""),
+        "seconds": f"{outcome.seconds:.3f} s",
+    }
 
 
 def _trace_row(trace: TraceSummary) -> tuple[str, ...]:

@@ -20,12 +20,9 @@ td, th { padding: .2rem .9rem .2rem 0; text-align: right; font-variant-numeric: 
 
 
 def make_sweep_page(calibration: Calibration, text: str, ridge: int | None) -> str:
-    """The page: time over multiplications, a table of the same, and what it means.
+    """The page: time over multiplications, a table of the same, and a text that says what it means.
 
-    Args:
-        calibration: What was measured.
-        text: What the sweep means, in a sentence or two.
-        ridge: From which number of multiplications on maths binds; None where memory binds throughout.
+    From `ridge` multiplications on maths binds; None where memory binds throughout.
     """
     css = resources.files("perfdoctor.reporters.html").joinpath("assets", "page.css").read_text(encoding="utf-8")
     title = escape(f"{calibration.device}, measured on {calibration.measured_on}")

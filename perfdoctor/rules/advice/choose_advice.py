@@ -17,7 +17,7 @@ def advise(situation: str | Sequence[AdviceRow], context: Context, **known: obje
     """What to do in a situation in a program.
 
     Args:
-        situation: As in the table; or rows of your own, as `rows_of` makes them, of which the last is for any program.
+        situation: As in the table; or rows of your own, as `rows_of` makes them; the last must be for any program.
         context: What program it is.
         known: What the rule knows, which replaces `{name}` in the texts.
 

@@ -85,15 +85,9 @@ def spell(
     actions: tuple[Action, ...] = (),
     lightning: str | None = None,
 ) -> tuple[Row, ...]:
-    """A row for each framework that has a setting, all with one sentence.
+    """A row for each framework that has a setting of the table, all with one sentence.
 
-    Args:
-        setting: As in the table.
-        sentence: What to do.
-        argument: The argument with its value, such as "bucket_cap_mb=25".
-        since: The release that has it; "" where any supported one has it.
-        actions: What the code does.
-        lightning: The sentence for Lightning, where that is another one.
+    `argument`, such as "bucket_cap_mb=25", stands in their code; Lightning may have a sentence of its own.
     """
     return tuple(
         Row(

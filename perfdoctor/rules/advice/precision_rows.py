@@ -136,7 +136,7 @@ PRECISION_ROWS = (
         code=None,
         source=pages.MATRIX_GUIDE,
     ),
-    *_rows("float32 products: bfloat16", "{Way}: on this device TF32 is no faster than float32.", _BFLOAT16),
+    *_rows("float32 products: bfloat16", "{Way}: on this device TF32 is not faster than float32.", _BFLOAT16),
     *_rows("float32 products: float16", "{Way}: this device has Tensor Cores for float16 only.", _FLOAT16),
     *_rows(
         "float32 products",

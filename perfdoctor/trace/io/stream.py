@@ -267,7 +267,7 @@ def empty_file_error(stream: TextStream) -> TraceError:
 
 
 def disconnect_error(stream: TextStream) -> TraceError:
-    """The error for a file of which too little came before its connection ended."""
+    """The error for a file whose connection ended before enough of it came."""
     return TraceError(f"{stream.path}: {stream.disconnected}; try again")
 
 
@@ -286,5 +286,5 @@ def refuse(path: str | os.PathLike[str], error: OSError | ValueError) -> NoRetur
     elif isinstance(error, OSError):
         reason = f"it cannot be read ({error.strerror or type(error).__name__}); check the disk, or copy the file here"
     else:
-        reason = "this is no file name; check the path"
+        reason = "this is not a file name; check the path"
     raise TraceError(f"{path}: {reason}".replace("\x00", "\\0")) from error

@@ -23,7 +23,7 @@ def build_comms(metadata: Mapping[str, IntArray], gpu_index: IntArray, gpu_op: I
     row = np.full(1 + int(max((int(index.max()) for index in indices if len(index)), default=0)), NONE, np.int32)
     row[metadata["event_index"]] = np.arange(len(metadata["event_index"]), dtype=np.int32)
     of_op, of_item = row[op_index], row[gpu_index]
-    # What the file says of the op counts for an item of which it says nothing.
+    # What the file says of the op counts for an item that it says nothing about.
     of_launching_op = np.where(gpu_op >= 0, np.append(of_op, NONE)[gpu_op], NONE)
     of_item = np.where(of_item >= 0, of_item, of_launching_op)
     items, ops = np.flatnonzero(of_item >= 0), np.flatnonzero(of_op >= 0)

@@ -174,9 +174,9 @@ class EventColumns:
     Every kind has `start_ns`, `dur_ns` (as in the file, so maybe negative), `name`, `thread`, and `rank` in a file that
     merges ranks; further ones as in the tables above. Numbers are NONE where the file says nothing.
 
-    What an event counts as is decided here alone. It is dropped when it is no object, when its phase or category is a
-    list or an object, and when it is complete, of a known kind, and without usable times. It is passed over in silence
-    when its phase or category is another one, or no text.
+    What an event counts as is decided here alone. It is dropped when it is not an object, when its phase or category is
+    a list or an object, and when it is complete, of a known kind, and without usable times. It is passed over in
+    silence when its phase or category is another one, or not text.
 
     Attributes:
         strings: The codes of names and of JSON texts.

@@ -25,7 +25,7 @@ from perfdoctor.trace.nsight.export_files import MAGIC
 from perfdoctor.trace.tables.string_codes import StringCodes
 
 _HEADER_BYTES = 100
-_BATCH = 1 << 13  # rows; as tuples they take some forty bytes a value, and larger batches are no faster
+_BATCH = 1 << 13  # rows; as tuples they take some forty bytes a value, and larger batches are not faster
 _DAMAGE = ("malformed", "not a database", "encrypted")  # words of SQLite's messages
 _MAX_VARIABLES = 900  # SQLite took no more than 999 in one statement before 2020
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second where SQLite's own message quotes damaged bytes

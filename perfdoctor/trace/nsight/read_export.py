@@ -67,7 +67,7 @@ def read_nsight(path: str | os.PathLike[str], progress: Callable[[int, int], Non
         The Trace. A file that is damaged somewhere is read as far as it goes: `complete` is False then.
 
     Raises:
-        TraceError: it cannot be opened, is locked, is no export of Nsight Systems, or holds no event that is used.
+        TraceError: it cannot be opened, is locked, is not an export of Nsight Systems, or holds no event that is used.
     """
     refuse_report(path)
     tables = ExportTables(path, progress)
@@ -336,7 +336,7 @@ def _build_gpu_items(block: Block, call_block: Block, calls: Calls, ranks: Mappi
 
 
 def _count_blocks(block: Block) -> Int64Array:
-    """Thread blocks of kernels' grids, of which CUDA allows some 2^63 at most; NONE where a size is not known."""
+    """Thread blocks of kernels' grids, up to 2^63 in CUDA; NONE where a size is not known."""
     sizes = [block[axis] for axis in _GRID]
     blocks: Int64Array = np.prod(sizes, axis=0, dtype=np.int64)
     return np.where((np.minimum.reduce(sizes) > 0) & (blocks > 0), blocks, NONE)

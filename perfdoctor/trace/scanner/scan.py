@@ -183,7 +183,7 @@ class Scanner:
 
         Returns:
             MORE at the end of the window's text, CLOSED at the bracket that ends the list, REACHED at or behind `last`,
-            IRREGULAR at what is no plain event.
+            IRREGULAR at what is not a plain event.
         """
         while True:
             stopped = self._run(window, _NEVER if last is None else last - window.base)

@@ -24,8 +24,8 @@ class CopyKinds:
         ampere_sgemm_128x64_nn             direction NONE   host_memory NONE
 
     Attributes:
-        direction: For each GPU item an index into `vocabulary.COPY_DIRECTIONS`; NONE for what is no copy.
-        host_memory: For each GPU item an index into `vocabulary.HOST_MEMORY`; NONE for what is no copy.
+        direction: For each GPU item an index into `vocabulary.COPY_DIRECTIONS`; NONE for what is not a copy.
+        host_memory: For each GPU item an index into `vocabulary.HOST_MEMORY`; NONE for what is not a copy.
     """
 
     direction: Int8Array

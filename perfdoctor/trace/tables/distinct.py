@@ -29,7 +29,7 @@ def distinct(values: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
 
 
 def occurring(codes: IntArray) -> Int64Array:
-    """The distinct codes, ascending, for codes of strings and rows of tables: they are small. NONE is no code."""
+    """The distinct codes, ascending, for codes of strings and rows of tables: they are small. NONE is not a code."""
     return np.flatnonzero(np.bincount(codes[codes >= 0]))
 
 

@@ -52,7 +52,7 @@ def find_cycle(symbols: IntArray) -> Cycle | None:
     """The repetition that covers most of a sequence, by the shortest cycle; None where nothing repeats three times.
 
     Words of some symbols that stand once in a cycle come back after exactly one cycle. Each word votes for the
-    distances to its next occurrence, and the distances with most votes are tried on the whole sequence. That takes
+    distances to its next occurrence, and the distances with the most votes are tried on the whole sequence. That takes
     30 ms for 200,000 items.
     """
     n = len(symbols)

@@ -11,7 +11,7 @@ from perfdoctor.trace.tables.nesting import count_preceding, rows_in_order
 def make_rank_keys(
     ranks: Int64Array, ids: Int64Array, *, other: tuple[Int64Array, Int64Array]
 ) -> tuple[Int64Array, Int64Array]:
-    """Keys of ids that two tables share, for files of several ranks, each of which counts its ids from one.
+    """Keys of ids that two tables share, for files of several ranks that each count their ids from one.
 
     For example::
 

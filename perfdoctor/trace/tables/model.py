@@ -112,7 +112,7 @@ class Ops(Table):
         dims: Shapes of the inputs, as the code of a JSON text; so are the following.
         types: Types of the inputs.
         strides: Strides of the inputs.
-        concrete: Values of the inputs that are no tensors.
+        concrete: Values of the inputs that are not tensors.
         sequence: Number that autograd gives to a forward op, and to the node of its backward pass. Each thread counts
             its own; several ops have the same number where only the last of them made a node.
     """

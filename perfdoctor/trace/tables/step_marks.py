@@ -22,7 +22,7 @@ _MIN_REPEATED = 3
 # A benchmark says itself that each of its ranges is one measurement.
 _MIN_MEASURED = 2
 # Of ranges whose names alone do not say that they are steps so many, as a share, launch nearly the same number of
-# items, and they hold so much of all items: else they mark something else, or too little.
+# items, and they hold at least this share of all items: else they mark something else, or too little.
 _EVEN_SHARE, _EVEN_SPREAD = 0.8, 0.25
 _MIN_COVERAGE = 0.5
 

@@ -83,7 +83,7 @@ def test_what_is_no_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "missing.json")
     assert "this is a folder" in refusal(tmp_path)
     assert "cannot be read (Not a directory)" in refusal(Path(os.devnull) / "x.json")
-    with pytest.raises(TraceError, match="this is no file name"):
+    with pytest.raises(TraceError, match="this is not a file name"):
         read("nul\0.json")
 
 

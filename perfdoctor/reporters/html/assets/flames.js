@@ -227,7 +227,7 @@ function makeFlames(data) {
     "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.",
   );
   const alternative = tableAlternative(
-    "The calls with most time of their own",
+    "The calls with the most time of their own",
     ["call", "own", "with what it calls", "share"],
     () =>
       [...model.own.keys()]

@@ -187,7 +187,7 @@ class RooflinePlot extends Plot {
     return best;
   }
 
-  /** The keys walk from the kernel with most time on. */
+  /** The keys walk from the kernel with the most time on. */
   point(index, isKey) {
     if (!isKey || index < 0) {
       super.point(index, isKey);

@@ -3,7 +3,7 @@
 const TREEMAP_HEIGHT = 420,
   TREEMAP_HEAD = 18,
   TREEMAP_LEAST = 3;
-// Of the kinds of modules with most time of their own; all others are grey.
+// Of the kinds of modules with the most time of their own; all others are grey.
 const KIND_COLOURS = ["blue", "orange", "green", "pink", "sky", "yellow", "red"];
 
 /** The modules as a tree; what a module takes beside its parts is an area of its own. */
