@@ -184,7 +184,8 @@ def _find_loader_boundaries(trace: Trace) -> Int64Array | None:
     if not len(asked):
         return None
     if not len(stepped):
-        return None if trace.match_rows(trace.ops, vocabulary.BACKWARD_NODE).any() else asked
+        trains = trace.match_rows(trace.ops, vocabulary.BACKWARD_NODE).any()
+        return asked if len(trace.ops) and not trains else None
     done = np.searchsorted(stepped, asked, side="right")
     fresh = np.diff(done, prepend=0) > 0
     result: Int64Array = asked[fresh]
