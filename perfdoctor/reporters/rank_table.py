@@ -18,6 +18,7 @@ from perfdoctor.units import format_count, format_share
 # Of more ranks than this only the outliers are shown: so many for each column.
 MAX_RANKS = 16
 _OUTLIERS_PER_COLUMN = 2
+_MAX_RANGES = 8  # of ranks in a sentence
 
 COLUMNS = ("compute", "exposed communication", "idle")
 """The parts of a rank's step, which add up to it: work, waiting for the network or other ranks, and nothing at all."""
@@ -117,8 +118,14 @@ def format_finding_ranks(report: Report, finding: Finding) -> str:
     ranks = clean_line(str(listed))
     every = format_ranges(account.rank for account in report.account if account.rank is not None)
     if ranks != every:
-        return f" on ranks {ranks}"
+        return f" on ranks {_cut_ranges(ranks)}"
     return " on both ranks" if len(report.account) == 2 else f" on all {len(report.account)} ranks"
+
+
+def _cut_ranges(ranges: str) -> str:
+    """The first ranges of many, for a sentence: hundreds of ranks may have something in common."""
+    parts = ranges.split(", ")
+    return ranges if len(parts) <= _MAX_RANGES else f"{', '.join(parts[:_MAX_RANGES])} and more"
 
 
 def describe_missing_ranks(report: Report) -> str | None:
@@ -130,5 +137,7 @@ def describe_missing_ranks(report: Report) -> str | None:
     numbers = [trace.rank for trace in report.missing if trace.rank is not None]
     if len(names) == 1:
         return f"{names[0]}: {clean_line(first.warnings[0])}"
-    which = f"ranks {format_ranges(numbers)} are" if len(numbers) == len(names) else f"{len(names)} files are"
+    which = (
+        f"ranks {_cut_ranges(format_ranges(numbers))} are" if len(numbers) == len(names) else f"{len(names)} files are"
+    )
     return f"{which} missing from the analysis; the first, {names[0]}: {clean_line(first.warnings[0])}"

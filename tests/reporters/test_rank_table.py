@@ -55,5 +55,7 @@ def test_a_finding_names_its_ranks():
     assert format_finding_ranks(report, own) == " on rank 2"
     assert format_finding_ranks(report, over(0, 1, 2)) == " on ranks 0-2"
     assert format_finding_ranks(report, over(0, 1, 2, 3)) == " on all 4 ranks"
+    assert format_finding_ranks(report, over(*range(0, 16, 2))) == " on ranks 0, 2, 4, 6, 8, 10, 12, 14"
+    assert format_finding_ranks(report, over(*range(0, 900, 2))) == " on ranks 0, 2, 4, 6, 8, 10, 12, 14 and more"
     assert format_finding_ranks(report, replace(own, rank=None)) == ""
     assert format_finding_ranks(samples.healthy(), own) == ""
