@@ -17,8 +17,9 @@ from perfdoctor.rules import (
     Saving,
     copy_kinds_of,
     format_bytes,
+    move_work,
     remove_items,
-    scale_durations,
+    set_durations,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -166,14 +167,15 @@ def _best_edit(rank: Rank, group: CopyGroup, purpose: Purpose, hidden_ns: int) -
     """The most that the fix saves, in ns a step, and its edit.
 
     Copies within the device can vanish. So can others of which kernels hide less than half: what stays on the device,
-    or is stored in fewer bits, needs no copy. The rest still has to be copied, and is hidden at most.
+    or is stored in fewer bits, needs no copy. The rest still has to be copied, on a stream of its own.
     """
     gpu = rank.trace.gpu
+    rows = GpuRows(gpu, group.rows)
     if purpose in _WITHIN_GPU or 2 * hidden_ns < group.exposed_ns:
-        return rank.per_step(group.exposed_ns), remove_items(rank.trace, GpuRows(gpu, group.rows))
-    rows = group.rows[iv.overlap(gpu.start_ns[group.rows], gpu.end_ns[group.rows], group.exposed) > 0]
-    saved_share = hidden_ns / max(int(gpu.dur_ns[rows].sum()), hidden_ns, 1)
-    return rank.per_step(hidden_ns), scale_durations(GpuRows(gpu, rows), saved_share)
+        return rank.per_step(group.exposed_ns), remove_items(rank.trace, rows)
+    copying = iv.union(gpu.start_ns[group.rows], gpu.end_ns[group.rows])
+    busy_ns, way = rank.per_step(iv.total(iv.intersect(copying, rank.window))), _WAYS.get(group.direction, "unknown")
+    return rank.per_step(hidden_ns), move_work(set_durations(rows, 0.0), f"copies {way}", busy_ns)
 
 
 def _in_gb(bytes_per_s: float | None) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd507_saving import bound_bookkeeping
 from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls, may_be_differentiated
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise, remove_pauses
 from perfdoctor.rules import intervals as iv
 
 
@@ -67,6 +67,9 @@ class InferenceMode(RankAnalyzer):
             saving=cost.saving,
             advice=advice,
             claim=Claim(cost.time),
+            edit=remove_pauses(rank.trace, cost.time, rank.window, is_upper_bound=True)
+            if rank.device_kind == "gpu"
+            else None,
             confidence=0.6,
             location=locate_calls(rank, trains=False),
             evidence=(

@@ -202,7 +202,7 @@ class Fleet:
     def delay(self) -> Intervals:
         """The part of its waits that the longest waiter would not have if the late rank came when the next one does.
 
-        The last part of each wait, on the waiter's clock, and no more than the CPU of each rank that is on time lets
+        The same share of each wait, on the waiter's clock, and no more than the CPU of each rank that is on time lets
         through. Empty where nobody waits.
         """
         late = self.late_rank
@@ -210,9 +210,7 @@ class Fleet:
             return iv.EMPTY
         waiting, delay_ns = late.wait_time(late.victim), delay_by_late_rank_ns(late)
         on_time = (self.summary_of(each) for i, each in enumerate(late.matched.tables) if i not in late.co_late)
-        share = min(rank.recoverable_ns(delay_ns) for rank in on_time) / max(iv.total(waiting), 1)
-        left_ns = np.ceil((waiting[:, 1] - waiting[:, 0]) * max(1 - share, 0)).astype(np.int64)
-        return iv.union(waiting[:, 0] + left_ns, waiting[:, 1])
+        return iv.shorten(waiting, min(rank.recoverable_ns(delay_ns) for rank in on_time))
 
     @cached_property
     def delay_ns(self) -> int:
