@@ -388,8 +388,8 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
         return "environments are stepped one by one", advise(f"pause: {kind}", rank.context)
     if kind in (kinds.FILE_OR_SOCKET, kinds.LOGGING):
         return "files are written or read", Advice(
-            "Write every so many steps, in larger pieces, or from another thread; read ahead in DataLoader workers.",
-            source="https://docs.pytorch.org/docs/stable/data.html",
+            "Write every so many steps, in larger pieces, or from another thread; read ahead in another one, too.",
+            source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         )
     function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
     is_named = function is not None and not function.startswith("<")

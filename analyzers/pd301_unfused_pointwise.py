@@ -130,6 +130,7 @@ class UnfusedPointwise(RankAnalyzer):
                 "Call the model on some thousand rows at a time, if rows do not depend on one another: what a layer "
                 "writes is then still in the cache when the next one reads it. Activations in place save a pass more.",
                 f"y = torch.cat([model(rows) for rows in x.split({passes.chunk_rows})])   # nn.ReLU(inplace=True)",
+                "https://docs.pytorch.org/docs/stable/generated/torch.split.html",
             ),
             claim=Claim(passes.time),
             confidence=0.7,

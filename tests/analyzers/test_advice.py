@@ -31,6 +31,7 @@ SEEN = {
     "PD516": r"DistributedDataParallel around a model",
     "PD303": r"the step of an optimizer",
     "PD304": r"gradients",
+    "PD520": r"a backward pass and optimizers",
     "PD101": r"a DataLoader",
 }
 _MAX_CASES = 2

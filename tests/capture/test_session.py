@@ -58,7 +58,10 @@ def batches() -> Any:
 
 def new_class(base: Any) -> Any:
     """A new class like this one: torch wraps the `step` of each optimizer class once and for all."""
-    return type(base.__name__, (base,), {"step": base.__dict__["step"]})
+    step = base.__dict__["step"]
+    while "profile_hook_step" in step.__code__.co_qualname:  # as an earlier test has left it
+        step = step.__wrapped__
+    return type(base.__name__, (base,), {"step": step})
 
 
 def accumulation(model: Model) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from perfdoctor.errors import InputError, TraceError
 from perfdoctor.fleet.discover import TraceFile, find_traces
+from perfdoctor.trace.io.untrusted_files import read_beside_trace
 
 
 def make(root: Path, *names: str) -> Path:
@@ -199,7 +200,7 @@ def test_a_capture_behind_a_url_gives_timing_with_facts_and_evidence(memory: Any
     found = find_traces(["memory://run"])
     assert [file.rank for file in found] == [0, 1]
     assert [os.fspath(file.path) for file in found] == [f"memory:///run/rank{rank}/timing.json.gz" for rank in (0, 1)]
-    assert all(file.facts_path is not None and file.facts_path.read_bytes() == b"{}" for file in found)
+    assert all(file.facts_path is not None and read_beside_trace(file.facts_path) == b"{}" for file in found)
     assert [os.fspath(file.evidence_path or "") for file in found] == [
         f"memory:///run/rank{rank}/evidence.json.gz" for rank in (0, 1)
     ]

@@ -48,8 +48,8 @@ _SPELLINGS = {
         _Spelling(_ULTRALYTICS, "model.train(..., workers={workers})", _ULTRALYTICS_PAGE),
     ),
     "argument of the loader": (_Spelling(TRAINER, "TrainingArguments(..., dataloader_{argument})", pages.TRAINER),),
+    "fused AdamW": (_Spelling(TRAINER, 'TrainingArguments(..., optim="adamw_torch_fused")', pages.TRAINER),),
     "fused optimizer": (
-        _Spelling(TRAINER, 'TrainingArguments(..., optim="adamw_torch_fused")', pages.TRAINER),
         _Spelling(
             When(uses=("Stable-Baselines3",)),
             'PPO(..., policy_kwargs={"optimizer_kwargs": {"fused": True}})   # of any algorithm alike',

@@ -56,6 +56,13 @@ _SPARSE_GRADIENTS = {
     ),
 }
 
+
+def _fuse(sentence: str, source: str, since: str) -> tuple[Row, ...]:
+    """The rows of an optimizer that has a fused form, by who makes it."""
+    own = Row(ANY, sentence, _FUSED, source, since=since, actions=_IS_FUSED)
+    return *spell("fused optimizer", sentence, since=since, actions=_IS_FUSED), own
+
+
 UPDATE_ROWS = (
     *rows_of(
         "unfused Adam or AdamW",
@@ -65,10 +72,10 @@ UPDATE_ROWS = (
             '"optimizer": {"type": "AdamW", "params": {"lr": ...}}',
             pages.DEEPSPEED,
         ),
-        *spell("fused optimizer", _USE_FUSED, since="PyTorch 2.0", actions=_IS_FUSED),
-        Row(ANY, _USE_FUSED, _FUSED, pages.OPTIM, since="PyTorch 2.0", actions=_IS_FUSED),
+        *spell("fused AdamW", _USE_FUSED, since="PyTorch 2.0", actions=_IS_FUSED),
+        *_fuse(_USE_FUSED, pages.OPTIM, since="PyTorch 2.0"),
     ),
-    any_program("unfused SGD", _USE_FUSED, _FUSED, _SGD, since="PyTorch 2.3", actions=_IS_FUSED),
+    *rows_of("unfused SGD", *_fuse(_USE_FUSED, _SGD, since="PyTorch 2.3")),
     *rows_of(
         "unfused SGD beside a GradScaler",
         (
@@ -87,7 +94,7 @@ UPDATE_ROWS = (
             since="PyTorch 2.2",
         ),
     ),
-    any_program("unfused Adagrad", _USE_FUSED, _FUSED, _ADAGRAD, since="PyTorch 2.12", actions=_IS_FUSED),
+    *rows_of("unfused Adagrad", *_fuse(_USE_FUSED, _ADAGRAD, since="PyTorch 2.12")),
     any_program(
         "optimizer of many small tensors on the CPU",
         "Update all tensors at once by foreach=True: calling an op for each of them takes longer than the ops do.",
@@ -111,12 +118,10 @@ UPDATE_ROWS = (
     ),
     *rows_of(
         "unfused Adam or AdamW on the CPU",
-        *spell("fused optimizer", _USE_FUSED_ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
-        Row(ANY, _USE_FUSED_ON_CPU, _FUSED, _ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
+        *spell("fused AdamW", _USE_FUSED_ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED),
+        *_fuse(_USE_FUSED_ON_CPU, _ON_CPU, since="PyTorch 2.4"),
     ),
-    any_program(
-        "unfused optimizer on the CPU", _USE_FUSED_ON_CPU, _FUSED, _ON_CPU, since="PyTorch 2.4", actions=_IS_FUSED
-    ),
+    *rows_of("unfused optimizer on the CPU", *_fuse(_USE_FUSED_ON_CPU, _ON_CPU, since="PyTorch 2.4")),
     *rows_of(
         "optimizer updates tensor by tensor",
         (

@@ -184,7 +184,7 @@ def _find_loader_boundaries(trace: Trace) -> Int64Array | None:
     if not len(asked):
         return None
     if not len(stepped):
-        trains = trace.match_rows(trace.ops, vocabulary.BACKWARD_NODE).any()
+        trains = trace.match_rows(trace.ops, rf"{vocabulary.BACKWARD_NODE}|{vocabulary.OPTIMIZER_OP}").any()
         return asked if len(trace.ops) and not trains else None
     done = np.searchsorted(stepped, asked, side="right")
     fresh = np.diff(done, prepend=0) > 0
