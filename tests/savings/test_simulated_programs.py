@@ -77,7 +77,7 @@ programs = st.builds(
 
 
 def check_replay(program: list[Part], share: float) -> None:
-    """The replay takes as long as the simulation, within 3 % of the step."""
+    """The replay takes as long as the simulation, within 3 % of the step, or 2 us: a wait that has nothing to wait for."""
     trace = TraceBuilder()
     now_us = simulate(program, 1.0, trace)
     rank = Rank(trace.trace())
@@ -86,7 +86,7 @@ def check_replay(program: list[Part], share: float) -> None:
         return
     kernels = GpuRows(rank.trace.gpu, np.flatnonzero(rank.trace.gpu.kind == KERNEL))
     after_us = replay.step_ns([(scale_durations(kernels, 1 - share), 1.0)]) / 1000
-    assert after_us == pytest.approx(simulate(program, share), abs=0.03 * now_us)
+    assert after_us == pytest.approx(simulate(program, share), abs=max(0.03 * now_us, 2.01))
 
 
 @given(program=programs, share=st.floats(0.05, 0.9))
