@@ -77,7 +77,7 @@ programs = st.builds(
 
 
 def check_replay(program: list[Part], share: float) -> None:
-    """The replay takes as long as the simulation, within 3 % of the step, or 2 us: a wait that has nothing to wait for."""
+    """The replay takes as long as the simulation, within 3 % of the step, or the 2 us of a call that need not wait."""
     trace = TraceBuilder()
     now_us = simulate(program, 1.0, trace)
     rank = Rank(trace.trace())

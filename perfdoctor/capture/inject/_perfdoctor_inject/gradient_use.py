@@ -7,9 +7,10 @@ generator does that. One optimizer that steps alone may have its gradients read 
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -29,6 +30,17 @@ class _Mark:
     version: int
     passes: int
     steps: int
+
+
+def _unmarked(method: Callable[..., None]) -> Callable[..., None]:
+    """A method whose looks at tensors are no calls of the program: the mode for source lines would mark each."""
+
+    @functools.wraps(method)
+    def look(*args: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            method(*args)
+
+    return look
 
 
 class GradientUse:
@@ -51,6 +63,7 @@ class GradientUse:
         """Know the optimizers that were made before anybody listened: a look at all objects, some 0.1 s."""
         self._optimizers.update(each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
 
+    @_unmarked
     def start(self) -> None:
         """Watch from now on, at the border of a step."""
         self._is_watching = True
@@ -58,6 +71,7 @@ class GradientUse:
         for optimizer in self._optimizers:
             self._mark(_parameters_of(optimizer))
 
+    @_unmarked
     def stop(self) -> None:
         """Watch no more; the parameters that no optimizer has are looked at now."""
         if not self._is_watching:
@@ -69,6 +83,7 @@ class GradientUse:
             self._add(None, [p for p in parameters.values() if id(p) not in owned and p.grad is not None], 0)
         self._marks, self._calls = {}, {}
 
+    @_unmarked
     def on_module_call(self, module: torch.nn.Module, frame: FrameType | None, arguments: Iterable[Any]) -> None:
         """The user's code calls a module that lies in no other one."""
         location = user_location(frame)
@@ -82,12 +97,14 @@ class GradientUse:
         if self._is_watching:
             self._passes.append(user_location(frame))
 
+    @_unmarked
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has used its gradients."""
         if self._is_watching:
             self._steps += 1
             self._mark(_parameters_of(optimizer))
 
+    @_unmarked
     def before_clearing(self, owner: Any) -> None:
         """The gradients of an optimizer or a module are about to be cleared."""
         if not self._is_watching:
@@ -97,6 +114,7 @@ class GradientUse:
             first_pass = min(self._marks[id(parameter)].passes for parameter in unused)
             self._add(owner, unused, first_pass)
 
+    @_unmarked
     def after_clearing(self, owner: Any) -> None:
         """They were cleared."""
         if self._is_watching:
