@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -101,6 +102,37 @@ def test_a_plain_loop_drops_nothing(accumulate: int) -> None:
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     assert plain_loop(Watched(optimizer), model, optimizer, accumulate=accumulate) == []
+
+
+def test_an_optimizer_that_is_gone_when_the_window_ends() -> None:
+    """The loop was in a function, and the window ends with the program."""
+    model, loop = torch.nn.Linear(4, 2), Watched()
+
+    def train() -> None:
+        optimizer = torch.optim.AdamW(model.parameters())
+        loop.use.add_optimizer(optimizer)
+        for _ in range(2):
+            loop.clear(optimizer)
+            loop.backward(loop.call(model, torch.randn(2, 4)).mean())
+            loop.step(optimizer)
+
+    train()
+    gc.collect()
+    assert loop.find() == []
+
+
+def test_master_weights_are_quiet() -> None:
+    """Mixed precision by hand: the optimizer has copies of the parameters."""
+    model = torch.nn.Linear(4, 2).bfloat16()
+    copies = [parameter.detach().float().requires_grad_() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(copies, 0.1)
+    loop = Watched(optimizer)
+    for _ in range(3):
+        loop.backward(loop.call(model, torch.randn(2, 4).bfloat16()).mean())
+        for copy, parameter in zip(copies, model.parameters(), strict=True):
+            copy.grad = parameter.grad.float()
+        loop.step(optimizer)
+    assert loop.find() == []
 
 
 def test_a_part_that_no_optimizer_has() -> None:

@@ -49,6 +49,8 @@ class GradientUse:
     def __init__(self) -> None:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_watching = False
+        # Parameters that an optimizer has, by id: it may be gone when the window ends with the program.
+        self._owned: set[int] = set()
         self._marks: dict[int, _Mark] = {}
         self._calls: _Calls = {}
         self._passes: list[Location | None] = []
@@ -68,8 +70,9 @@ class GradientUse:
         """Watch from now on, at the border of a step."""
         self._is_watching = True
         self._marks, self._calls, self._passes, self._steps = {}, {}, [], 0
+        self._owned.clear()
         for optimizer in self._optimizers:
-            self._mark(_parameters_of(optimizer))
+            self._mark_owned(optimizer)
 
     @_unmarked
     def stop(self) -> None:
@@ -78,9 +81,14 @@ class GradientUse:
             return
         self._is_watching = False
         if self._steps and self._passes:
-            owned = {id(each) for optimizer in self._optimizers for each in _parameters_of(optimizer)}
+            for optimizer in self._optimizers:
+                self._mark_owned(optimizer)
             parameters = {id(each): each for module, _ in self._calls.values() for each in module.parameters()}
-            self._add(None, [p for p in parameters.values() if id(p) not in owned and p.grad is not None], 0)
+            # Where an optimizer has none of them it updates copies: master weights, shards.
+            if not self._owned.isdisjoint(parameters):
+                self._add(
+                    None, [p for key, p in parameters.items() if key not in self._owned and p.grad is not None], 0
+                )
         self._marks, self._calls = {}, {}
 
     @_unmarked
@@ -102,7 +110,7 @@ class GradientUse:
         """An optimizer has used its gradients."""
         if self._is_watching:
             self._steps += 1
-            self._mark(_parameters_of(optimizer))
+            self._mark_owned(optimizer)
 
     @_unmarked
     def before_clearing(self, owner: Any) -> None:
@@ -123,6 +131,11 @@ class GradientUse:
     def to_list(self) -> list[dict[str, Any]]:
         """What was found, as it stands in facts.json."""
         return list(self._found.values())
+
+    def _mark_owned(self, optimizer: Any) -> None:
+        parameters = _parameters_of(optimizer)
+        self._owned.update(map(id, parameters))
+        self._mark(parameters)
 
     def _mark(self, parameters: Iterable[Any]) -> None:
         for parameter in parameters:
