@@ -17,6 +17,7 @@ import numpy as np
 from perfdoctor.rules import (
     NONE,
     BoolArray,
+    Int32Array,
     Int64Array,
     Intervals,
     Rank,
@@ -144,7 +145,7 @@ def locate_calls(rank: Rank, *, trains: bool) -> SourceLocation | None:
     traces = [
         (trace, find_unused_graphs(trace, trains=trains, is_proof=False).first_ops) for trace in rank.locations.traces
     ]
-    by_mark = [line for trace, rows in traces for line in _lines_of_module_calls(trace, rows)]
+    by_mark = [line for trace, rows in traces for line in lines_of_module_calls(trace, rows)]
     by_op = [
         line
         for trace, rows in traces
@@ -153,8 +154,8 @@ def locate_calls(rank: Rank, *, trains: bool) -> SourceLocation | None:
     return most_common_location(by_mark) or most_common_location(by_op)
 
 
-def _lines_of_module_calls(trace: Trace, rows: Int64Array) -> list[SourceLocation | None]:
-    """The line of the outermost call of a module around each op, as `perfdoctor run` marks it."""
+def lines_of_module_calls(trace: Trace, rows: Int32Array | Int64Array) -> list[SourceLocation | None]:
+    """The line of the outermost call of a module around each op, as `perfdoctor run` marks it; empty without marks."""
     ranges, ops = trace.ranges, trace.ops
     marks: BoolArray = trace.match_rows(ranges, vocabulary.MODULE_CALL_MARK)
     if not marks.any():

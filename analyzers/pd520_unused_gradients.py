@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from perfdoctor.analyzers._unused_graphs import lines_of_module_calls
 from perfdoctor.rules import (
     Action,
     Advice,
     Claim,
     Evidence,
     Finding,
-    Int32Array,
     Intervals,
     Rank,
     RankAnalyzer,
     Saving,
-    SourceLocation,
     Trace,
     captured_location,
-    nesting,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import UnusedGradients, find_locations, forward_ops_of
-
-StringArray: TypeAlias = NDArray[np.str_]
 
 # The gradient of the weights is one of the two products of a linear layer's or convolution's backward pass, and both
 # have the same number of operations. The other one goes on to the layer before.
@@ -165,38 +160,22 @@ def _measure(trace: Trace, unused: UnusedGradients) -> VainWork | None:
     forward = forward_ops_of(trace)
     backward = np.flatnonzero(trace.match_rows(ranges, vocabulary.BACKWARD_RANGE))
     lines = find_locations(trace, ranges.thread[backward], ranges.start_ns[backward])
-    wanted = backward[np.isin(_keys(lines), _keys(map(captured_location, unused.passes)))]
+    at = {str(captured_location(line)) for line in unused.passes}
+    wanted = backward[[str(line) in at for line in lines]]
     passes, whole = (iv.union(ranges.start_ns[rows], ranges.end_ns[rows]) for rows in (wanted, backward))
     nodes = np.flatnonzero((forward.node == np.arange(len(ops))) & (forward.forward >= 0))
     nodes = nodes[iv.contains(passes, ops.start_ns[nodes])]
-    made_in = _calls_around(trace, forward.forward[nodes])
-    calls = dict(zip(_keys(map(captured_location, unused.calls)), unused.calls, strict=True))
-    in_calls = np.isin(made_in, list(calls))
-    if not in_calls.any():
+    calls = {str(captured_location(call)): call for call in unused.calls}
+    made_in = [calls.get(str(line)) for line in lines_of_module_calls(trace, forward.forward[nodes])]
+    vain_calls = [call for call in made_in if call is not None]
+    if not vain_calls:
         return None
-    goes_on = any(calls[key].input_has_graph for key in set(made_in[in_calls].tolist()))
-    rows = nodes[in_calls]
+    goes_on = any(call.input_has_graph for call in vain_calls)
+    rows = nodes[[call is not None for call in made_in]]
     vain = iv.union(ops.start_ns[rows], ops.end_ns[rows])
     share = min(_work_in(trace, vain) / max(_work_in(trace, whole), 1), 1.0)
-    call = captured_location(calls[made_in[in_calls][0]])
+    call = captured_location(vain_calls[0])
     return VainWork(share * _SHARE_OF_WEIGHTS if goes_on else share, call.short if call else "", not goes_on)
-
-
-def _calls_around(trace: Trace, rows: Int32Array) -> StringArray:
-    """For each forward op the line of the outermost call of a module around it, as a key."""
-    ranges, ops = trace.ranges, trace.ops
-    marks = np.flatnonzero(trace.match_rows(ranges, vocabulary.MODULE_CALL_MARK))
-    around = nesting.innermost(
-        ranges.start_ns[marks], ranges.end_ns[marks], ranges.thread[marks], ops.start_ns[rows], ops.thread[rows]
-    )
-    names = (vocabulary.parse_module_call_mark(trace.strings[ranges.name[row]]) for row in marks.tolist())
-    keys = np.append(_keys(None if name is None else SourceLocation(*name) for name in names), "")
-    return keys[around]
-
-
-def _keys(lines: Iterable[SourceLocation | None]) -> StringArray:
-    """Lines as texts, "" where a line is not known."""
-    return np.array(["" if line is None else str(line) for line in lines], np.str_)
 
 
 def _work_in(trace: Trace, time: Intervals) -> int:

@@ -19,7 +19,7 @@ import torch
 
 from .user_code import Location, user_location
 
-_Calls = dict[int, tuple[torch.nn.Module, list[Location | None]]]
+_Calls = dict[int, tuple[torch.nn.Module, list[Location]]]
 
 
 @dataclass
@@ -32,23 +32,31 @@ class _Mark:
     steps: int
 
 
-def _unmarked(method: Callable[..., None]) -> Callable[..., None]:
-    """A method whose looks at tensors are no calls of the program: the mode for source lines would mark each."""
+def _while_watching(method: Callable[..., None]) -> Callable[..., None]:
+    """A method that does nothing outside of the window, where each step calls it.
+
+    Its looks at tensors are no calls of the program: the mode for source lines would mark each.
+    """
 
     @functools.wraps(method)
-    def look(*args: Any) -> None:
-        with torch._C.DisableTorchFunction():
-            method(*args)
+    def look(self: GradientUse, *args: Any) -> None:
+        if self.is_watching:
+            with torch._C.DisableTorchFunction():
+                method(self, *args)
 
     return look
 
 
 class GradientUse:
-    """Which gradients nobody used in the window that is watched."""
+    """Which gradients nobody used in the window that is watched.
+
+    Attributes:
+        is_watching: Whether that window is open.
+    """
 
     def __init__(self) -> None:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._is_watching = False
+        self.is_watching = False
         # Parameters that an optimizer has, by id: it may be gone when the window ends with the program.
         self._owned: set[int] = set()
         self._marks: dict[int, _Mark] = {}
@@ -65,72 +73,69 @@ class GradientUse:
         """Know the optimizers that were made before anybody listened: a look at all objects, some 0.1 s."""
         self._optimizers.update(each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
 
-    @_unmarked
     def start(self) -> None:
         """Watch from now on, at the border of a step."""
-        self._is_watching = True
+        self.is_watching = True
         self._marks, self._calls, self._passes, self._steps = {}, {}, [], 0
         self._owned.clear()
-        for optimizer in self._optimizers:
-            self._mark_owned(optimizer)
+        self._mark_all()
 
-    @_unmarked
+    @_while_watching
     def stop(self) -> None:
         """Watch no more; the parameters that no optimizer has are looked at now."""
-        if not self._is_watching:
-            return
-        self._is_watching = False
         if self._steps and self._passes:
-            for optimizer in self._optimizers:
-                self._mark_owned(optimizer)
+            self._mark_all()
             parameters = {id(each): each for module, _ in self._calls.values() for each in module.parameters()}
             # Where an optimizer has none of them it updates copies: master weights, shards.
             if not self._owned.isdisjoint(parameters):
                 self._add(
                     None, [p for key, p in parameters.items() if key not in self._owned and p.grad is not None], 0
                 )
-        self._marks, self._calls = {}, {}
+        self._marks, self._calls, self.is_watching = {}, {}, False
 
-    @_unmarked
+    @_while_watching
     def on_module_call(self, module: torch.nn.Module, frame: FrameType | None, arguments: Iterable[Any]) -> None:
         """The user's code calls a module that lies in no other one."""
         location = user_location(frame)
-        if not self._is_watching or location is None:
+        if location is None:
             return
         has_graph = any(isinstance(each, torch.Tensor) and each.requires_grad for each in arguments)
-        self._calls.setdefault(id(module), (module, []))[1].append({**location, "input_has_graph": has_graph})
+        call, lines = {**location, "input_has_graph": has_graph}, self._calls.setdefault(id(module), (module, []))[1]
+        if call not in lines:
+            lines.append(call)
 
+    @_while_watching
     def on_backward(self, frame: FrameType | None) -> None:
         """A backward pass begins."""
-        if self._is_watching:
-            self._passes.append(user_location(frame))
+        self._passes.append(user_location(frame))
 
-    @_unmarked
+    @_while_watching
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has used its gradients."""
-        if self._is_watching:
-            self._steps += 1
-            self._mark_owned(optimizer)
+        self._steps += 1
+        self._mark_owned(optimizer)
 
-    @_unmarked
+    @_while_watching
     def before_clearing(self, owner: Any) -> None:
         """The gradients of an optimizer or a module are about to be cleared."""
-        if not self._is_watching:
-            return
         unused = [parameter for parameter in _parameters_of(owner) if self._is_unused(parameter)]
         if unused:
             first_pass = min(self._marks[id(parameter)].passes for parameter in unused)
             self._add(owner, unused, first_pass)
 
-    @_unmarked
+    @_while_watching
     def after_clearing(self, owner: Any) -> None:
         """They were cleared."""
-        if self._is_watching:
-            self._mark(_parameters_of(owner))
+        self._mark(_parameters_of(owner))
 
     def to_list(self) -> list[dict[str, Any]]:
         """What was found, as it stands in facts.json."""
         return list(self._found.values())
+
+    @_while_watching
+    def _mark_all(self) -> None:
+        for optimizer in self._optimizers:
+            self._mark_owned(optimizer)
 
     def _mark_owned(self, optimizer: Any) -> None:
         parameters = _parameters_of(optimizer)
@@ -172,10 +177,13 @@ class GradientUse:
         found["times"] += 1
 
 
-def _distinct(lines: list[Location | None]) -> list[Location]:
+def _distinct(lines: Iterable[Location | None]) -> list[Location]:
     """Each line once, in order; without those that are not known."""
-    known = [each for each in lines if each is not None]
-    return [each for index, each in enumerate(known) if each not in known[:index]]
+    distinct: list[Location] = []
+    for each in lines:
+        if each is not None and each not in distinct:
+            distinct.append(each)
+    return distinct
 
 
 def _parameters_of(owner: Any) -> list[Any]:
