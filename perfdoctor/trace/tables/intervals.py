@@ -128,13 +128,14 @@ def total(a: Intervals) -> int:
 
 
 def shorten(a: Intervals, total_ns: int) -> Intervals:
-    """The intervals, each cut at its end to the same share, so that all have at most this length together."""
+    """The intervals, each cut at its end to the same share, so that they have at most this length together."""
     whole_ns = total(a)
     if whole_ns <= total_ns:
         return a
-    start_ns, end_ns = a[:, 0], a[:, 1]
-    kept_ns = ((end_ns - start_ns) * (total_ns / whole_ns)).astype(np.int64)
-    return union(start_ns, start_ns + kept_ns)
+    # Rounded are the sums: rounding each length would lose up to a nanosecond an interval.
+    ends_ns = np.cumsum(a[:, 1] - a[:, 0])
+    kept_ns = np.diff(np.round(ends_ns * (total_ns / whole_ns)).astype(np.int64), prepend=0)
+    return union(a[:, 0], a[:, 0] + kept_ns)
 
 
 def overlap(starts: Int64Array, ends: Int64Array, a: Intervals) -> Int64Array:

@@ -64,6 +64,14 @@ def test_gaps_and_clip_share_out_the_window(a: Intervals, start: int, end: int) 
     assert members(outside) == set(range(start, end)) - members(a)
 
 
+@given(SETS, st.integers(0, 80))
+def test_shortened_intervals_have_the_length_that_was_asked_for(a: Intervals, total_ns: int) -> None:
+    shortened = iv.shorten(a, total_ns)
+    assert_is_set(shortened)
+    assert members(shortened) <= members(a)
+    assert iv.total(shortened) == min(total_ns, iv.total(a))
+
+
 @given(SETS, RAW)
 def test_overlap_counts_the_instants_that_lie_in_the_set(a: Intervals, raw: list[tuple[int, int]]) -> None:
     rows = np.array([(start, start + max(length, 0)) for start, length in raw], np.int64).reshape(-1, 2)
