@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.comparison.recording import Recording
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import classify_op
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.trace import vocabulary
 
 # Two recordings are of one model where their steps share half of the work: a fused attention is 4 of 7 calls a layer.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject
-from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTraits
+from perfdoctor.field_guide.program_traits import ProgramTraits
 from perfdoctor.field_guide.subjects import all_of, gpu, kernels, only_cpu, pointwise, processes
 from perfdoctor.field_guide.training_guide_rows import copies_to_gpu
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.units import format_share

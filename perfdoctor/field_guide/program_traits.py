@@ -12,6 +12,7 @@ from perfdoctor.analysis.context.where_it_ran import DeviceKind
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.classify_ops import classify_op
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Outcome, Report
@@ -21,7 +22,6 @@ from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.nesting import own_durations
 
-MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
 _HALF_TYPES = frozenset({"c10::Half", "c10::BFloat16"})
 _FLOAT_TYPES = _HALF_TYPES | {"float", "double"}
 

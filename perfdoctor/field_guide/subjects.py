@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from perfdoctor.field_guide.guide_row import Subject, SubjectTest
-from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTraits
+from perfdoctor.field_guide.program_traits import ProgramTraits
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.units import format_share
 

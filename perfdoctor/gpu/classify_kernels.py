@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu.kernel_rules import Category, Rule, Verdict, read_rule_families
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES, Category, Rule, Verdict, read_rule_families
 from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.parse_kernel_name import decodes_tokens, parse_kernel_name
 
@@ -18,7 +18,6 @@ MAX_NAME_CHARS = 2048
 """Longer names are cut here: what counts stands in front (of the longest real name seen, of 5160 characters, the first
 300 decide). A name of megabytes would otherwise cost that much in every rule, and stay in the cache."""
 
-_MATRIX_CATEGORIES: frozenset[Category] = frozenset(("gemm", "convolution", "attention"))
 _ATTENTION_WORDS = ("fmha", "attention", "attn", "sdpa", "flash", "mha_", "flex_", "mla_", "dot_product")
 _CONVOLUTION_WORDS = ("conv", "fprop", "dgrad", "wgrad", "cudnn", "implicit_gemm", "igemm_", "bwd_weight", "bwd_data")
 
@@ -102,7 +101,7 @@ def _classify(name: str) -> KernelClass:
     if rule is None:
         return _UNRECOGNIZED
     category = _matrix_category(text) if rule.category == "matrix" else rule.category
-    if category not in _MATRIX_CATEGORIES or rule.tensor_core == "na":
+    if category not in MATRIX_CATEGORIES or rule.tensor_core == "na":
         return KernelClass(category, rule.tensor_core, rule=rule.id, gemv_like=rule.gemv_like, depthwise=rule.depthwise)
     fields = parse_kernel_name(name, text, rule)
     return KernelClass(

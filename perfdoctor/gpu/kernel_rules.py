@@ -32,6 +32,9 @@ Category = Literal[
 ]
 """What a kernel does; the words of the report."""
 
+MATRIX_CATEGORIES: frozenset[Category] = frozenset(("gemm", "convolution", "attention"))
+"""What multiplies matrices, with Tensor Cores where the device has them."""
+
 Verdict = Literal["yes", "no", "unknown", "na"]
 """Did it use Tensor Cores (AMD: matrix cores)? `unknown`: the name does not say; `na`: no matrix multiplication."""
 

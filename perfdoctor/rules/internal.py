@@ -82,9 +82,9 @@ from perfdoctor.savings.apply_edits import lengthen_items
 
 # Numbers and names of classes in columns of a `Rank`; one more class does not change the interface.
 from perfdoctor.analysis.kernels import traffic_kinds
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.timeline import phases
 from perfdoctor.analysis.timeline.own_time import LOADER
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 
 # How fast kernels of a library could be, from measured tables: new measurements change these, and their fields.
 from perfdoctor.gpu.devices import vendor_of

@@ -154,6 +154,15 @@ def test_a_few_small_kernels_make_no_gpu_program(ops: list[Op], kernels: int) ->
     assert Rank(trace.trace()).device_kind == expected
 
 
+@given(st.sampled_from(("aten::cdist", "aten::addmm")), st.integers(60_000, 3_000_000))
+def test_a_gpu_that_has_all_layers_waits_for_the_cpu_however_long(op: str, dur_us: int) -> None:
+    """A step with layers of 2 ms on the GPU, and an op of many times that on the CPU: a layer, or none."""
+    trace = TraceBuilder()
+    trace.op("aten::mm", 0, 20).kernel("ampere_fp16_s16816gemm_fp16_128x128", 15, 2000, launch_us=10)
+    trace.op(op, 3000, dur_us)
+    assert Rank(trace.trace()).device_kind == ("cpu" if op == "aten::addmm" else "gpu")
+
+
 @given(GPU_MODELS, st.integers(3, 30), st.integers(200, 20_000))
 def test_the_part_of_a_gpu_program_that_computes_on_the_cpu_is_found(ops: list[Op], layers: int, layer_us: int) -> None:
     """Layers that launch nothing before a pass on the GPU whose ops have the same names."""

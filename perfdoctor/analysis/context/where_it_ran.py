@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.gpu import classify_kernel, classify_op
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -28,7 +30,8 @@ DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
 _MIN_OWN_NS, _MIN_OWN_WITH_CALLS_NS = 20_000, 100_000
 # Ops that compute on the CPU for this share of the recording make it a program of the CPU ...
 _MIN_CPU_SHARE = 0.5
-# ... unless the kernels take more than this share of that time, or the CPU waits for the GPU for half as long as that.
+# ... unless the kernels take more than this share of that time, or have all layers, or the CPU waits for the GPU for
+# half as long as that.
 _MAX_KERNEL_SHARE = 0.05
 _MAX_WAIT_SHARE = 0.5
 # An op of whose calls this share launches kernels belongs to the GPU: a thinned file lacks launches.
@@ -176,7 +179,8 @@ def _judge(trace: Trace, window: Intervals, launching: BoolArray, own_ns: Int64A
     if len(gpu):
         of_kernels = (gpu.kind == KERNEL) & iv.contains(window, gpu.start_ns)
         kernels_ns = int(gpu.dur_ns[of_kernels].sum())
-        return "cpu" if is_mostly_cpu and kernels_ns <= _MAX_KERNEL_SHARE * cpu_ns else "gpu"
+        is_mostly_cpu = is_mostly_cpu and kernels_ns <= _MAX_KERNEL_SHARE * cpu_ns
+        return "cpu" if is_mostly_cpu and not _is_model_on_gpu(trace, of_kernels, cpu_ops) else "gpu"
     waits = trace.match_rows(calls, vocabulary.WAITING_CALL) & iv.contains(window, calls.start_ns)
     wait_ns = int(calls.dur_ns[waits].sum())
     if launching.any():
@@ -194,6 +198,15 @@ def _judge(trace: Trace, window: Intervals, launching: BoolArray, own_ns: Int64A
     if _names_cpu_work(trace):
         return "cpu"
     return "cpu" if _computes_on_cpu(trace, window, own_ns, np.flatnonzero(cpu_ops)) else "gpu_not_recorded"
+
+
+def _is_model_on_gpu(trace: Trace, kernels: BoolArray, cpu_ops: BoolArray) -> bool:
+    """Whether matrices are multiplied by the kernels alone: then the GPU waits for the CPU, however long that takes."""
+    kernel_names = {trace.strings[code] for code in occurring(trace.gpu.name[kernels]).tolist()}
+    op_names = {trace.strings[code] for code in occurring(trace.ops.name[cpu_ops]).tolist()}
+    return any(classify_kernel(name).category in MATRIX_CATEGORIES for name in kernel_names) and not any(
+        classify_op(name) in MATRIX_CATEGORIES for name in op_names
+    )
 
 
 def _names_gpu_work(trace: Trace) -> bool:

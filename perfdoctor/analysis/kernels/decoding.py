@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.launching_ops import launching_ranges
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables.distinct import distinct

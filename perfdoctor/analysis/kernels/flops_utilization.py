@@ -8,9 +8,10 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, YES, TensorCoreVerdicts
+from perfdoctor.analysis.kernels.tensor_core_verdicts import YES, TensorCoreVerdicts
 from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.gpu import Device
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array

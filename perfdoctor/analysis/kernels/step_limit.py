@@ -13,8 +13,9 @@ import numpy as np
 from perfdoctor.analysis.kernels.hardware import Hardware
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, TensorCoreVerdicts
+from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts
 from perfdoctor.gpu.devices import advise_precision
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array

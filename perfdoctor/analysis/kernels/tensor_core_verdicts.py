@@ -18,6 +18,7 @@ from perfdoctor.analysis.kernels.kernel_costs import CostKinds, KernelCosts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.gemm_alignment import misaligned_dimensions
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct
@@ -28,7 +29,6 @@ YES, NO, UNKNOWN, NA = range(len(VERDICTS))
 BASES = ("name", "proven", "likely", "contradicted")
 BY_NAME, PROVEN, LIKELY, CONTRADICTED = range(len(BASES))
 
-MATRIX_CATEGORIES = frozenset({"gemm", "convolution", "attention"})
 # Triton and libraries compute products of these types only on Tensor Cores, where the device has them.
 _LIKELY_TYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8"})
 # Winograd and Fourier convolutions need fewer multiplications than the direct count: they may exceed any peak.

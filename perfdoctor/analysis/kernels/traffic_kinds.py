@@ -13,7 +13,6 @@ import numpy as np
 import orjson
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.launching_ops import (
     find_outermost_ops,
     launching_op_names,
@@ -24,6 +23,7 @@ from perfdoctor.analysis.launching_ops import (
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import KernelClass, classify_op
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
