@@ -18,6 +18,10 @@ from perfdoctor.rules import (
     captured_location,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import step_times_of, uses_threads
+
+# What is left of large ops with as many threads as cores: at best, in the median, at worst (see below).
+_REMAINS, _REMAINS_OF_RANKS = (0.13, 0.42, 1.0), (0.07, 0.58, 1.0)
 
 
 class CpuThreads(RankAnalyzer):
@@ -36,9 +40,12 @@ class CpuThreads(RankAnalyzer):
 
     How it is measured:
         The threads against the cores, from the capture. How long the quota stopped the threads (`cpu.stat`), in steps
-        without a profiler, is what another number saves at most. Without a quota nobody knows what it costs: GNU's
-        OpenMP does not wait busily where it sees more threads than cores, and 16 threads on two cores took as
-        long as two here. So that is for information, and `perfdoctor try --only threads` measures it.
+        without a profiler, is what another number saves at most. Without a quota no trace shows it, and to measure it
+        in the run would change the program's sums. On two idle cores eight programs (products, convolutions, attention,
+        an LSTM) took 0.13 to 1 times as long with two threads as with 3 to 16 (half of them under 0.42), and two
+        processes beside each other with one thread each 0.07 to 1.1 times as long as with two (half of them under 0.58;
+        torch 2.13, GNU's OpenMP, which waits busily). That is the range that is promised of large ops;
+        `perfdoctor try --only threads` measures it.
 
     How to fix:
         `OMP_NUM_THREADS` (or `torch.set_num_threads`) as many as cores may be used; with several ranks on a machine the
@@ -71,35 +78,50 @@ class CpuThreads(RankAnalyzer):
         threads, available = cpu.torch_threads, cores.available
         if rank.device_kind != "cpu" or threads is None or available is None:
             return
-        own = max(available / (cores.local_ranks or 1), 1.0)
+        ranks = cores.local_ranks or 1
+        own = max(available / ranks, 1.0)
         large = find_parallel_ops(rank, threads)
         if not self.exceeds_min_share(rank, large.time_ns):
             return
+        lacks_cores = threads * ranks >= self.settings["min_excess"] * (cpu.affinity or available)
         if threads >= self.settings["min_excess"] * own:
-            yield self._report_threads(rank, cpu, cores, threads, own)
+            if _uses_threads(rank) and (lacks_cores or cores.throttled != 0):
+                yield self._report_threads(rank, cpu, cores, threads, own, lacks_cores=lacks_cores)
         elif self._spans_nodes(cpu, threads):
             yield self._report_nodes(rank, cpu, threads)
 
-    def _report_threads(self, rank: Rank, cpu: CpuFacts, cores: CoreUse, threads: int, own: float) -> Finding:
+    def _report_threads(
+        self, rank: Rank, cpu: CpuFacts, cores: CoreUse, threads: int, own: float, *, lacks_cores: bool
+    ) -> Finding:
         advised, omp = max(round(own), 1), cpu.omp_num_threads
         location = captured_location(cpu.threads_set)
         large = find_parallel_ops(rank, threads)
         stopped_share = _stopped_share(cpu, cores, threads)
-        cost_ns = min(round(stopped_share * rank.mean_step_ns), large.time_ns)
         ranks = cores.local_ranks or 1
+        cost_ns, saving, why = 0, Saving(), " What it costs is not known: perfdoctor try --only threads measures it."
+        if stopped_share:
+            cost_ns, why = min(round(stopped_share * rank.mean_step_ns), large.time_ns), ""
+            saving = Saving(0, None, cost_ns, "bounded")
+        elif lacks_cores:
+            remains = _REMAINS if ranks == 1 else _REMAINS_OF_RANKS
+            cost_ns, expected_ns, low_ns = (round((1 - each) * large.time_ns) for each in remains)
+            saving = Saving(low_ns, expected_ns, cost_ns, "bounded")
+            why = (
+                " The figures are what other programs lost, as no trace shows it: perfdoctor try --only threads "
+                "measures what this one loses."
+            )
         shared = f", which {ranks} ranks share" if ranks > 1 else ""
         where = f" at {location.short}" if location else " (OMP_NUM_THREADS)" if omp else ""
-        stopped = f"; a quota stops them for {stopped_share:.0%} of the time" if cost_ns else ""
+        stopped = f"; a quota stops them for {stopped_share:.0%} of the time" if stopped_share else ""
         is_variable = location is None and omp is not None
         return self.finding(
             rank,
             title=f"{threads} threads{where} compute on {cores.available or own:.3g} cores{shared}{stopped}",
             cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded") if cost_ns else Saving(),
+            saving=saving,
             advice=(
                 f"Use {advised} {'thread' if advised == 1 else 'threads'}: an op ends with its last thread, and those "
-                "that lack a core wait for another one's turn."
-                + ("" if cost_ns else " What it costs is not known: perfdoctor try --only threads measures it.")
+                f"that lack a core wait for another one's turn.{why}"
             ),
             fix=f"OMP_NUM_THREADS={advised}" if is_variable else f"torch.set_num_threads({advised})",
             actions=(Action("threads", advised),),
@@ -110,7 +132,7 @@ class CpuThreads(RankAnalyzer):
                 Evidence("threads of PyTorch", threads, "count"),
                 Evidence("cores that may be used", cores.available),
                 Evidence("cores that the program used", cores.training),
-                Evidence("stopped by a quota", round(100 * stopped_share, 1) if cost_ns else None, "%"),
+                Evidence("stopped by a quota", round(100 * stopped_share, 1) or None, "%"),
                 Evidence("OMP_NUM_THREADS", omp),
                 Evidence("time in large ops per {unit}", large.time_ns, "ns"),
             ),
@@ -143,6 +165,14 @@ class CpuThreads(RankAnalyzer):
             subject="nodes",
             topics=("numa",),
         )
+
+
+def _uses_threads(rank: Rank) -> bool:
+    """Whether other threads than the training thread compute in its steps; true where that was not captured."""
+    base = step_times_of(rank.facts.base)
+    if base is None or base.cpu_ns is None or base.process_cpu_ns is None:
+        return True
+    return uses_threads(base.cpu_ns, base.process_cpu_ns)
 
 
 def _stopped_share(cpu: CpuFacts, cores: CoreUse, threads: int) -> float:

@@ -79,7 +79,7 @@ def find_preemption(times: StepTimes) -> Preemption:
         share = max(float(np.median(times.process_cpu_ns / length_ns)), 1e-3)
         busy_ns = np.minimum(busy_ns, times.process_cpu_ns / share)
     own_ns = busy_ns
-    if times.process_cpu_ns is not None and _uses_threads(times.cpu_ns, times.process_cpu_ns):
+    if times.process_cpu_ns is not None and uses_threads(times.cpu_ns, times.process_cpu_ns):
         waited_ns = np.minimum(np.maximum(busy_ns - usual_ns, 0), dur_ns - busy_ns)
         own_ns = busy_ns - np.minimum(waited_ns, np.maximum(extra_turns, 0) * LONGEST_TURN_NS)
     own_ns = np.where(_has_other_work(times), by_thread_ns, own_ns)
@@ -98,7 +98,7 @@ def _has_other_work(times: StepTimes) -> BoolArray:
     return np.array([bool(each) for each in times.contains], bool)
 
 
-def _uses_threads(cpu_ns: Int64Array, process_cpu_ns: Int64Array) -> bool:
+def uses_threads(cpu_ns: Int64Array, process_cpu_ns: Int64Array) -> bool:
     """Whether other threads than the training thread compute in the usual step."""
     return float(np.median(process_cpu_ns - cpu_ns)) > _MIN_THREADS_SHARE * float(np.median(cpu_ns))
 

@@ -15,6 +15,7 @@ from perfdoctor.reporters.report_facts import (
     gpu_not_recorded,
     has_gpu,
     has_steps,
+    info_findings,
     is_cpu_program,
     main_findings,
     share_of_step,
@@ -319,13 +320,15 @@ def _describe_no_finding(report: Report) -> str:
     if 2 * ran < rules:
         few = f"; only {ran} of {rules} rules could judge it"
         return f"{few}, and found nothing that costs 1% of it or more{use}"
+    unknown = sorted({each.rule for each in info_findings(report) if each.actions and each.saving.basis == "unknown"})
+    caution = f"; what {' and '.join(unknown)} costs no trace shows: perfdoctor try measures it" if unknown else ""
     if is_cpu_program(report):
-        return _describe_healthy_cpu(report, ran)
+        return f"{_describe_healthy_cpu(report, ran)}{caution}"
     if any(each.detail not in _WORK for each in report.unexplained):
         use += _describe_limit(report)
-        return f", and no rule found what to change{use}; not all of its time is explained (below)"
+        return f", and no rule found what to change{use}; not all of its time is explained (below){caution}"
     return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}" + (
-        _describe_limit(report)
+        f"{_describe_limit(report)}{caution}"
     )
 
 

@@ -21,6 +21,7 @@ from perfdoctor.analysis.step_times import (
     even_out_work,
     find_preemption,
     find_preemption_beside_run,
+    uses_threads,
 )
 
 # Who else used the cores: which advice may add threads or processes is for rules on CPU programs alone.

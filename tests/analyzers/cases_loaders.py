@@ -258,6 +258,13 @@ PD111 = [
         ),
         facts=loaded(10, 30, items_ms=9.5, collate_ms=0.5, collate_fn="default_collate", items_location=_ITEMS),
     ),
+    RuleCase(  # little enough that one may leave it, too much to be silent
+        "PD111",
+        "a-tenth-of-the-step",
+        lambda: training(3, 40),
+        (ExpectedFinding("low", 3 * MS, (0, None, 3 * MS), location="data.py:30", title="in __getitem__"),),
+        facts=loaded(3, 40, items_ms=2.9, collate_ms=0.1, items_location=_ITEMS),
+    ),
     RuleCase(  # the line to change is the one that makes the loader
         "PD111",
         "items-of-a-library",
@@ -333,6 +340,12 @@ PD111 = [
         facts=loaded(2, 40, items_ms=1.9, collate_ms=0.1, items_location={**_ITEMS, "file": "/x/torchvision/a.py"}),
     ),
     RuleCase(
+        "PD111",
+        "half-a-percent-more",
+        lambda: training(2.2, 40),
+        facts=loaded(2.2, 40, items_ms=2, collate_ms=0.2, items_location=_ITEMS),
+    ),
+    RuleCase(
         "PD111", "a-twentieth-of-the-step", lambda: training(2, 40), facts=loaded(2, 40, items_ms=1, collate_ms=1)
     ),
     RuleCase(
@@ -353,9 +366,9 @@ PD512 = [
         lambda: training(0, 30),
         (
             ExpectedFinding(
-                "info",
-                0,
-                (None, None, None),
+                "high",
+                26_100_000,
+                (0, 17_400_000, 26_100_000),
                 title="16 threads compute on 2 cores",
                 fix="torch.set_num_threads(2)",
                 advice="try --only threads",
@@ -367,7 +380,7 @@ PD512 = [
         "PD512",
         "a-variable-that-sets-them",
         lambda: training(0, 30),
-        (ExpectedFinding("info", 0, title="(OMP_NUM_THREADS)", fix="OMP_NUM_THREADS=2"),),
+        (ExpectedFinding("high", 26_100_000, title="(OMP_NUM_THREADS)", fix="OMP_NUM_THREADS=2"),),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=16, omp="16"),
     ),
     RuleCase(
@@ -376,8 +389,8 @@ PD512 = [
         lambda: training(0, 30),
         (
             ExpectedFinding(
-                "info",
-                0,
+                "high",
+                26_100_000,
                 location="train.py:12",
                 title="16 threads at train.py:12 compute on 2 cores",
                 fix="torch.set_num_threads(2)",
@@ -404,13 +417,48 @@ PD512 = [
             "cores": {**_SIXTEEN["cores"], "throttled": 12.0},
         },
     ),
+    RuleCase(  # each thread has a core of its own until the quota is used up, and nobody measured whether it was
+        "PD512",
+        "a-quota-that-may-stop-them",
+        lambda: training(0, 30),
+        (ExpectedFinding("info", 0, (None, None, None), advice="What it costs is not known"),),
+        facts={**_SIXTEEN, "cpu": {"affinity": 16, "torch_threads": 16}},
+    ),
+    RuleCase(
+        "PD512",
+        "a-quota-that-stops-nothing",
+        lambda: training(0, 30),
+        facts={
+            **_SIXTEEN,
+            "cpu": {"affinity": 16, "torch_threads": 16},
+            "cores": {**_SIXTEEN["cores"], "throttled": 0.0},
+        },
+    ),
+    RuleCase(
+        "PD512",
+        "one-thread-too-many",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 26_100_000, title="3 threads compute on 2 cores"),),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, used=2.0, threads=3),
+    ),
+    RuleCase(  # its ops are too small to be divided
+        "PD512",
+        "threads-that-sleep",
+        lambda: training(0, 30),
+        facts={**_SIXTEEN, "base_cpu_ns": [29 * MS] * 3, "base_process_cpu_ns": [30 * MS] * 3},
+    ),
     RuleCase(
         "PD512",
         "two-ranks-share-the-cores",
         lambda: training(0, 30),
         (
             ExpectedFinding(
-                "info", 0, title="which 2 ranks share", fix="torch.set_num_threads(2)", advice="Use 2 threads"
+                "high",
+                27_900_000,
+                (0, 12_600_000, 27_900_000),
+                title="which 2 ranks share",
+                fix="torch.set_num_threads(2)",
+                advice="Use 2 threads",
             ),
         ),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=4, cores=4.0, local_ranks=2),

@@ -7,10 +7,13 @@ import report_samples as samples
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.report.finding import ONCE, Recurrence
+from perfdoctor.report.finding import ONCE, Action, Recurrence
 from perfdoctor.report.report import Limit, StepSummary, UnexplainedSlice
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
+from perfdoctor.savings.saving import Saving
+
+THREADS = Action("threads", 2)
 
 
 def test_the_verdict_names_step_device_cost_and_place():
@@ -30,6 +33,21 @@ def test_a_healthy_trace_is_called_healthy():
     verdict = verdict_of(samples.healthy())
     assert "nothing was found that costs 1% of it or more" in verdict
     assert "busy for 99% of it" in verdict
+
+
+def test_a_setting_whose_cost_is_not_known_keeps_a_report_from_a_clean_bill() -> None:
+    unknown = replace(
+        samples.loader_stall().findings[0],
+        rule="PD512",
+        cost_ns=0,
+        severity="info",
+        saving=Saving(),
+        actions=(THREADS,),
+    )
+    verdict = verdict_of(replace(samples.healthy(), findings=(unknown,)))
+    assert verdict.endswith("; what PD512 costs no trace shows: perfdoctor try measures it.")
+    seen = verdict_of(replace(samples.healthy(), findings=(replace(unknown, actions=()),)))
+    assert "no trace shows" not in seen
 
 
 def test_a_trace_that_no_rule_judged_is_not_called_healthy():
