@@ -22,11 +22,15 @@ from perfdoctor.rules import (
     SourceLocation,
     advise,
     count_recurrence,
+    format_time,
     most_common_location,
     remove_cpu_time,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
+
+# From this share of a run on it is what the run does, whatever its steps take beside it.
+_MOST = 0.5
 
 
 class CompileTime(NamedTuple):
@@ -36,6 +40,8 @@ class CompileTime(NamedTuple):
         cost_ns: What it takes of a step.
         compiling_steps: In how many steps the program compiles.
         steps: How many steady steps there are.
+        share: What it takes of their time without the profiler (0 to 1); 0 where that is not known.
+        total_ns: How long it takes in all of them.
         time: When it costs time in the trace; empty for compiling outside of it.
         compile_ids: Ids such as "3/1": frame 3 was compiled a second time.
         location: Where the user's code calls what is compiled.
@@ -49,6 +55,8 @@ class CompileTime(NamedTuple):
     compile_ids: tuple[str, ...] = ()
     location: SourceLocation | None = None
     edit: Edit | None = None
+    share: float = 0.0
+    total_ns: int = 0
 
     @property
     def frame_count(self) -> int:
@@ -115,6 +123,9 @@ class Recompilation(RankAnalyzer):
         if once:
             compiling_ms = iv.total(found.time) / 1e6
             title = f"torch.compile compiles for {compiling_ms:,.3g} ms in a steady step"
+        elif unprofiled.share >= _MOST:
+            taken = f"{format_time(unprofiled.total_ns)} in {unprofiled.compiling_steps} of {unprofiled.steps} steps"
+            title = f"{unprofiled.share:.0%} of the run compiles: torch.compile takes {taken}"
         yield self.finding(
             rank,
             title=title + (f", called at {location.short}" if location else ""),
@@ -122,7 +133,7 @@ class Recompilation(RankAnalyzer):
             cost_ns=0 if once else found.cost_ns,
             saving=Saving() if once else _saving(found, unprofiled),
             advice=advice,
-            claim=Claim(found.time),
+            claim=Claim(found.time, unshared_ns=0 if len(found.time) else _recorded_ns(rank, found)),
             edit=None if once else found.edit,
             recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if len(found.time) else None,
             confidence=0.9,
@@ -138,14 +149,18 @@ class Recompilation(RankAnalyzer):
         )
 
 
-def _saving(found: CompileTime, unprofiled: CompileTime) -> Saving:
-    """As much as the steps before the trace spent on it: recording slows tracing and compiling up to fourfold.
+def _recorded_ns(rank: Rank, found: CompileTime) -> int:
+    """What compiling outside of the trace would take of its window."""
+    return min(round(found.cost_ns * rank.steps.count / (rank.time_scale or 1)), rank.window_ns)
 
-    Nothing is promised for what lies outside of the trace.
+
+def _saving(found: CompileTime, unprofiled: CompileTime) -> Saving:
+    """As much as the steps beside the trace spent on it: recording slows tracing and compiling up to fourfold.
+
+    What lies outside of the trace alone is no more than bounded.
     """
-    if not len(found.time):
-        return Saving()
-    expected_ns = min(unprofiled.cost_ns, found.cost_ns) if unprofiled.cost_ns else None
+    is_traced = len(found.time) and unprofiled.cost_ns
+    expected_ns = min(unprofiled.cost_ns, found.cost_ns) if is_traced else None
     return Saving(0, expected_ns, found.cost_ns, "bounded")
 
 
@@ -200,12 +215,16 @@ def _compile_ids(rank: Rank, window: Intervals) -> tuple[str, ...]:
 
 
 def _compiling_in_facts(rank: Rank) -> CompileTime:
-    """Compiling in the base window, whose steps ran without a profiler right before the trace."""
-    base, steps = rank.facts.compile.windows.get("base"), len(rank.facts.base.timed_ns)
-    if base is None or base.ns is None or base.frames is None or not steps:
-        return CompileTime(0, 0, steps, iv.EMPTY)
-    cost_ns = min(base.ns // steps, rank.mean_step_ns)
-    return CompileTime(cost_ns, min(base.frames, steps), steps, iv.EMPTY)
+    """Compiling in the steps without a profiler, after the warm-up: as much of a step as of all of their time."""
+    windows, run, timed_ns = rank.facts.compile.windows, rank.facts.run, rank.facts.base.timed_ns
+    steps, run_ns, names = run.unprofiled_steps, run.unprofiled_ns, {"base", "after"}
+    if not steps or not run_ns:  # a capture that did not end, or an early one, knows the base window alone
+        steps, run_ns, names = len(timed_ns), sum(timed_ns), {"base"}
+    known = [window for name, window in windows.items() if name in names]
+    total_ns, frames = sum(each.ns or 0 for each in known), sum(each.frames or 0 for each in known)
+    share = min(total_ns / run_ns, 1.0) if run_ns else 0.0
+    cost_ns = round(share * rank.mean_step_ns)
+    return CompileTime(cost_ns, min(frames, steps), steps, iv.EMPTY, share=share, total_ns=total_ns)
 
 
 def _compiled_regions_per_step(rank: Rank) -> float | None:

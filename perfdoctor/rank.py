@@ -611,7 +611,7 @@ class Rank:
     @cached_property
     def saving_bounds(self) -> SavingBounds:
         """The most that a fix can save: the time of what it takes away, whatever a replay says."""
-        return SavingBounds(self.trace, self.gaps, self.steps, self.window, self.cpu_waits)
+        return SavingBounds(self.trace, self.gaps, self.steps, self.window, self.cpu_waits, self.time_scale)
 
     @cached_property
     def starvation(self) -> Starvation:

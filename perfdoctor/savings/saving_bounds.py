@@ -35,6 +35,8 @@ class SavingBounds:
         steps: The analysed steps.
         window: The analysed time.
         cpu_waits: When the CPU waited for the GPU: that time goes with the GPU's work, not with the call that waited.
+        time_scale: Time without the profiler over recorded time. Bounds are of the longer one: what is left of a thing
+            without the profiler is not known, but where steps took longer without it, so did what they do.
     """
 
     trace: Trace
@@ -42,9 +44,10 @@ class SavingBounds:
     steps: Steps
     window: Intervals
     cpu_waits: Intervals
+    time_scale: float = 1.0
 
     def of_fix(self, edit: Edit | None, claim: Claim) -> int | None:
-        """The most that a fix saves of a step, in recorded ns; of the window without steps. None where nobody knows.
+        """The most that a fix saves of a step, in ns; of the window without steps. None where nobody knows.
 
         That is what its edit takes away, else the time that it claims. Of the CPU an edit knows calls, and idle time
         that ends with what they launch may be more.
@@ -54,16 +57,16 @@ class SavingBounds:
         return max(self.of_edit(edit), 0 if claim.kernels else self.of_claim(claim) or 0)
 
     def of_edit(self, edit: Edit) -> int:
-        """The most that an edit saves of a step in any of its variants, in recorded ns; of the window without steps."""
+        """The most that an edit saves of a step in any of its variants, in ns; of the window without steps."""
         return max(self._of_variant(variant) for variant in edit.variants()) if len(self._spans) else 0
 
     def of_claim(self, claim: Claim) -> int | None:
-        """The most that ending some claimed time saves of a step, in recorded ns; None where no time is claimed."""
+        """The most that ending some claimed time saves of a step, in ns; None where no time is claimed."""
         if not claim.total_ns:
             return None
         if claim.unshared_ns:
-            return round(claim.total_ns / max(self.steps.count, 1))
-        return self._per_step(_integrate_largest([_Layer.of(claim.intervals, 1.0)], self._spans))
+            return self._per_step(claim.total_ns)
+        return self._per_step(_integrate_largest([_Layer.of(claim.intervals, 1.0)], self._spans).sum())
 
     def _of_variant(self, edit: Edit) -> int:
         """Where several things take one instant it counts once, with the largest part of it that goes."""
@@ -77,7 +80,7 @@ class SavingBounds:
             _Layer.of(iv.subtract(each.intervals, self.cpu_waits), 1 - each.remaining_share)
             for each in edit.removed_cpu_time
         ]
-        return self._per_step(_integrate_largest(layers, self._spans))
+        return self._per_step(_integrate_largest(layers, self._spans).sum())
 
     def _gaps_and_waits(self, edit: Edit) -> Intervals:
         """The gaps that end with a removed item, but for the driver's allocating, and the calls that no longer wait."""
@@ -100,9 +103,9 @@ class SavingBounds:
         """The steps; without steps the window."""
         return self.steps.intervals if self.steps.count else self.window
 
-    def _per_step(self, by_span_ns: FloatArray) -> int:
+    def _per_step(self, ns: float) -> int:
         """The mean of the steps; without steps all of it."""
-        return int(np.ceil(by_span_ns.sum() / max(self.steps.count, 1)))
+        return int(np.ceil(ns * max(self.time_scale, 1.0) / max(self.steps.count, 1)))
 
 
 class _Layer(NamedTuple):

@@ -112,11 +112,40 @@ PD108 = [
             ExpectedFinding(
                 "high",
                 400_000,
+                (0, None, 400_000),
                 title="in 2 of 10 steady steps",
                 evidence={"recompilations of the whole run": 7, "graph breaks of the whole run": 1},
             ),
         ),
         facts({"frames": 2, "ns": 4_000_000}, recompiles=7, graph_breaks=1),
+    ),
+    RuleCase(  # the recorded steps compile nothing, and are a twentieth of what the others take
+        "PD108",
+        "most-of-the-run",
+        lambda: compiling(),
+        (
+            ExpectedFinding(
+                "high",
+                98_000_000,
+                (0, None, 98_000_000),
+                title="98% of the run compiles: torch.compile takes 2.94 s in 12 of 30 steps",
+            ),
+        ),
+        {
+            "base_step_ns": [100_000_000] * 10,
+            "run": {"unprofiled_steps": 30, "unprofiled_ns": 3_000_000_000},
+            "compile": {"windows": {name: {"frames": 6, "ns": 1_470_000_000} for name in ("base", "after")}},
+        },
+    ),
+    RuleCase(  # ten thousand steps after a few that compiled
+        "PD108",
+        "long-ago",
+        lambda: compiling(),
+        facts={
+            "base_step_ns": [1_000_000] * 10,
+            "run": {"unprofiled_steps": 10_000, "unprofiled_ns": 10_000_000_000},
+            "compile": {"windows": {"base": {"frames": 3, "ns": 9_000_000}, "after": {"frames": 0, "ns": 0}}},
+        },
     ),
     RuleCase(
         "PD108",

@@ -24,7 +24,7 @@ from perfdoctor.testing.check_rule import build_healthy_trace, findings_of_rule
 FACTS_SCHEMA = json.loads(resources.files("perfdoctor.capture").joinpath("facts.schema.json").read_text())
 RULES = {analyzer.rule: analyzer for analyzer in registry.load_analyzers()}
 # They tell what a capture counted in all steps of a run.
-OF_WHOLE_RUNS = {"PD003", "PD110", "PD113", "PD515"}
+OF_WHOLE_RUNS = {"PD003", "PD108", "PD110", "PD113", "PD515"}
 BUILT_IN = {rule for rule, analyzer in RULES.items() if analyzer.__module__.startswith("perfdoctor.analyzers.")}
 
 

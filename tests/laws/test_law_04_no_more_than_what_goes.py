@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from real_traces import read_once
 from recordings import list_recordings, name_recording
 
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.pipeline import needs_all_ranks, price_rank, run_rule
 from perfdoctor.rank import Rank
 from perfdoctor.report import pricers
@@ -119,6 +120,14 @@ def test_no_recorded_fix_saves_more_than_what_goes(path: Path) -> None:
     rank, findings = price_findings_of(path)
     for made, priced in findings:
         check_bound(rank, made, priced)
+
+
+def test_steps_that_are_longer_without_the_profiler_lose_more_than_was_recorded() -> None:
+    trace = TraceBuilder(device=None).step(0, 10 * MS).step(10 * MS, 10 * MS).trace()
+    rank = Rank(trace, facts=CapturedFacts.parse({"base_step_ns": [30_000_000] * 4}))
+    assert rank.time_scale == 3
+    assert rank.saving_bounds.of_claim(Claim(rank.window)) == 30_000_000
+    assert rank.saving_bounds.of_claim(Claim(unshared_ns=10_000_000)) == 15_000_000
 
 
 def copies_beside(allocating_ms: int, steps: int = 4, cats: int = 3, copy_ms: int = 2) -> TraceBuilder:
