@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_parallel_ops import claim_share
 from perfdoctor.rules import (
     CapturedFacts,
     Claim,
@@ -99,11 +100,14 @@ class HostPause(NamedTuple):
             return "in each step"
         return f"in {self.steps:,} of {self.of:,} steps"
 
-    @property
-    def length(self) -> str:
-        """How long they take, and in how many steps, for titles: "4 ms in each step", "4 ms each in 4 of 20 steps"."""
-        each = " each" if self.steps < _NEARLY_ALL * self.of else ""
-        return f"{format_time(self.step_ns)}{each} {self.frequency}"
+    def length_on(self, rank: Rank) -> str:
+        """How long they take, and in how many steps, for titles: "4 ms in each step", "4 ms each in 4 of 20 steps".
+
+        Of each step of a program on the CPU that is what they cost, which other programs and stacks lengthen.
+        """
+        is_usual = self.steps >= _NEARLY_ALL * self.of
+        ns = cost_of(rank, self) if is_usual and rank.device_kind == "cpu" else self.step_ns
+        return f"{format_time(ns)}{'' if is_usual else ' each'} {self.frequency}"
 
     @property
     def recurrence(self) -> Recurrence:
@@ -185,10 +189,13 @@ def time_of_reported_calls(rank: Rank) -> Intervals:
 def claim_of(rank: Rank, calls: Iterable[str], cost_ns: int) -> Claim:
     """The time of such calls in the window, and what more they cost of steps that are not in it."""
     time = iv.intersect(time_of_calls(rank.trace, calls), rank.window)
+    of_window_ns = min(round(cost_ns * max(rank.steps.count, 1) / (rank.time_scale or 1)), rank.window_ns)
     if rank.device_kind == "gpu":
         time = iv.intersect(time, _idle_of(rank))
+    elif not len(time):  # only another window has stacks: without them it is time for which nothing else is known
+        free = rank.account.parts["idle_unexplained"]
+        time = claim_share(free, min(of_window_ns / max(iv.total(free), 1), 1.0))
     in_window_ns = iv.total(time)
-    of_window_ns = min(round(cost_ns * max(rank.steps.count, 1) / (rank.time_scale or 1)), rank.window_ns)
     return Claim(time, unshared_ns=max(of_window_ns - in_window_ns, 0))
 
 

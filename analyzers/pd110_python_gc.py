@@ -71,7 +71,7 @@ class PythonGc(RankAnalyzer):
             yield self._report(
                 rank,
                 calls,
-                title=f"gc.collect() takes {rank.share(cost_ns):.0%} of the time: {calls.length}",
+                title=f"gc.collect() takes {rank.share(cost_ns):.0%} of the time: {calls.length_on(rank)}",
                 situation="garbage is collected in the step",
                 saving=Saving(cost_ns // 2, cost_ns, cost_ns, "bounded") if calls.is_timed else None,
                 subject="collect",

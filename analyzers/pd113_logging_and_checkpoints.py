@@ -102,11 +102,12 @@ class LoggingAndCheckpoints(RankAnalyzer):
         if pause.is_timed:
             low_ns, expected_ns = round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)
             saving = Saving(low_ns, expected_ns, cost_ns, "bounded")
-        calls = f"{pause.calls / pause.steps:.3g}"
+        count = pause.calls / pause.steps
+        calls = f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
         finding = self.finding(
             rank,
             title=f"{kind.does} takes {rank.share(cost_ns):.0%} of the time: "
-            f"{pause.length}" + (f", in {calls} calls" if calls != "1" else ""),
+            f"{pause.length_on(rank)}" + (f", in {calls} calls" if calls != "1" else ""),
             cost_ns=cost_ns,
             saving=saving,
             advice=advice,

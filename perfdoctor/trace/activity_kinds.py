@@ -63,6 +63,7 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     ),
     LOGGING: (
         r"(^|/)logging/__init__\.py\(",
+        r"(^|/)json/(encoder\.py\(|__init__\.py\(\d+\): dumps?$)",
         rf"{_BUILT_IN}print\b",
         r"(^|/)(wandb|loguru|rich|mlflow|tensorboard)/",
         r"tqdm/\w+\.py\(\d+\): (update|display|refresh|status_printer)",

@@ -11,6 +11,7 @@ from rule_cases import TENSOR_GEMM
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps
+from perfdoctor.analyzers._host_pauses import claim_of
 from perfdoctor.analyzers._pd003_own_steps import OwnSteps, leave_out_host_calls
 from perfdoctor.analyzers.pd003_unstable_steps import UnstableSteps
 from perfdoctor.analyzers.pd103_gpu_idle import GpuIdle
@@ -23,6 +24,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
 
 
 def findings_of(facts_of_ranks: list[Any], *rules: Any) -> tuple[Finding, ...]:
@@ -157,3 +159,13 @@ def test_a_pause_of_the_gpu_is_told_once() -> None:
         ).findings
         assert [each.rule for each in found] == [rule]
     assert "collects garbage" in found[0].title
+
+
+def test_what_another_window_shows_alone_explains_time_for_which_nothing_else_is_known() -> None:
+    trace = TraceBuilder(device=None)
+    for at in (0, 1000):
+        trace.step(at, 1000).op("aten::addmm", at + 600, 400)
+    rank = Rank(trace.trace())
+    claim = claim_of(rank, ("print",), 300_000)
+    assert claim.total_ns == 600_000
+    assert iv.total(iv.intersect(claim.intervals, rank.account.parts["idle_unexplained"])) == 600_000
