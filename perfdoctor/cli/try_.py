@@ -27,6 +27,7 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 _DEFAULT_BUDGET = "10m"
 _DEFAULT_PAIRS = 6
 _MAX_PAIRS = 100
+_MAX_WAIT_S = 60.0
 
 
 def complete_changes(incomplete: str) -> parameters.Completions:
@@ -84,6 +85,15 @@ def try_(
             "--timeout", metavar="TIME", help="End a run after this time; the default is five times the plain one."
         ),
     ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="TIME",
+            help="Wait this long in all for other programs to leave the cores, 0 for not at all; the default is a "
+            "tenth of the budget, a minute at most.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -120,6 +130,7 @@ def try_(
         pairs,
         budget,
         timeout,
+        wait,
         allow_numerics=allow_numerics,
         diagnose=not no_diagnose,
         skip=skip,
@@ -146,6 +157,7 @@ def make_settings(
     pairs: int,
     budget: str,
     timeout: str | None,
+    wait: str | None,
     *,
     allow_numerics: bool,
     diagnose: bool,
@@ -170,17 +182,23 @@ def make_settings(
     changes, broken = load_changes()
     for each in broken:
         sys.stderr.write(f"perfdoctor: the change {clean_line(each.name)} is left out: {clean_line(each.why)}\n")
+    budget_s = parse_duration(budget, "--budget")
+    if wait is None:
+        quiet_s = min(budget_s / 10, _MAX_WAIT_S)
+    else:
+        quiet_s = 0.0 if wait == "0" else parse_duration(wait, "--wait")
     return TrySettings(
         wanted=choose_changes(names, changes) if names else tuple((each, None) for each in changes),
         asked=bool(names),
         only_advised=not (names or try_all) and diagnose,
         diagnose=diagnose,
         pairs=pairs,
-        budget_s=parse_duration(budget, "--budget"),
+        budget_s=budget_s,
         allow_numerics=allow_numerics,
         skip=skip,
         base=base,
         timeout_s=None if timeout is None else parse_duration(timeout, "--timeout"),
+        quiet_s=quiet_s,
     )
 
 

@@ -57,6 +57,7 @@ class RunLog:
         path: state.json; None keeps nothing.
         identity: What must be the same to go on with these runs: command, changes, steps.
         budget_s: Seconds in which to begin runs; None for no limit.
+        wait: Called before each run: returns when it may begin.
         on_start, on_end: Called with the label of a run before it begins, and with its result.
         runs: The runs by their names, as they ended.
         clock: Returns the time in seconds.
@@ -66,6 +67,7 @@ class RunLog:
     path: Path | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     budget_s: float | None = None
+    wait: Callable[[], None] = lambda: None
     on_start: Callable[[str], None] = lambda _label: None
     on_end: Callable[[str, ProgramRun], None] = lambda _label, _run: None
     runs: dict[str, ProgramRun] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class RunLog:
         name = f"{key}-{label.replace(' ', '')}"
         run, is_new = self.runs.get(name), False
         if run is None:
+            self.wait()
             self.on_start(label)
             self.runs[name] = run = self.run_program(name, arm)
             self.save()

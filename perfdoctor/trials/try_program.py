@@ -23,6 +23,7 @@ from perfdoctor.trials.diagnose_program import Diagnosis, diagnose_program, expl
 from perfdoctor.trials.load_changes import LoadedChange
 from perfdoctor.trials.make_trials import OTHER_SEEDS, compare_plain_losses, make_combined_trial, make_trial
 from perfdoctor.trials.program_run import ProgramRun
+from perfdoctor.trials.quiet_machine import QuietWait
 from perfdoctor.trials.run_log import RunLog, label_of
 from perfdoctor.trials.run_trials import TrialProcess
 from perfdoctor.trials.step_counts import MIN_TIMED_STEPS, StepCounts, count_steps, read_step_counts
@@ -67,6 +68,7 @@ class TrySettings:
         skip: Steps left alone at the start of each run; None chooses.
         base: Steps timed; None chooses.
         timeout_s: Seconds after which a run is ended; None chooses.
+        quiet_s: Seconds to wait in all for other programs to leave the cores.
     """
 
     wanted: tuple[tuple[LoadedChange, str | None], ...]
@@ -79,6 +81,7 @@ class TrySettings:
     skip: int | None = None
     base: int | None = None
     timeout_s: float | None = None
+    quiet_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -94,10 +97,12 @@ class TrialState:
         combination: The winners together.
         log: All runs.
         pairs: Pairs of a change at most.
+        quiet: The wait for other programs to leave the cores.
         interrupted: Whether the user has ended it.
     """
 
     log: RunLog
+    quiet: QuietWait = field(default_factory=lambda: QuietWait(0.0))
     pairs: int = DEFAULT_PAIRS
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     counts: StepCounts = field(default_factory=StepCounts)
@@ -173,6 +178,9 @@ def try_program(
     state = TrialState(RunLog(process.run, folder / run_log.STATE_FILE, identity, settings.budget_s))
     state.pairs = settings.pairs
     log = state.log
+    wait = f"waiting for other programs to leave the cores, at most {settings.quiet_s:.0f} s in all (--wait 0 does not)"
+    state.quiet = QuietWait(settings.quiet_s, lambda: listener.say(wait))
+    log.wait = state.quiet.wait
     log.on_start = lambda label: listener.begin_run(label, state)
     log.on_end = lambda label, run: listener.end_run(label, run, state)
     if earlier is not None:
@@ -181,6 +189,7 @@ def try_program(
     log.save()
     if settings.diagnose:
         if earlier is None:
+            log.wait()
             listener.say("recording the program as it is, to see what to try")
         state.diagnosis = diagnose_program(command, folder)
     try:
@@ -335,6 +344,7 @@ def summarize(state: TrialState, settings: TrySettings, plain_difference: float 
 def list_notes(state: TrialState, settings: TrySettings, plain_difference: float | None) -> list[str]:
     """Sentences on what the table does not show."""
     notes = [f"The diagnosis: {note}" for note in state.diagnosis.notes]
+    notes += filter(None, [state.quiet.note])
     if state.log.noise > LOUD_NOISE:
         notes.append(
             f"Plain against plain differs by {100 * state.log.noise:.0f} %, so that only larger effects are seen: "

@@ -66,6 +66,7 @@ def write(path: str, text: str) -> str:
         (["--pairs", "0", "train.py"], "--pairs 0 must be from 1 to 100"),
         (["--budget", "soon", "train.py"], "--budget soon is not a time: give one such as --budget 10m"),
         (["--timeout", "0s", "train.py"], "--timeout 0s is not a time"),
+        (["--wait", "soon", "train.py"], "--wait soon is not a time"),
         (["--out", "a", "--resume", "b", "train.py"], "--resume continues in its own folder"),
         (["--resume", "b", "train.py"], "b holds no trials to go on with"),
         ([], "Nothing to try: give a script"),

@@ -109,6 +109,14 @@ def test_changes_are_measured_combined_and_answer_their_findings(attempt):
     assert listener.ended[:2] == ["plain", "plain"]
 
 
+def test_each_run_waits_for_a_quiet_machine_and_a_note_says_it(attempt, monkeypatch):
+    looks = iter([True, True, False])
+    monkeypatch.setattr(trying.QuietWait, "_is_busy", lambda _: next(looks, False))
+    report, _, listener, _ = attempt(FakeProgram(GOOD), quiet_s=60.0)
+    assert listener.said[0].startswith("waiting for other programs to leave the cores, at most 60 s in all")
+    assert any(note.startswith("Waited 1 s") and note.endswith("they did.") for note in report.trial_summary.notes)
+
+
 def test_only_what_a_finding_advises_is_tried_unless_more_is_wanted(attempt):
     report, _, listener, _ = attempt(FakeProgram())
     assert {each.change for each in report.trials} == {"workers"}
