@@ -453,8 +453,11 @@ _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 
 def parse_source_mark(name: str) -> SourceLine | None:
-    """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name."""
-    return _source_line(re.match(SOURCE_MARK, name))
+    """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name.
+
+    None as well for the one line by which `multiprocessing` starts a process: no user's code lies in it.
+    """
+    return None if name.endswith("@<string>:1 <module>") else _source_line(re.match(SOURCE_MARK, name))
 
 
 def parse_module_call_mark(name: str) -> SourceLine | None:

@@ -94,6 +94,8 @@ def test_people_count_steps_in_their_own_words(name: str, step: tuple[str, int] 
         ("@/home/a/train.py:12 main", ("/home/a/train.py", 12, "main")),
         ("@C:\\a b.py:3", ("C:\\a b.py", 3, None)),
         ("@a.py:1 <module>", ("a.py", 1, "<module>")),
+        ("@<string>:1 <module>", None),  # how multiprocessing starts a process
+        ("@<string>:3 main", ("<string>", 3, "main")),
         ("@a.py:", None),
         ("@a.py:1234567890", None),
         ("a.py:1 main", None),
