@@ -11,6 +11,7 @@ programs is nobody's fault, and no part of what the program takes on a quiet mac
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -69,18 +70,19 @@ def find_contention(facts: CapturedFacts, run: RunSteps | None = None) -> CoreCo
     queued_ns = None if base is None else _queued_ns_of(base)
     if base is None or base.cpu_ns is None or queued_ns is None:
         return _guess_contention(facts, [each for each in (base, run) if each is not None])
-    others_share = _share_of_others(facts)
+    others_share = _share_of_others(facts, float(base.cpu_ns.sum() / base.dur_ns.sum()))
     asked = [(int(base.cpu_ns.sum()), int(queued_ns.sum()))]
     if fetch.where == "worker" and fetch.cpu_ns is not None and fetch.queued_ns is not None:
         asked.append((fetch.cpu_ns, fetch.queued_ns))
-    return CoreContention(min(had_ns / max(had_ns + others_share * ns, 1) for had_ns, ns in asked), others_share)
+    return CoreContention(min(1 - others_share * ns / max(had_ns + ns, 1) for had_ns, ns in asked), others_share)
 
 
-def _share_of_others(facts: CapturedFacts) -> float:
+def _share_of_others(facts: CapturedFacts, own_core: float) -> float:
     """The part (0 to 1) of the program's waits for a core that is due to other programs.
 
     By the cores that they used, against those of all else that the training thread shares its cores with: the other
-    threads of its process, its workers, and the other ranks on the machine.
+    threads of its process, its workers, and the other ranks on the machine. It has a core of its own on a quiet machine
+    unless its process has more threads than there are cores: then only as much as it ran, `own_core`, is its own.
     """
     cores = facts.cores
     training, workers = cores.training or 0.0, cores.workers or 0.0
@@ -92,7 +94,9 @@ def _share_of_others(facts: CapturedFacts) -> float:
     others = cores.others - others_ranks
     if others < _MIN_OTHERS:
         return 0.0
-    return others / (others + max(training - 1, 0.0) + workers + others_ranks)
+    outnumbers = (facts.cpu.torch_threads or 1) > (cores.available or math.inf)
+    own_threads = max(training - (own_core if outnumbers else 1.0), 0.0)
+    return others / (others + own_threads + workers + others_ranks)
 
 
 def _queued_ns_of(times: StepTimes) -> Int64Array | None:

@@ -57,6 +57,14 @@ def test_waits_for_a_core_that_nobody_else_uses_are_the_programs_own(
     assert comparable_unprofiled_ns(facts) == pytest.approx((cpu + queued + sleep) * MS, rel=1e-3, abs=2)
 
 
+def test_threads_that_outnumber_the_cores_wait_for_each_other_beside_a_small_other_program() -> None:
+    """Measured: 16 threads on two cores take 100 ms a step by themselves, and 114 beside a third of a core."""
+    facts = captured(18, 84, 12, others=0.31, training=1.66, threads=16)
+    assert find_contention(facts).core_share == pytest.approx(1 - 0.31 / (0.31 + 1.66 - 18 / 114) * 84 / 102, rel=1e-3)
+    assert not find_contention(facts).is_severe
+    assert comparable_unprofiled_ns(facts) == pytest.approx(114 * MS, rel=1e-3)
+
+
 @given(positive, positive, st.floats(0.25, 2), st.floats(0.25, 2), st.floats(0, 2))
 def test_more_of_others_is_more_of_their_doing(cpu: float, queued: float, one: float, two: float, own: float) -> None:
     few, many = sorted((one, two))
