@@ -119,11 +119,14 @@ class Recompilation(RankAnalyzer):
         location = found.location or rank.locations.of_phases(vocabulary.COMPILE_PHASE)
         # In one of several steps it may be the last size that there is; facts of the run may know better.
         once = found is traced and not unprofiled.cost_ns and found.compiling_steps == 1 < found.steps - 1
+        is_most = unprofiled.share >= _MOST
+        # What most of the run goes to is no matter of a few recorded steps.
+        has_steps = len(found.time) > 0 and not is_most
         title = f"torch.compile compiles in {found.compiling_steps} of {found.steps} steady steps"
         if once:
             compiling_ms = iv.total(found.time) / 1e6
             title = f"torch.compile compiles for {compiling_ms:,.3g} ms in a steady step"
-        elif unprofiled.share >= _MOST:
+        elif is_most:
             taken = f"{format_time(unprofiled.total_ns)} in {unprofiled.compiling_steps} of {unprofiled.steps} steps"
             title = f"{unprofiled.share:.0%} of the run compiles: torch.compile takes {taken}"
         yield self.finding(
@@ -135,7 +138,7 @@ class Recompilation(RankAnalyzer):
             advice=advice,
             claim=Claim(found.time, unshared_ns=0 if len(found.time) else _recorded_ns(rank, found)),
             edit=None if once else found.edit,
-            recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if len(found.time) else None,
+            recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if has_steps else None,
             confidence=0.9,
             location=location,
             evidence=(

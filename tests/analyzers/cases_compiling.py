@@ -137,6 +137,27 @@ PD108 = [
             "compile": {"windows": {name: {"frames": 6, "ns": 1_470_000_000} for name in ("base", "after")}},
         },
     ),
+    RuleCase(  # in two recorded steps of eight, each as long as a hundred others: no one-off
+        "PD108",
+        "most-of-the-run-in-a-few-steps",
+        lambda: compiling(1, 4, count=8),
+        (ExpectedFinding("high", 125_000, (0, 125_000, 125_000), title="90% of the run compiles"),),
+        {
+            "base_step_ns": [1_000_000] * 10,
+            "run": {"unprofiled_steps": 126, "unprofiled_ns": 1_000_000_000},
+            "compile": {"windows": {"base": {"frames": 0, "ns": 0}, "after": {"frames": 11, "ns": 900_000_000}}},
+        },
+    ),
+    RuleCase(
+        "PD108",
+        "a-tenth-of-the-run",
+        lambda: compiling(),
+        facts={
+            "base_step_ns": [1_000_000] * 10,
+            "run": {"unprofiled_steps": 10_000, "unprofiled_ns": 10_000_000_000},
+            "compile": {"windows": {"base": {"frames": 3, "ns": 3_000_000}}},
+        },
+    ),
     RuleCase(  # ten thousand steps after a few that compiled
         "PD108",
         "long-ago",
