@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from real_traces import analyze_once
 
 import perfdoctor
 from perfdoctor import pipeline
@@ -352,4 +353,4 @@ def test_the_page_is_up_to_date() -> None:
 @pytest.mark.corpus
 def test_every_real_trace_has_a_guide(corpus: Path) -> None:
     for path in sorted(path for path in corpus.iterdir() if path.name != "MANIFEST.csv"):
-        check_guide(perfdoctor.guide(path))
+        check_guide(analyze_once(path).guide())

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 from all_cases import CASES
+from hypothesis import settings
 from nsys_files import (
     NEW,
     OLD,
@@ -93,16 +94,19 @@ def of_nvidia(case: RuleCase) -> bool:
 
 
 def cases_of(rule: str) -> list[RuleCase]:
-    return [case for case in CASES if case.rule == rule and of_nvidia(case)]
+    """The first cases of a rule that fire, then the first that stay quiet: a few of each by day, all at night."""
+    cases = [case for case in CASES if case.rule == rule and of_nvidia(case)]
+    few = settings().max_examples // 8
+    return [case for fires in (True, False) for case in [c for c in cases if bool(c.expected) == fires][:few]]
 
 
 @pytest.mark.parametrize("rule", sorted({case.rule for case in CASES}))
 def test_every_analyzer_says_the_same_of_both(tmp_path: Path, rows: Rows, rule: str) -> None:
-    """All analyzers on a case of each rule that fires and one that stays quiet; the tables of both, in all its cases.
+    """All analyzers on a case that fires, and the tables of both in all cases.
 
     Analyzers are functions of these tables, so tables that are the same row by row need no analysis to be compared.
     """
-    analysed: set[bool] = set()
+    is_analysed = False
     for number, case in enumerate(cases_of(rule)):
         pairs, captured = [], []
         for rank, (builder, facts) in enumerate(zip(case.traces(), case.facts_of_ranks(), strict=True)):
@@ -117,10 +121,10 @@ def test_every_analyzer_says_the_same_of_both(tmp_path: Path, rows: Rows, rule: 
             for each in fields(Trace)
             if isinstance(getattr(kineto, each.name), Table | Comms)
         )
-        if not is_same or bool(case.expected) not in analysed:
-            analysed.add(bool(case.expected))
+        if not is_same or not is_analysed:
+            is_analysed = True
             assert_same_reports(case, pairs, captured)
-    assert analysed
+    assert is_analysed
 
 
 def assert_same_reports(case: RuleCase, pairs: list[tuple[Trace, Trace]], captured: list[Any]) -> None:
