@@ -24,6 +24,8 @@ from fork_server import ADDRESS, ForkServer, clean_environment
 # Small windows: 11 steps fill them, and a start of torch costs seconds already.
 WINDOWS = {"skip": 2, "base": 2, "warmup": 1, "timing": 3, "evidence": 2}
 NEEDED = 11
+# What hangs is ended then; a machine with ten programs on two cores needs minutes for what takes seconds.
+LIMIT_S = 600
 
 DRIVER = """
 import json, sys
@@ -202,7 +204,7 @@ class Launcher:
                 child = subprocess.Popen(command, env=environment, **files)
             if while_running:
                 while_running(child)
-            code = child.wait(timeout=150)
+            code = child.wait(timeout=LIMIT_S)
             stdout.seek(0)
             stderr.seek(0)
             return subprocess.CompletedProcess(command, code, stdout.read(), stderr.read())
@@ -214,7 +216,7 @@ class Launcher:
 
 def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
     """Wait until the program has written a file, because it has come to where the test wants it."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIMIT_S
     while not path.exists() and child.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
 

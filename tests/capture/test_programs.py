@@ -183,7 +183,7 @@ def test_signals_are_forwarded(
     launcher: Any, capture_kit: dict[str, Any], number: signal.Signals, code: int, reason: str | None
 ) -> None:
     ready = launcher.folder / f"ready{number}"
-    wait = f"    if number == 7: open({str(ready)!r}, 'w').close(); time.sleep(30)\n"
+    wait = f"    if number == 7: open({str(ready)!r}, 'w').close(); time.sleep(300)\n"
     recorded = launcher.record(
         capture_kit["TRAIN"] + wait, while_running=capture_kit["signal_when_ready"](ready, number)
     )
@@ -445,7 +445,7 @@ def test_every_rank_may_run_its_own_perfdoctor(launcher: Any, capture_kit: dict[
         environment = {**capture_kit["environment"](), "RANK": str(rank), "WORLD_SIZE": "2"}
         argv = [*command, str(launcher.folder / f"answer{rank}"), sizes, str(script)]
         started.append(subprocess.Popen(argv, env=environment, cwd=launcher.folder))
-    assert [child.wait(timeout=90) for child in started] == [0, 0]
+    assert [child.wait(timeout=600) for child in started] == [0, 0]
     answers = [json.loads((launcher.folder / f"answer{rank}").read_text()) for rank in (0, 1)]
     assert [answer["ranks"] for answer in answers] == [[0], [1]]
     assert [answer["folder"] for answer in answers] == [str(shared), None]

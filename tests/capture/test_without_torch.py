@@ -91,7 +91,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path
     while not ready.exists() and process.poll() is None:
         time.sleep(0.02)
     process.terminate()
-    assert process.wait(timeout=30) == 137
+    assert process.wait(timeout=300) == 137
 
 
 @pytest.mark.process

@@ -27,7 +27,7 @@ def content_of(report: Report) -> dict[str, Any]:
 
 def wait_for(condition: Callable[[], Any]) -> Any:
     """The first true value of a condition, which is asked every 10 ms."""
-    for _ in range(3000):
+    for _ in range(30_000):
         value = condition()
         if value:
             return value
