@@ -18,7 +18,7 @@ from perfdoctor.rules import (
     captured_location,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import step_times_of, uses_threads
+from perfdoctor.rules.internal import cores_without_others, step_times_of, uses_threads
 
 # What is left of large ops with as many threads as cores: at best, in the median, at worst (see below).
 _REMAINS, _REMAINS_OF_RANKS = (0.13, 0.42, 1.0), (0.07, 0.58, 1.0)
@@ -30,8 +30,8 @@ class CpuThreads(RankAnalyzer):
     What it finds:
         Programs without a GPU whose PyTorch has more threads for an op than cores may be used: by affinity, by the
         quota of a container, or because several ranks share the machine. Large ops have to take a tenth of the step.
-        Also, for information, processes whose threads are more than a NUMA node's cores and that no node was chosen
-        for.
+        Also, for information, threads to which other programs leave too few cores, and processes whose threads are more
+        than a NUMA node's cores and that no node was chosen for.
 
     Why it costs time:
         An op ends when its last thread does, and threads that lack a core wait for another one's turn, some ms. In a
@@ -87,6 +87,8 @@ class CpuThreads(RankAnalyzer):
         if threads >= self.settings["min_excess"] * own:
             if _uses_threads(rank) and (lacks_cores or cores.throttled != 0):
                 yield self._report_threads(rank, cpu, cores, threads, own, lacks_cores=lacks_cores)
+        elif self._is_crowded(rank, available, threads):
+            yield self._report_crowd(rank, available, threads)
         elif self._spans_nodes(cpu, threads):
             yield self._report_nodes(rank, cpu, threads)
 
@@ -136,6 +138,37 @@ class CpuThreads(RankAnalyzer):
                 Evidence("OMP_NUM_THREADS", omp),
                 Evidence("time in large ops per {unit}", large.time_ns, "ns"),
             ),
+        )
+
+    def _is_crowded(self, rank: Rank, available: float, threads: int) -> bool:
+        """Whether other programs leave the threads that compute too few cores."""
+        left = cores_without_others(rank.facts, available)
+        return rank.contention.is_severe and threads >= self.settings["min_excess"] * left and _uses_threads(rank)
+
+    def _report_crowd(self, rank: Rank, available: float, threads: int) -> Finding:
+        advised = int(cores_without_others(rank.facts, available))
+        return self.finding(
+            rank,
+            title=f"{threads} threads compute on {available:.3g} cores, of which other programs use "
+            f"{rank.facts.cores.others or 0:.2g}",
+            cost_ns=0,
+            saving=Saving(),
+            advice=(
+                f"Use {advised} {'thread' if advised == 1 else 'threads'} for as long as others have the cores: those "
+                "of an op wait busily for one that has none, and programs beside a full machine took 1.1 to 25 times "
+                "as long with two threads as with one. What it costs here perfdoctor try --only threads measures."
+            ),
+            fix=f"torch.set_num_threads({advised})",
+            actions=(Action("threads", advised),),
+            claim=Claim(iv.EMPTY),
+            confidence=0.5,
+            location=captured_location(rank.facts.cpu.threads_set),
+            evidence=(
+                Evidence("threads of PyTorch", threads, "count"),
+                Evidence("cores that may be used", available),
+                Evidence("cores that other programs used", rank.facts.cores.others),
+            ),
+            subject="crowd",
         )
 
     @staticmethod

@@ -125,6 +125,8 @@ def test_without_frames_the_op_or_call_is_named() -> None:
 KIND_CASES = {
     "json/encoder.py(277): _iterencode_list": kinds.LOGGING,
     "json/__init__.py(120): dump": kinds.LOGGING,
+    "<built-in function dump>": kinds.FILE_OR_SOCKET,
+    "numpy/lib/_npyio_impl.py(1401): savetxt": kinds.FILE_OR_SOCKET,
     "<built-in function sleep>": kinds.SLEEP,
     "<built-in method sleep of module object at 0x7f>": kinds.SLEEP,
     "<built-in method collect of module object at 0x7f>": kinds.GARBAGE_COLLECTION,

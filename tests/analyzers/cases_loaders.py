@@ -441,6 +441,28 @@ PD512 = [
         (ExpectedFinding("high", 26_100_000, title="3 threads compute on 2 cores"),),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, used=2.0, threads=3),
     ),
+    RuleCase(  # another trainer has most of both cores
+        "PD512",
+        "two-threads-beside-other-programs",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                (None, None, None),
+                title="2 threads compute on 2 cores, of which other programs use 1.4",
+                advice="Use 1 thread for as long as others have the cores",
+                fix="torch.set_num_threads(1)",
+            ),
+        ),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, used=0.6, threads=2, queued_ms=(20, 0), others=1.4),
+    ),
+    RuleCase(
+        "PD512",
+        "one-thread-beside-other-programs",
+        lambda: training(0, 30),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, used=0.6, threads=1, queued_ms=(20, 0), others=1.4),
+    ),
     RuleCase(  # its ops are too small to be divided
         "PD512",
         "threads-that-sleep",

@@ -126,6 +126,8 @@ def test_the_list_says_what_can_be_tried_and_what_it_may_change(perfdoctor):
 @pytest.mark.usefixtures("forks")
 def test_a_slow_loader_is_tried_with_workers_and_the_table_says_what_they_are_worth(perfdoctor):
     options = [
+        "--wait",
+        "0",
         "--only",
         "workers=2,zero-grad=set-to-none",
         "--no-diagnose",
@@ -170,16 +172,17 @@ def test_a_slow_loader_is_tried_with_workers_and_the_table_says_what_they_are_wo
     ids=["input", "fails", "no step"],
 )
 def test_a_program_that_cannot_be_tried_gets_one_sentence(perfdoctor, program, words):
-    ended = perfdoctor("try", "-q", "--no-diagnose", "--base", "4", "--only", "workers=2", write("train.py", program))
+    options = ["--wait", "0", "--no-diagnose", "--base", "4", "--only", "workers=2"]
+    ended = perfdoctor("try", "-q", *options, write("train.py", program))
     assert (ended.code, ended.out) == (2, "")
     assert words in ended.line
 
 
 def test_ctrl_c_prints_the_table_so_far_and_leaves_no_process(tmp_path):
     write(str(tmp_path / "train.py"), SLOW_LOADER)
-    options = ["--only", "workers=2", "--no-diagnose", "--pairs", "50", "--skip", "2", "--base", "8", "--out", "kept"]
+    options = ["--wait", "0", "--only", "workers=2", "--no-diagnose", "--pairs", "50", "--skip", "2", "--base", "8"]
     child = subprocess.Popen(
-        [sys.executable, "-m", "perfdoctor", "try", *options, "train.py"],
+        [sys.executable, "-m", "perfdoctor", "try", *options, "--out", "kept", "train.py"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
