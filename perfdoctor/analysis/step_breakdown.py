@@ -20,12 +20,12 @@ from perfdoctor.analysis.communication.collective_metadata import collective_met
 from perfdoctor.analysis.communication.collectives import gpu_collectives
 from perfdoctor.analysis.host.module_tree import find_module_calls, innermost_calls
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.analysis.timeline.account import BUSY_DETAILS, DETAILS, gpu_rows_by_detail
 from perfdoctor.analysis.timeline.own_time import LOADER, ZERO_GRAD, Pieces, cut_by_op, label_gpu_items
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import classify_op
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.analysis.kernels.flops_utilization import peak_of
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, VERDICTS, YES
+from perfdoctor.analysis.kernels.tensor_core_verdicts import VERDICTS, YES
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import Roof, Roofline

@@ -9,15 +9,9 @@ import numpy as np
 from perfdoctor.analysis.kernels.hardware import Hardware
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
-from perfdoctor.analysis.kernels.tensor_core_verdicts import (
-    MATRIX_CATEGORIES,
-    NA,
-    NO,
-    VERDICTS,
-    YES,
-    TensorCoreVerdicts,
-)
+from perfdoctor.analysis.kernels.tensor_core_verdicts import NA, NO, VERDICTS, YES, TensorCoreVerdicts
 from perfdoctor.gpu import Device, KernelClass
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.roofline.kernel_bounds import (
     ALIGNMENT,

@@ -17,9 +17,10 @@ from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, FlopsUtilization
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.roof_classes import ROOFS, BucketRoof
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, TensorCoreVerdicts
+from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import classify_op
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array

@@ -134,8 +134,8 @@ def shorten(a: Intervals, total_ns: int) -> Intervals:
         return a
     # Rounded are the sums: rounding each length would lose up to a nanosecond an interval.
     ends_ns = np.cumsum(a[:, 1] - a[:, 0])
-    kept_ns = np.diff(np.round(ends_ns * (total_ns / whole_ns)).astype(np.int64), prepend=0)
-    return union(a[:, 0], a[:, 0] + kept_ns)
+    kept_ns: Int64Array = np.append(0, np.round(ends_ns * (total_ns / whole_ns))).astype(np.int64)
+    return union(a[:, 0], a[:, 0] + kept_ns[1:] - kept_ns[:-1])
 
 
 def overlap(starts: Int64Array, ends: Int64Array, a: Intervals) -> Int64Array:
