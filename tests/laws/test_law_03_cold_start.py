@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recordings import list_recordings, name_recording
 
@@ -116,7 +116,6 @@ def first_use_of(trace: TraceBuilder) -> first_use.FirstUse:
 
 
 @given(events=starts(1, 8), steps=st.integers(3, 6), idle_us=st.sampled_from([6.0, 40.0, 200.0]))
-@settings(max_examples=25, deadline=None)
 def test_a_cold_start_before_a_steady_loop_adds_its_own_account_and_changes_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, events: list[Event], steps: int, idle_us: float
 ) -> None:
@@ -139,7 +138,6 @@ def test_a_cold_start_before_a_steady_loop_adds_its_own_account_and_changes_noth
 
 
 @given(events=starts(1, 5), warm=st.integers(2, 5))
-@settings(max_examples=15, deadline=None)
 def test_a_cold_first_step_is_left_out(
     tmp_path_factory: pytest.TempPathFactory, events: list[Event], warm: int
 ) -> None:
@@ -157,7 +155,6 @@ def test_a_cold_first_step_is_left_out(
 
 
 @given(events=starts(2, 10))
-@settings(max_examples=20, deadline=None)
 def test_a_single_cold_pass_is_a_first_run_and_promises_nothing_once_only(
     tmp_path_factory: pytest.TempPathFactory, events: list[Event]
 ) -> None:

@@ -65,7 +65,7 @@ def test_the_cost_is_what_the_job_is_slower_by(fault: str, ranks: int, sizes: tu
 
 
 @given(st.integers(2, 8), st.sampled_from(("loader", "backward")), st.floats(0, 1), st.floats(0, 1))
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=settings().max_examples // 3)
 def test_no_job_is_slower_by_less_than_the_cost(ranks: int, fault: str, one: float, other: float) -> None:
     sizes = sorted((one, other), reverse=True)[: ranks - 1]
     fleet = Fleet(tuple(summarize(slow_job(ranks, fault, *sizes).builders())))
