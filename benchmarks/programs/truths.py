@@ -66,6 +66,9 @@ class Program:
         places: The same where a file has another name than the script: cells of a notebook.
         libraries: What it imports besides torch.
         ranks: Ranks that torchrun starts; 0 for a plain script.
+        busy: Whether a loop beside it takes one core while it is recorded and timed.
+        saves: What the right change takes off a step, as a share of it: low and high, measured before a report was
+            read; empty where it was not.
         edits: Changes that follow advice.
     """
 
@@ -79,6 +82,8 @@ class Program:
     libraries: tuple[str, ...]
     ranks: int
     edits: tuple[Edit, ...]
+    busy: bool = False
+    saves: tuple[float, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -137,4 +142,6 @@ def _read_program(name: str, entry: dict[str, Any]) -> Program:
             Edit(each["name"], each["follows"], each.get("right", False), tuple(map(tuple, each["replace"])))
             for each in entry.get("edits", ())
         ),
+        busy=entry.get("busy", False),
+        saves=tuple(entry.get("saves", ())),
     )

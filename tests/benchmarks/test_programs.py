@@ -17,8 +17,8 @@ pytestmark = pytest.mark.process
 PROGRAMS = {program.name: program for program in read_programs()}
 
 
-def test_there_are_fifteen_programs_and_no_script_without_a_truth() -> None:
-    assert len(PROGRAMS) >= 15
+def test_there_are_29_programs_and_no_script_without_a_truth() -> None:
+    assert len(PROGRAMS) >= 29
     assert {path.stem for path in SCRIPTS.glob("*.py")} == set(PROGRAMS)
 
 
@@ -27,6 +27,8 @@ def test_truths_fit_their_script(program: Program) -> None:
     source = program.path.read_text(encoding="utf-8")
     assert len(program.line_numbers(source)) == len(program.lines)
     assert program.healthy == (program.right_edit is None) == (not program.rules) == (not program.lines)
+    assert not program.saves or not program.healthy
+    assert list(program.saves) == sorted(share for share in program.saves if 0 < share < 1)
     for edit in program.edits:
         changed = edit.fill_in("2").apply(source)
         compile(changed, program.name, "exec")
@@ -138,6 +140,28 @@ def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     with pytest.raises(SystemExit):
         driver.main()
     assert "no program is called nothing" in capsys.readouterr().err
+
+
+def test_a_busy_program_is_measured_beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    class Loop:
+        ended = False
+
+        def __init__(self, command: list[str]) -> None:
+            started.append(command)
+
+        def kill(self) -> None:
+            self.ended = True
+
+        def wait(self) -> None:
+            assert self.ended
+
+    monkeypatch.setattr(driver.subprocess, "Popen", Loop)
+    with driver.take_core(busy=False):
+        assert not started
+    with driver.take_core(busy=True):
+        assert len(started) == 1
 
 
 def test_a_program_that_fails_is_not_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
