@@ -45,7 +45,12 @@ from perfdoctor.analysis.step_breakdown import (
     complete_with_evidence,
     count_matrix_work,
 )
-from perfdoctor.analysis.step_times import comparable_unprofiled_ns, comparable_unprofiled_steps, describe_sample
+from perfdoctor.analysis.step_times import (
+    comparable_unprofiled_ns,
+    comparable_unprofiled_steps,
+    compare_windows,
+    describe_sample,
+)
 from perfdoctor.analysis.timeline.account import (
     Account,
     account_of,
@@ -458,7 +463,11 @@ class Rank:
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""
         base_steps_ns = comparable_unprofiled_steps(self.facts, self.run_steps)
-        return unprofiled_time_of(self.trace, self.steps, self.window, time, base_steps_ns, self.time_scale)
+        windows = compare_windows(self.facts, self.run_steps)
+        recorded_ns = None if windows is None else windows.recorded_ns
+        return unprofiled_time_of(
+            self.trace, self.steps, self.window, time, base_steps_ns, self.time_scale, recorded_ns
+        )
 
     # --- where the time went --------------------------------------------------------------------------------------
 

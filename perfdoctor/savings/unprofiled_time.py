@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.saving import Saving
+from perfdoctor.trace.arrays import FloatArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
@@ -53,6 +54,7 @@ def unprofiled_time_of(
     time: Intervals,
     base_steps_ns: Sequence[int] = (),
     time_scale: float | None = None,
+    recorded_steps_ns: FloatArray | None = None,
 ) -> UnprofiledTime:
     """Some time in the window without the profiler's overhead, which is taken to be the same for every event.
 
@@ -64,6 +66,8 @@ def unprofiled_time_of(
         base_steps_ns: Lengths of the steps that a capture timed without the profiler.
         time_scale: Unprofiled over recorded time, see `Rank.time_scale`: no more of the time than that is promised.
             None takes it from the steps.
+        recorded_steps_ns: Lengths of the recorded steps without what other programs took; None where nothing is known
+            of that. Such waits are no overhead of the profiler.
     """
 
     def per_step(amount: int) -> int:
@@ -73,7 +77,10 @@ def unprofiled_time_of(
     events_of_step, events_of_time = per_step(_count_events(trace, window)), per_step(_count_events(trace, time))
     timed = bool(base_steps_ns) and steps.count > 0
     if timed:
-        overhead_ns = _overhead_ns(trace, steps, min(base_steps_ns))
+        own_share = 1.0
+        if recorded_steps_ns is not None and steps.median_ns:
+            own_share = min(float(np.median(recorded_steps_ns)) / steps.median_ns, 1.0)
+        overhead_ns = _overhead_ns(trace, steps, own_share, min(base_steps_ns))
         step_ns = round(median(base_steps_ns) if time_scale is None else time_scale * recorded_step_ns)
         max_ns = min(time_ns if time_scale is None else round(time_scale * time_ns), step_ns)
     else:
@@ -84,7 +91,7 @@ def unprofiled_time_of(
     return UnprofiledTime(program_ns, max_ns, program_ns / max(step_ns, program_ns, 1), timed)
 
 
-def _overhead_ns(trace: Trace, steps: Steps, base_ns: int) -> float:
+def _overhead_ns(trace: Trace, steps: Steps, own_share: float, base_ns: int) -> float:
     """The profiler's overhead for an event: how much longer the shortest recorded step takes, by its events.
 
     The shortest step, because whatever else the machine does only makes a step longer.
@@ -92,10 +99,11 @@ def _overhead_ns(trace: Trace, steps: Steps, base_ns: int) -> float:
     Args:
         trace: The trace.
         steps: The analysed steps.
+        own_share: The part of a recorded step (0 to 1) in which no other program had its core.
         base_ns: The shortest step without the profiler.
     """
     shortest = steps.intervals[np.argmin(steps.durations_ns)][None]
-    return max(iv.total(shortest) - base_ns, 0) / max(_count_events(trace, shortest), 1)
+    return max(own_share * iv.total(shortest) - base_ns, 0) / max(_count_events(trace, shortest), 1)
 
 
 def _count_events(trace: Trace, time: Intervals) -> int:
