@@ -1,9 +1,10 @@
-"""Which line of the user's code calls most of the ops of a program on the CPU, and whether it loops."""
+"""Which line or loop of the user's code calls most of the ops of a program on the CPU."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,12 @@ from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_st
 _MAX_OPS = 5_000
 
 
+# A line that calls one of its ops less often in a step is in no loop over rows.
+MIN_LOOP_CALLS = 32
+
+
 class BusiestLine(NamedTuple):
-    """A line of the user's code that calls many ops.
+    """A line of the user's code that calls many ops; of the lines of one loop the busiest, with the ops of all.
 
     For example, `for row in x: y += row * w` with 40 rows, in a step of 100 ops::
 
@@ -72,12 +77,34 @@ def _find_in_trace(trace: Trace) -> BusiestLine | None:
             counts_by_line[location][name] += 1
     if not counts_by_line:
         return None
-    location, counts = max(counts_by_line.items(), key=lambda item: (item[1].total(), str(item[0])))
-    calls = counts.total()
+    loops = _group_by_loop(trace, counts_by_line, step_count)
+    lines = max(loops, key=lambda lines: (sum(counts_by_line[line].total() for line in lines), str(lines[0])))
+    calls = sum(counts_by_line[line].total() for line in lines)
+    kinds = [name for line in lines for name in counts_by_line[line]]
     return BusiestLine(
-        location=location,
+        location=max(lines, key=lambda line: (counts_by_line[line].total(), str(line))),
         share=calls / len(rows),
-        calls_per_step=counts.most_common(1)[0][1] // step_count,
-        repeated_share=max(1 - len(counts) * step_count / calls, 0.0),
-        has_matrix_ops=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in counts),
+        calls_per_step=max(counts_by_line[line].most_common(1)[0][1] for line in lines) // step_count,
+        repeated_share=max(1 - len(kinds) * step_count / calls, 0.0),
+        has_matrix_ops=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in kinds),
     )
+
+
+def _group_by_loop(
+    trace: Trace, counts_by_line: dict[SourceLocation, Counter[int]], step_count: int
+) -> list[list[SourceLocation]]:
+    """The lines of each loop, and each other line by itself.
+
+    Lines of one function are one loop where each calls an op often in a step, while the function itself is called
+    seldom: without recorded calls of functions nobody knows that.
+    """
+    groups: dict[tuple[str, str | None, bool], list[SourceLocation]] = defaultdict(list)
+    for line, counts in counts_by_line.items():
+        is_repeated = counts.most_common(1)[0][1] >= MIN_LOOP_CALLS * step_count
+        groups[line.file, line.function, is_repeated].append(line)
+    found = []
+    for (file, function, is_repeated), lines in groups.items():
+        name = rf"{re.escape(PurePath(file).name)}\(\d+\): {re.escape(function or '')}$"
+        calls = int(trace.match_rows(trace.frames, name).sum()) if is_repeated and function and len(lines) > 1 else 0
+        found += [lines] if 0 < calls < MIN_LOOP_CALLS * step_count else [[line] for line in lines]
+    return found

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from perfdoctor.analyzers._pd104_busiest_line import BusiestLine
+from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS, BusiestLine
 from perfdoctor.rules import Evidence, Intervals, Rank, Saving, UnprofiledTime, intervals, vocabulary
 from perfdoctor.rules.internal import ops_of_program
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 _MODULE_OF_CELL = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
-# A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
-_MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32
+# A line that calls half of the ops, one of them again and again, is a loop over rows, not over layers.
+_MIN_LOOP_SHARE = 0.5
 # Fewer cells a step are layers of a network, not the steps in time of a sequence.
 _MIN_CELLS = 8
 # With torch.compile the first four steps of four small programs took 6 to 14.5 s and more on a CPU of two cores (torch
@@ -44,7 +44,7 @@ class CellLoop(NamedTuple):
 
 def is_loop_over_rows(line: BusiestLine) -> bool:
     """Whether a line loops over rows of a tensor, so that one op could do the work of many."""
-    return not line.has_matrix_ops and line.share >= _MIN_LOOP_SHARE and line.calls_per_step >= _MIN_LOOP_CALLS
+    return not line.has_matrix_ops and line.share >= _MIN_LOOP_SHARE and line.calls_per_step >= MIN_LOOP_CALLS
 
 
 def find_cell_loop(rank: Rank) -> CellLoop | None:

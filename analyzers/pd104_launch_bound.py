@@ -79,11 +79,11 @@ class LaunchBound(RankAnalyzer):
         out, over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
         Without a GPU: pieces of ops up to 5 us, and breaks up to 100 us between ops, while no thread computes;
         optimizers, zeroing and compiling left out. What the profiler takes for each event is taken off before it is
-        judged: as a capture has measured it, else 1 us. The bound is all of it. A saving is expected where one line
-        calls most ops in a loop (not over layers, so without matrix maths) and a capture has timed steps without the
-        profiler: its share of them, but for one op of each kind. What torch.compile saves has a bound and nothing
-        expected: it can make larger ops slower. With nn.LSTM 16 to 64 % of the passes remained (8 to 64 sequences of 40
-        to 100 steps in time, torch 2.13 on two cores), with nn.GRU and nn.RNN 66 to 102 %.
+        judged: as a capture has measured it, else 1 us. The bound is all of it. A saving is expected where one line,
+        or the lines of one loop, call most ops (not over layers, so without matrix maths) and a capture has timed steps
+        without the profiler: its share of them, but for one op of each kind. What torch.compile saves has a bound and
+        nothing expected: it can make larger ops slower. With nn.LSTM 16 to 64 % of the passes remained (8 to 64
+        sequences of 40 to 100 steps in time, torch 2.13 on two cores), with nn.GRU and nn.RNN 66 to 102 %.
 
     How to fix:
         CUDA graphs, by torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, launch many kernels

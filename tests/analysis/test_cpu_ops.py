@@ -75,6 +75,24 @@ def test_an_event_costs_the_excess_of_the_shortest_recorded_step_over_the_shorte
     assert (unprofiled.program_ns, unprofiled.max_ns, unprofiled.timed) == (4_000, 5_000, True)
 
 
+def test_waits_for_a_core_are_no_overhead_of_the_profiler() -> None:
+    """Steps of 1.1 ms with 100 events, 0.6 ms without the profiler; in both, others have the core for half as long."""
+    trace = TraceBuilder(device=None)
+    for start in (0, 1100):
+        trace.step(start, 1100)
+        for row in range(99):
+            trace.op("aten::mul", start + 10 * row, 5)
+    facts: dict[str, Any] = {"schema": "perfdoctor.facts/1", "cores": {"available": 2, "training": 1.0, "others": 1.0}}
+    for window, times in (("base", (900_000, 600_000, 300_000)), ("timing", (1_100_000, 700_000, 400_000))):
+        keys = (f"{window}_step_ns", f"{window}_cpu_ns", f"{window}_queued_ns")
+        facts |= {key: [ns] * 8 for key, ns in zip(keys, times, strict=True)}
+    rank = Rank(trace.trace(), facts=CapturedFacts.parse(facts))
+    # 700 us are the program's and the profiler's, 600 us the program's: 1 us an event, and not 5. The ops are short,
+    # and no more is promised of them than of the rest of the step.
+    unprofiled = rank.unprofiled_time(iv.union(rank.trace.ops.start_ns, rank.trace.ops.end_ns))
+    assert (unprofiled.program_ns, unprofiled.timed) == (270_000, True)
+
+
 def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> TraceBuilder:
     trace = TraceBuilder(device=None).step(0, 1000).range("@train.py:3 main", 0, 500).range("@net.py:8 go", 600, 300)
     for row in range(times):
@@ -87,6 +105,31 @@ def test_the_line_that_calls_most_ops_and_how_often_it_repeats_them() -> None:
     assert line is not None
     assert (str(line.location), line.calls_per_step, line.has_matrix_ops) == ("train.py:3", 39, False)
     assert (line.share, line.repeated_share) == pytest.approx((39 / 40, 38 / 39))
+
+
+def loop_of_two_lines(calls: int) -> TraceBuilder:
+    """40 rounds of two ops at a line each, in one function that is called so many times."""
+    trace = TraceBuilder(device=None).step(0, 1000)
+    for call in range(calls):
+        trace.frame("train.py(1): sample", call * 800 / calls, 800 / calls)
+    for row in range(40):
+        for line, name in ((3, "aten::rand"), (4, "aten::add")):
+            start = 20 * row + 10 * (line - 3)
+            trace.range(f"@train.py:{line} sample", start, 9).op(name, start + 1, 5)
+    return trace
+
+
+def test_lines_of_one_loop_count_together() -> None:
+    line = find_busiest_line(Rank(loop_of_two_lines(calls=1).trace()))
+    assert line is not None
+    assert (str(line.location), line.share, line.calls_per_step) == ("train.py:4", 1.0, 40)
+    assert line.repeated_share == pytest.approx(78 / 80)
+
+
+def test_lines_of_a_function_that_is_called_often_are_no_loop() -> None:
+    line = find_busiest_line(Rank(loop_of_two_lines(calls=40).trace()))
+    assert line is not None
+    assert line.share == 0.5
 
 
 def test_matrix_maths_makes_layers_of_a_loop() -> None:
