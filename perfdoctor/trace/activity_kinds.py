@@ -83,7 +83,8 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     LISTS_TO_TENSORS: (rf"{_BUILT_IN}(tensor|as_tensor|FloatTensor|LongTensor|IntTensor|BoolTensor) of type",),
     FILE_OR_SOCKET: (
         vocabulary.FILE_SYNC_MARK,
-        rf"{_BUILT_IN}(read\w*|write\w*|recv\w*|send\w*|open|poll|select|connect|accept|fsync|flush|dump)\b",
+        rf"{_BUILT_IN}(read\w*|write\w*|recv\w*|send\w*|open|poll|select|connect|accept|fsync|flush|dump|compress)\b",
+        r"\): (savefig|imsave|imwrite|save_image|write_(png|jpeg|video))$",
         r"(^|/)(socket|ssl|selectors|http/client)\.py\(",
         r"(^|/)(numpy/lib/_?npyio|pandas/io/)",
         r"(^|/)(urllib3?|requests|fsspec|s3fs|gcsfs|botocore)/",
