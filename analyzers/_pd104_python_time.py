@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import NamedTuple
 
@@ -20,7 +21,14 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_locations, find_steps, has_locations, loader_waits_of, loop_thread_of
+from perfdoctor.rules.internal import (
+    find_locations,
+    find_steps,
+    has_locations,
+    loader_waits_of,
+    loop_thread_of,
+    user_frame,
+)
 
 # Shorter breaks between ops are the framework's.
 _MIN_BREAK_NS = 100_000
@@ -96,7 +104,28 @@ def find_python_time(rank: Rank) -> PythonTime | None:
         return None
     share = spent[location] / max(iv.total(breaks), 1)
     path = find_hot_path(trace, breaks, loop_thread_of(trace))
+    location = _find_comprehension(trace, location, path) or location
     return PythonTime(time, location, share, _share_of_lists(trace, breaks), path)
+
+
+def _find_comprehension(trace: Trace, line: SourceLocation, path: HotPath) -> SourceLocation | None:
+    """The comprehension in which most of the time passes, below a line that calls something; None without one.
+
+    Lines are marked at calls of torch and of modules alone: a comprehension in a module's forward has no mark. Of a
+    function with a name the line that calls it is told; the frame of a comprehension has no name, but its own line.
+    """
+    function = path.deepest
+    if function is None or function.table != "frame" or not function.name.endswith(("comp>", "<genexpr>")):
+        return None
+    ranges, frames = trace.ranges, trace.frames
+    marks = trace.match_rows(ranges, rf"@{re.escape(line.file)}:{line.line} ")
+    rows = np.flatnonzero(trace.match_rows(frames, rf"^{re.escape(function.name)}$"))
+    if (
+        not len(rows)
+        or not iv.contains(iv.union(ranges.start_ns[marks], ranges.end_ns[marks]), frames.start_ns[rows]).all()
+    ):
+        return None
+    return user_frame(trace, int(rows[0]))
 
 
 def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:

@@ -148,6 +148,14 @@ def test_another_call_is_python(frame: str) -> None:
     assert found.cost_ns == 600_000
 
 
+def test_python_in_a_comprehension_below_a_marked_line_is_at_its_own_line() -> None:
+    """Line 9 calls a module whose comprehension has no mark; functions are named beside the line that calls them."""
+    frames = (("train.py(1): main", 0, 1000), ("train.py(5): sample", 50, 600))
+    (called,) = python_time(*frames, ("net.py(31): <listcomp>", 110, 385))
+    (plain,) = python_time(*frames)
+    assert ("most at net.py:31" in called.title, "most at train.py:9" in plain.title) == (True, True)
+
+
 def test_a_pause_of_the_gpu_is_told_once() -> None:
     """GPU and CPU pause for 3 of 10 ms, in 2 of which garbage is collected; without a capture that is PD103's."""
     trace = collecting_on_gpu(4000)
