@@ -112,7 +112,7 @@ def _find_comprehension(trace: Trace, line: SourceLocation, path: HotPath) -> So
     """The comprehension in which most of the time passes, below a line that calls something; None without one.
 
     Lines are marked at calls of torch and of modules alone: a comprehension in a module's forward has no mark. Of a
-    function with a name the line that calls it is told; the frame of a comprehension has no name, but its own line.
+    function with a name the line that calls it is named; the frame of a comprehension has no name, but its own line.
     """
     function = path.deepest
     if function is None or function.table != "frame" or not function.name.endswith(("comp>", "<genexpr>")):

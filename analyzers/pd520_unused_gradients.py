@@ -107,10 +107,10 @@ class UnusedGradientsMade(RankAnalyzer):
             what = (
                 f"The backward pass{at} goes on through the module called at {work.call}, whose gradients nobody uses"
             )
-            advice = _DETACH
+            advice = _NO_GRAD if unused.optimizer is None else _DETACH
         else:
             what = f"The backward pass{at} makes gradients of the weights of the module called at {work.call}, unused"
-            advice = _FREEZE_MEANWHILE
+            advice = _FREEZE if unused.optimizer is None else _FREEZE_MEANWHILE
         return self.finding(
             rank,
             title=what,
@@ -136,6 +136,12 @@ class UnusedGradientsMade(RankAnalyzer):
 _DETACH = Advice(
     "Detach what this step does not train before it goes into the loss, or compute it under torch.no_grad().",
     "loss = criterion(discriminator(fake.detach()), target)",
+    _AUTOGRAD,
+    (Action("detach"),),
+)
+_NO_GRAD = Advice(
+    "Compute it under torch.no_grad(): no optimizer has the weights of this module, and nothing before it is trained.",
+    "with torch.no_grad(): target = teacher(x)",
     _AUTOGRAD,
     (Action("detach"),),
 )

@@ -722,6 +722,20 @@ PD520 = [
         ),
         unused(optimizer=None),
     ),
+    RuleCase(
+        "PD520",
+        "a-teacher-with-gradients",
+        adversarial,
+        (ExpectedFinding("high", 100_000, location="train.py:17", title="train.py:13", fix="with torch.no_grad()"),),
+        unused((13, False), optimizer=None),
+    ),
+    RuleCase(
+        "PD520",
+        "a-perceptual-loss",
+        adversarial,
+        (ExpectedFinding("medium", 50_000, location="train.py:17", title="train.py:16", fix="for parameter in"),),
+        unused((16, True), optimizer=None),
+    ),
     RuleCase(  # two calls of the same module, one of them in this pass
         "PD520",
         "called-twice",
@@ -730,6 +744,12 @@ PD520 = [
         unused((40, True), (13, False)),
     ),
     RuleCase("PD520", "nothing-was-dropped", adversarial, facts={"unused_gradients": []}),
+    RuleCase(
+        "PD520", "a-short-teacher", lambda: adversarial(backward_us=20), facts=unused((13, False), optimizer=None)
+    ),
+    RuleCase(
+        "PD520", "a-short-frozen-half", lambda: adversarial(backward_us=50), facts=unused((16, True), optimizer=None)
+    ),
     RuleCase("PD520", "no-facts", adversarial),
     RuleCase("PD520", "short-passes", lambda: adversarial(backward_us=20), facts=unused((13, False))),
     RuleCase("PD520", "a-short-half", lambda: adversarial(backward_us=50), facts=unused((16, True))),
