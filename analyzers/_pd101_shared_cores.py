@@ -11,9 +11,8 @@ import math
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
+from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
 from perfdoctor.rules import LoaderFacts, Rank
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import cores_without_others
@@ -78,11 +77,11 @@ class Choice(NamedTuple):
 
 
 class SharedCores(NamedTuple):
-    """What was measured of a program without a GPU and of its loader; times per step, without the profiler.
+    """What was measured of a program without a GPU and of its loader; times per step, as the report shows them.
 
     Attributes:
         step_ns: The step.
-        wait_ns: The wait for batches in it.
+        wait_ns: The wait for batches of this loader in it.
         workers: Worker processes there are.
         fetch_ns: What loading takes, in the process that loads.
         fetch_cpu_ns: CPU time of the loading thread in it.
@@ -183,12 +182,16 @@ class SharedCores(NamedTuple):
         return (roomy or good)[0]
 
 
-def measure_shared_cores(rank: Rank, captured: LoaderFacts) -> SharedCores | None:
+def measure_shared_cores(rank: Rank, captured: LoaderFacts, wait: LoaderWait) -> SharedCores | None:
     """What was measured of a rank and of its loader; None where its cores or what loading takes were not captured.
+
+    The step and the wait are those of the report. Without workers the loop waits as long as loading takes, so that
+    what was measured of a batch is stretched to that.
 
     Args:
         rank: The rank.
         captured: What was captured of the loader.
+        wait: What the waits for batches cost.
     """
     fetch, workers = captured.fetch, captured.num_workers
     available, used = rank.facts.cores.available, rank.facts.cores.training
@@ -201,26 +204,27 @@ def measure_shared_cores(rank: Rank, captured: LoaderFacts) -> SharedCores | Non
         return None
     # One step in which the machine did something else moves a mean.
     timed_ns = step_ns = float(median(steps))
-    fetch_ns, wait_ns = float(fetch.median_ns), timed_ns * sum(waits) / sum(steps)
+    fetch_ns, wait_ns = float(fetch.median_ns), wait.share * timed_ns * sum(waits) / sum(steps)
     others_share = rank.contention.left_out_share
     if others_share:
         step_ns = float(rank.unprofiled_step_ns or timed_ns)
         fetch_ns = max(fetch_ns - (fetch.queued_ns or 0) * others_share, fetch.cpu_ns)
         # Without workers the loop waits for what it loads itself; with workers both lack cores alike.
         wait_ns = min(wait_ns * (step_ns / timed_ns if workers else fetch_ns / max(fetch.median_ns, 1)), step_ns)
-    batches = _count_batches(rank)
+    batches = max(wait.batches, 1.0 if len(rank.facts.loaders) == 1 else 0.0)
     loaded_here = 0 if workers else batches * fetch.process_cpu_ns
     training_ns = max(step_ns - wait_ns, 1)
     threads = rank.facts.cpu.torch_threads
     threads = 1 if threads is None else threads
     recorded_training_ns = max(rank.per_step(rank.window_ns - iv.total(rank.loader_waits.intervals)), 1)
+    stretch = rank.mean_step_ns / step_ns if workers else wait.own_ns / max(batches * fetch_ns, 1)
     return SharedCores(
-        step_ns,
-        wait_ns,
+        rank.mean_step_ns,
+        wait.own_ns,
         workers,
-        batches * fetch_ns,
-        batches * fetch.cpu_ns,
-        batches * fetch.process_cpu_ns,
+        stretch * batches * fetch_ns,
+        stretch * batches * fetch.cpu_ns,
+        stretch * batches * fetch.process_cpu_ns,
         batches,
         captured.batch_bytes or 0,
         captured.batch_tensors or _TENSORS,
@@ -231,9 +235,3 @@ def measure_shared_cores(rank: Rank, captured: LoaderFacts) -> SharedCores | Non
         min(find_parallel_ops(rank, threads or 1).time_ns / recorded_training_ns, 1.0),
         rank.contention.is_severe,
     )
-
-
-def _count_batches(rank: Rank) -> float:
-    inside = int(np.count_nonzero(rank.loader_waits.within(rank.window)))
-    loaders = len(rank.facts.loaders)
-    return max(inside / max(rank.steps.count, 1), 1.0 if loaders else 0.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdoctor.analyzers._pd101_shared_cores import Choice, SharedCores
-from perfdoctor.analyzers._pd101_texts import count_workers, describe_loading_work, format_ms
-from perfdoctor.analyzers._pd101_wait_parts import LoadingWork
+from perfdoctor.analyzers._pd101_texts import count_workers, describe_loading_work, format_ms, stall_title
+from perfdoctor.analyzers._pd101_wait_parts import LoaderWait, LoadingWork
 from perfdoctor.rules import Action, Advice, Rank, Saving, SourceLocation, advise
 
 # A promise that is less than this share of the step is lost in the noise of the steps, as in PD101's min_share.
@@ -31,7 +31,7 @@ class SharedAdvice(NamedTuple):
 
 
 def advise_workers(
-    rank: Rank, loader: SharedCores, work: LoadingWork | None, created: SourceLocation | None
+    rank: Rank, loader: SharedCores, wait: LoaderWait, work: LoadingWork | None, created: SourceLocation | None
 ) -> SharedAdvice | None:
     """The workers that help where training and loading share the cores; None where none do, or nothing is lost.
 
@@ -41,11 +41,12 @@ def advise_workers(
     Args:
         rank: The rank.
         loader: What was measured.
+        wait: What the waits for batches cost.
         work: What the training process does to load; None where it is not known.
         created: Where the loader was made.
     """
     choice = choose_sure_workers(loader)
-    return None if choice is None else _advise_workers(rank, loader, choice, work, created)
+    return None if choice is None else _advise_workers(rank, loader, choice, wait, work, created)
 
 
 def choose_sure_workers(loader: SharedCores) -> Choice | None:
@@ -73,7 +74,12 @@ def _is_sure(loader: SharedCores, choice: Choice) -> bool:
 
 
 def _advise_workers(
-    rank: Rank, loader: SharedCores, choice: Choice, work: LoadingWork | None, created: SourceLocation | None
+    rank: Rank,
+    loader: SharedCores,
+    choice: Choice,
+    wait: LoaderWait,
+    work: LoadingWork | None,
+    created: SourceLocation | None,
 ) -> SharedAdvice:
     advice = advise("loader too slow", rank.context, workers=choice.workers, pin="")
     text, fix, actions = f"Load batches in {_processes(choice.workers)}", advice.code, advice.actions
@@ -92,32 +98,14 @@ def _advise_workers(
         f". The program itself uses {loader.training_cores:.2g} of {loader.cores:.3g} cores. "
         f"To take a batch over costs about {format_ms(loader.handover_ns / max(loader.batches, 1))}, which is counted."
     )
-    expected = f"about {format_ms(choice.step.expected_ns)}"
+    # No fix saves more than the waits: a step without them is the least that workers leave.
+    low, expected, high = (min(max(round(loader.step_ns - each), 0), wait.cost_ns) for each in choice.step)
+    left = f"about {format_ms(loader.step_ns - expected)}"
     beside = " beside one thread" if choice.threads else ""
-    title = f"{_what_waits(loader, created)}; with {count_workers(choice.workers)}{beside} {expected}"
-    saving = scale_saving(rank, loader, choice)
+    title = f"{stall_title(rank, loader.workers, wait, created)}; with {count_workers(choice.workers)}{beside} {left}"
+    saving = Saving(low, expected, high, "bounded")
     said = Advice(f"{text}{describe_loading_work(work)}", fix, actions=actions)
     return SharedAdvice(title, said, saving, created, 0.9)
-
-
-def scale_saving(rank: Rank, loader: SharedCores, choice: Choice) -> Saving:
-    """What a setting saves of a recorded step, which the profiler makes longer than the measured one."""
-    scale = recorded_scale(rank, loader)
-    low, expected, high = (max(round(scale * (loader.step_ns - each)), 0) for each in choice.step)
-    return Saving(low, expected, high, "bounded")
-
-
-def recorded_scale(rank: Rank, loader: SharedCores) -> float:
-    """How much longer a recorded step is than the measured one."""
-    return rank.mean_step_ns / max(loader.step_ns, 1)
-
-
-def _what_waits(loader: SharedCores, created: SourceLocation | None) -> str:
-    where = f"{created.short}, whose DataLoader" if created else "the DataLoader, which"
-    verb = "does" if loader.workers == 1 else "do"
-    why = f"has {count_workers(loader.workers)} that {verb} not keep up" if loader.workers else "has no workers"
-    waits = f"{format_ms(loader.wait_ns)} of each {format_ms(loader.step_ns)} step"
-    return f"The training loop waits {waits} for {where} {why}"
 
 
 def _processes(workers: int) -> str:

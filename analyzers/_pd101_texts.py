@@ -6,32 +6,36 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel
-from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts
-from perfdoctor.rules import Action, Advice, LoaderFacts, Rank, Saving, SourceLocation, advise
+from perfdoctor.analyzers._pd101_wait_parts import LoaderWait, LoadingWork, WaitParts
+from perfdoctor.rules import Action, Advice, LoaderFacts, Rank, SourceLocation, advise
 from perfdoctor.rules import activity_kinds as kinds
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
 _MIN_PART_SHARE = 0.15
+_NEARLY_ALL = 0.95
 
 
-def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None, saving: Saving) -> str:
-    """How long the GPU or the loop waits for which loader, and why."""
-    step = format_ms(loader.step_ns)
+def stall_title(
+    rank: Rank, workers: int | None, wait: LoaderWait, location: SourceLocation | None, *, is_made_anew: bool = False
+) -> str:
+    """How long the GPU or the loop waits for which loader, and why.
+
+    What is left after a fix is no part of it where a replay says that: there would be two figures.
+    """
+    step = format_ms(rank.mean_step_ns)
     whole = f"each {step} step" if rank.steps.count else f"the trace's {step}"
-    waits = f"{_who_waits(rank)} {format_ms(loader.idle_ns)} of {whole} for"
-    if loader.workers is None:
+    waits = f"{_who_waits(rank)} {format_ms(wait.cost_ns)} of {whole}{say_own_part(wait)} for"
+    if workers is None:
         return f"{waits} {location.short if location else 'the DataLoader'}"
     where = f"{location.short}, whose DataLoader" if location else "the DataLoader, which"
-    verb = "does" if loader.workers == 1 else "do"
-    why = "has no workers" if loader.workers == 0 else f"has {count_workers(loader.workers)} that {verb} not keep up"
-    if loader.is_made_anew:
-        why = "begins anew for each batch"
-    if not saving.expected_ns:
-        return f"{waits} {where} {why}"
-    if loader.recommended_workers == loader.workers:
-        return f"{waits} {where} {why}"
-    left_ns = loader.step_ns - saving.expected_ns
-    return f"{waits} {where} {why}; with {count_workers(loader.recommended_workers)} about {format_ms(left_ns)}"
+    verb = "does" if workers == 1 else "do"
+    why = "has no workers" if workers == 0 else f"has {count_workers(workers)} that {verb} not keep up"
+    return f"{waits} {where} {'begins anew for each batch' if is_made_anew else why}"
+
+
+def say_own_part(wait: LoaderWait) -> str:
+    """What of the waits is for the loader that is named, where there are several, as a part of a sentence."""
+    return "" if wait.share > _NEARLY_ALL else f" for several loaders, {format_ms(wait.own_ns)} of it"
 
 
 # What else helps where the training process itself does this kind of work to load a batch, and what a GPU adds to that.
@@ -128,14 +132,16 @@ def _advise_more_workers(loader: LoaderModel) -> str:
 def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
     """What the main process does in the wait, where it is much of it."""
     to_device_ns = parts.copy_ns + parts.pin_ns
+    # The loop's waits are longer than what they cost where a GPU has work meanwhile: the text speaks of the cost.
+    cost_share = min(loader.idle_ns / max(loader.wait_ns, 1), 1.0)
     if to_device_ns > _MIN_PART_SHARE * loader.wait_ns:
         return (
-            f" {format_ms(to_device_ns)} of the wait is copying or pinning inside the loader, which workers do not "
-            "take over: return CPU tensors, set pin_memory=True, and copy in the loop without blocking."
+            f" {format_ms(cost_share * to_device_ns)} of the wait is copying or pinning inside the loader, which "
+            "workers do not take over: return CPU tensors, set pin_memory=True, and copy in the loop without blocking."
         )
     if parts.collate_ns > _MIN_PART_SHARE * loader.wait_ns:
         advice = "it moves to the workers, too" if loader.workers == 0 else "the main process does it: leave it to them"
-        return f" {format_ms(parts.collate_ns)} of the wait is collating the samples; {advice}."
+        return f" {format_ms(cost_share * parts.collate_ns)} of the wait is collating the samples; {advice}."
     return ""
 
 

@@ -22,6 +22,9 @@ from perfdoctor.rules import (
     Trace,
     activity_kinds,
     find_hot_path,
+    find_worker_starts,
+    find_worker_startups,
+    find_worker_stops,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -43,6 +46,44 @@ class WaitParts(NamedTuple):
     pin_ns: int
     collate_ns: int
     fetch_ns: int
+
+
+class LoaderWait(NamedTuple):
+    """What waits for batches cost, without the start of workers: the one figure that all texts on loaders are made of.
+
+    Attributes:
+        idle: The idle time.
+        startups: For each of the rank's waits whether workers start in it.
+        cost_ns: The idle time per step.
+        share: The part (0 to 1) of it that is for the loader that the loop waited for longest.
+        batches: Batches of that loader in a step.
+    """
+
+    idle: Intervals
+    startups: BoolArray
+    cost_ns: int
+    share: float
+    batches: float
+
+    @property
+    def own_ns(self) -> float:
+        """What of the cost is for the loader that the loop waited for longest."""
+        return self.share * self.cost_ns
+
+
+def measure_loader_wait(rank: Rank) -> LoaderWait:
+    """What waits for batches cost a rank; of several loaders each has the part that a capture measured in its run."""
+    waits, captured = rank.loader_waits, rank.facts.main_loader
+    starts = find_worker_starts(rank.trace)
+    startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
+    beginning = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
+    idle = iv.subtract(rank.account.parts["idle_dataloader"], beginning)
+    batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
+    all_wait_ns = sum(each.wait_ns or 0 for each in rank.facts.loaders)
+    all_batches = sum(each.batches or 0 for each in rank.facts.loaders)
+    share = (captured.wait_ns or 0) / all_wait_ns if all_wait_ns else 1.0
+    batches *= (captured.batches or 0) / all_batches if all_batches else 1.0
+    return LoaderWait(idle, startups, rank.per_step(iv.total(idle)), share, batches)
 
 
 class LoadingWork(NamedTuple):
@@ -72,22 +113,21 @@ def evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
     )
 
 
-def find_loading_work(rank: Rank, startups: BoolArray) -> LoadingWork | None:
+def find_loading_work(rank: Rank, wait: LoaderWait) -> LoadingWork | None:
     """What the training process does in the waits of the window; None where nothing within them is recorded.
 
     Where a capture has recorded stacks in another window, those of that window tell it.
     """
     waits, evidence = rank.loader_waits, rank.evidence_trace
-    rows = np.flatnonzero(waits.within(rank.window) & ~startups)
+    rows = np.flatnonzero(waits.within(rank.window) & ~wait.startups)
     if not len(rows):
         return None
-    wait_ns = rank.per_step(iv.total(iv.union(waits.start_ns[rows], waits.end_ns[rows])))
     if evidence is not None:
         others = loader_waits_of(evidence)
-        work = _find_work(evidence, others, np.arange(len(others.start_ns)), wait_ns)
+        work = _find_work(evidence, others, np.arange(len(others.start_ns)), wait.cost_ns)
         if work is not None:
             return work._replace(location=_find_busiest_line(rank, evidence, others) or work.location)
-    return _find_work(rank.trace, waits, rows, wait_ns)
+    return _find_work(rank.trace, waits, rows, wait.cost_ns)
 
 
 def _find_busiest_line(rank: Rank, evidence: Trace, waits: LoaderWaits) -> SourceLocation | None:

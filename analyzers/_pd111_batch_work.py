@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from perfdoctor.rules import LoaderFacts, SourceLocation, captured_location
+from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
+from perfdoctor.rules import LoaderFacts, Rank, SourceLocation, captured_location
 
 DEFAULT_COLLATE = "default_collate"
 # Samples of a dict or a tuple give a tensor for each of a few fields; more are the positions of a list.
@@ -12,7 +13,7 @@ _MANY_TENSORS = 12
 
 
 class BatchWork(NamedTuple):
-    """How long a batch takes to load, in ns, in the process that loads it.
+    """How long a batch takes to load, in ns, in the process that loads it: in the loop's, as long as that waits for it.
 
     Attributes:
         wall_ns: The whole fetch.
@@ -41,12 +42,13 @@ class BatchWork(NamedTuple):
         return self.items_ns is not None and self.collate_ns is not None
 
 
-def describe_batch_work(captured: LoaderFacts, min_collate: float, others_share: float = 0.0) -> BatchWork | None:
+def describe_batch_work(rank: Rank, captured: LoaderFacts, wait: LoaderWait, min_collate: float) -> BatchWork | None:
     """What was captured of a loader's fetches; None where nothing was.
 
     Args:
+        rank: The rank.
         captured: The facts of the loader.
-        others_share: The part (0 to 1) of waits for a core that is left out of all times.
+        wait: What the waits for batches cost.
         min_collate: Share of a fetch in the collate function from which on that is where it goes.
     """
     fetch, collate_fn = captured.fetch, captured.collate_fn
@@ -56,10 +58,14 @@ def describe_batch_work(captured: LoaderFacts, min_collate: float, others_share:
     known_ns = (items_ns or 0) + (collate_ns or 0)
     is_mainly_collate = collate_ns is not None and known_ns > 0 and collate_ns >= min_collate * known_ns
     is_default = collate_fn == DEFAULT_COLLATE
-    own = max(1 - (fetch.queued_ns or 0) * others_share / max(fetch.median_ns, 1), 0.0)
+    own = max(1 - (fetch.queued_ns or 0) * rank.contention.left_out_share / max(fetch.median_ns, 1), 0.0)
+    cpu_ns = fetch.cpu_ns
+    if fetch.where == "main" and wait.batches:
+        stretch = wait.own_ns / wait.batches / max(fetch.median_ns * own, 1)
+        own, cpu_ns = own * stretch, round(cpu_ns * stretch)
     return BatchWork(
         round(fetch.median_ns * own),
-        fetch.cpu_ns,
+        cpu_ns,
         None if items_ns is None else round(items_ns * own),
         None if collate_ns is None else round(collate_ns * own),
         fetch.where == "worker",

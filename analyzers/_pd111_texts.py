@@ -6,9 +6,15 @@ import re
 from typing import NamedTuple
 
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores
-from perfdoctor.analyzers._pd101_shared_texts import choose_sure_workers, recorded_scale
-from perfdoctor.analyzers._pd101_texts import CHEAPER_BATCH, count_workers, describe_loading_work, format_ms
-from perfdoctor.analyzers._pd101_wait_parts import LoadingWork
+from perfdoctor.analyzers._pd101_shared_texts import choose_sure_workers
+from perfdoctor.analyzers._pd101_texts import (
+    CHEAPER_BATCH,
+    count_workers,
+    describe_loading_work,
+    format_ms,
+    say_own_part,
+)
+from perfdoctor.analyzers._pd101_wait_parts import LoaderWait, LoadingWork
 from perfdoctor.analyzers._pd111_batch_work import BatchWork
 from perfdoctor.rules import Rank, Saving, SourceLocation
 from perfdoctor.rules import activity_kinds as kinds
@@ -50,9 +56,9 @@ def advise_cheaper_batch(
     rank: Rank,
     shared: SharedCores | None,
     batch: BatchWork,
+    wait: LoaderWait,
     work: LoadingWork | None,
     created: SourceLocation | None,
-    cost_ns: int,
     *,
     computes: bool,
 ) -> CheaperBatch | None:
@@ -62,9 +68,9 @@ def advise_cheaper_batch(
         rank: The rank.
         shared: The cores and the loading of a program without a GPU; None where that was not measured.
         batch: What a batch takes.
+        wait: What the waits for batches cost.
         work: What the training process does to load; None where it is not known.
         created: Where the loader was made.
-        cost_ns: The wait per step.
         computes: Whether loading computes, rather than waits for a disk or a network.
     """
     if shared is not None and not computes and choose_sure_workers(shared) is not None:
@@ -74,18 +80,17 @@ def advise_cheaper_batch(
     do, is_once = _what_to_do(rank, batch, work)
     if is_of_library and do == _IN_GENERAL:
         do = _OF_A_LIBRARY
-    wait_ns = cost_ns if shared is None else min(cost_ns, round(shared.wait_ns * recorded_scale(rank, shared)))
+    own_ns = round(wait.own_ns)
     # Items that are ready still have to be picked and put together.
-    expected_ns = max(wait_ns - _READY_BATCH_NS, 0) if is_once else None
-    what = _name_part(batch, work, written)
-    step_ns = rank.mean_step_ns
+    expected_ns = max(own_ns - _READY_BATCH_NS, 0) if is_once else None
     who = "GPU" if rank.device_kind == "gpu" else "training loop"
-    title = f"The {who} waits {format_ms(wait_ns)} of each {format_ms(step_ns)} step for a batch: {what}"
+    waits = f"{format_ms(wait.cost_ns)} of each {format_ms(rank.mean_step_ns)} step{say_own_part(wait)}"
+    title = f"The {who} waits {waits} for a batch: {_name_part(batch, wait, work, written)}"
     why = "" if shared is None else _why_no_workers(shared)
     return CheaperBatch(
         title,
         f"Make a batch cheaper: {do}. {why}{describe_loading_work(work)}".rstrip(),
-        Saving(0, expected_ns, wait_ns, "bounded"),
+        Saving(0, expected_ns, own_ns, "bounded"),
         created if is_of_library and created is not None else written,  # the line to change is the user's own
         work,
     )
@@ -106,20 +111,26 @@ def _what_to_do(rank: Rank, batch: BatchWork, work: LoadingWork | None) -> tuple
     return anywhere if rank.device_kind == "cpu" else anywhere + on_gpu, work.kind in _DONE_ONCE
 
 
-def _name_part(batch: BatchWork, work: LoadingWork | None, location: SourceLocation | None) -> str:
+def _name_part(batch: BatchWork, wait: LoaderWait, work: LoadingWork | None, location: SourceLocation | None) -> str:
     """What of the fetch takes the time, as the end of a sentence."""
     place = f" ({location.short})" if location is not None else ""
-    whole = format_ms(batch.wall_ns)
+
+    def part_of(ns: int | None) -> str:
+        """A part of a worker's time for a batch; without workers, of what the loop waits in a step."""
+        if batch.in_workers:
+            return f"{format_ms(ns or 0)} of the {format_ms(batch.wall_ns)} that a worker needs for one"
+        return f"{format_ms(wait.own_ns * min((ns or 0) / max(batch.wall_ns, 1), 1))} of that"
+
     if not batch.is_split:
         name = "loading" if work is None else kinds.short_name(work.name)
         return f"{name}{place} has to get cheaper"
     if batch.makes_many_tensors:
-        return f"samples are lists{place}, and default_collate takes {format_ms(batch.collate_ns or 0)} of {whole}"
+        return f"samples are lists{place}, and default_collate takes {part_of(batch.collate_ns)}"
     if batch.is_mainly_collate:
         name = f"the collate function {batch.collate_fn}" if batch.collate_fn else "putting its items together"
-        return f"{name}{place} takes {format_ms(batch.collate_ns or 0)} of {whole}"
+        return f"{name}{place} takes {part_of(batch.collate_ns)}"
     name = location.function if location is not None and location.function else "the data set"
-    return f"making its items in {name}{place} takes {format_ms(batch.items_ns or 0)} of {whole}"
+    return f"making its items in {name}{place} takes {part_of(batch.items_ns)}"
 
 
 def _why_no_workers(loader: SharedCores) -> str:

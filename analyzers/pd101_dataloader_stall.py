@@ -12,11 +12,13 @@ from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared
 from perfdoctor.analyzers._pd101_shared_texts import advise_workers
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_title
 from perfdoctor.analyzers._pd101_wait_parts import (
+    LoaderWait,
     LoadingWork,
     WaitParts,
     evidence_of_work,
     find_loading_work,
     find_unhidden,
+    measure_loader_wait,
     split_waits,
 )
 from perfdoctor.rules import (
@@ -29,11 +31,7 @@ from perfdoctor.rules import (
     LoaderFacts,
     Rank,
     RankAnalyzer,
-    Saving,
     count_recurrence,
-    find_worker_starts,
-    find_worker_startups,
-    find_worker_stops,
     move_work,
     remove_cpu_time,
 )
@@ -108,23 +106,18 @@ class DataLoaderStall(RankAnalyzer):
         """One finding about waits for batches, from `min_share` of the step on; starting workers is PD112's."""
         if rank.device_kind == "gpu_not_recorded":
             return
-        captured, waits = rank.facts.main_loader, rank.loader_waits
-        starts = find_worker_starts(rank.trace)
-        startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
-        startup_time = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
-        idle = iv.subtract(rank.account.parts["idle_dataloader"], startup_time)
-        if self.exceeds_min_share(rank, rank.per_step(iv.total(idle))):
-            yield from self._report_stall(rank, idle, captured, startups)
-
-    def _report_stall(
-        self, rank: Rank, idle: Intervals, captured: LoaderFacts, startups: BoolArray
-    ) -> Iterator[Finding]:
-        parts = split_waits(rank, startups)
-        cost_ns = rank.per_step(iv.total(idle))
-        shared = measure_shared_cores(rank, captured)
-        if shared is not None:
-            yield from self._report_shared_cores(rank, idle, captured, startups, shared)
+        captured, wait = rank.facts.main_loader, measure_loader_wait(rank)
+        if not self.exceeds_min_share(rank, wait.cost_ns):
             return
+        shared = measure_shared_cores(rank, captured, wait)
+        if shared is None:
+            yield from self._report_stall(rank, wait, captured)
+        else:
+            yield from self._report_shared_cores(rank, wait, captured, shared)
+
+    def _report_stall(self, rank: Rank, wait: LoaderWait, captured: LoaderFacts) -> Iterator[Finding]:
+        idle, cost_ns = wait.idle, wait.cost_ns
+        parts = split_waits(rank, wait.startups)
         unhidden = find_unhidden(rank, idle)
         unhidden_ns = rank.per_step(iv.total(iv.intersect(unhidden.time, idle)))
         is_made_anew = unhidden.is_made_anew
@@ -132,15 +125,15 @@ class DataLoaderStall(RankAnalyzer):
         location, saving = find_loader_place(rank, captured), loader.saving(on_cpu=rank.device_kind == "cpu")
         if not saving.high_ns or loader.keeps_up:
             return
-        work = find_loading_work(rank, startups) if loader.workers == 0 else None
+        work = find_loading_work(rank, wait) if loader.workers == 0 else None
         yield self.finding(
             rank,
-            title=stall_title(rank, loader, location, saving),
+            title=stall_title(rank, loader.workers, wait, location, is_made_anew=is_made_anew),
             cost_ns=cost_ns,
             saving=saving,
             advice=stall_advice(rank, loader, captured, parts, work),
             claim=Claim(idle),
-            edit=_remove_waits(rank, ~startups, loader, unhidden.time),
+            edit=_remove_waits(rank, ~wait.startups, loader, unhidden.time),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
             evidence=(*_evidence(rank, loader, parts, work), evidence_of_use(captured)),
@@ -148,34 +141,29 @@ class DataLoaderStall(RankAnalyzer):
         )
 
     def _report_shared_cores(
-        self, rank: Rank, idle: Intervals, captured: LoaderFacts, startups: BoolArray, shared: SharedCores
+        self, rank: Rank, wait: LoaderWait, captured: LoaderFacts, shared: SharedCores
     ) -> Iterator[Finding]:
         """A finding on a program without a GPU whose cores and loading were measured, where a change pays."""
-        work = None if shared.workers else find_loading_work(rank, startups)
-        advice = advise_workers(rank, shared, work, find_loader_place(rank, captured))
+        work = None if shared.workers else find_loading_work(rank, wait)
+        advice = advise_workers(rank, shared, wait, work, find_loader_place(rank, captured))
         if advice is None:
             return
-        cost_ns = rank.per_step(iv.total(idle))
-        low, expected, high = (
-            None if ns is None else min(ns, cost_ns)
-            for ns in (advice.saving.low_ns, advice.saving.expected_ns, advice.saving.high_ns)
-        )
         yield self.finding(
             rank,
             title=advice.title,
-            cost_ns=cost_ns,
-            saving=Saving(low, expected, high, "bounded"),
+            cost_ns=wait.cost_ns,
+            saving=advice.saving,
             advice=advice.advice,
-            claim=Claim(idle),
+            claim=Claim(wait.idle),
             confidence=advice.confidence,
             location=advice.location,
             evidence=(*_evidence_of_shared_cores(shared), evidence_of_use(captured), *evidence_of_work(work)),
-            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
+            recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
         )
 
 
 def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
-    """What was measured in the steps without the profiler."""
+    """What was measured, without the profiler."""
     batches = max(shared.batches, 1)
     return (
         Evidence("wait in DataLoader.__next__ per {unit}", round(shared.wait_ns), "ns"),

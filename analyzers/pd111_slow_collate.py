@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_loader_model import model_loader
 from perfdoctor.analyzers._pd101_shared_cores import measure_shared_cores
-from perfdoctor.analyzers._pd101_wait_parts import evidence_of_work, find_loading_work
+from perfdoctor.analyzers._pd101_wait_parts import (
+    LoaderWait,
+    evidence_of_work,
+    find_loading_work,
+    measure_loader_wait,
+    split_waits,
+)
 from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
 from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
-from perfdoctor.rules import (
-    BoolArray,
-    Claim,
-    Evidence,
-    Finding,
-    LoaderFacts,
-    Rank,
-    RankAnalyzer,
-    count_recurrence,
-    find_worker_starts,
-    find_worker_startups,
-    find_worker_stops,
-)
-from perfdoctor.rules import intervals as iv
+from perfdoctor.rules import Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, count_recurrence
 
 
 class SlowCollate(RankAnalyzer):
@@ -77,52 +69,41 @@ class SlowCollate(RankAnalyzer):
         captured = rank.facts.main_loader
         if rank.device_kind == "gpu_not_recorded" or not captured.fetch:
             return
-        starts, waits = find_worker_starts(rank.trace), rank.loader_waits
-        startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
-        beginning = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
-        idle = iv.subtract(rank.account.parts["idle_dataloader"], beginning)
-        cost_ns = rank.per_step(iv.total(idle))
-        batch = describe_batch_work(captured, self.settings["min_collate"], rank.contention.left_out_share)
-        if batch is None or not self.exceeds_min_share(rank, cost_ns):
+        wait = measure_loader_wait(rank)
+        if not self.exceeds_min_share(rank, wait.cost_ns):
             return
-        cheaper = self._advise(rank, captured, batch, cost_ns, startups)
-        if cheaper is not None:
+        batch = describe_batch_work(rank, captured, wait, self.settings["min_collate"])
+        cheaper = None if batch is None else self._advise(rank, captured, batch, wait)
+        if batch is not None and cheaper is not None:
             yield self.finding(
                 rank,
                 title=cheaper.title,
-                cost_ns=cost_ns,
+                cost_ns=wait.cost_ns,
                 saving=cheaper.saving,
                 advice=cheaper.advice,
                 fix=None,
-                claim=Claim(idle),
+                claim=Claim(wait.idle),
                 confidence=0.7 if batch.is_split else 0.5,
                 location=cheaper.location,
                 evidence=(evidence_of_use(captured), *_evidence(batch, captured), *evidence_of_work(cheaper.work)),
-                recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
+                recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
             )
 
-    def _advise(
-        self, rank: Rank, captured: LoaderFacts, batch: BatchWork, cost_ns: int, startups: BoolArray
-    ) -> CheaperBatch | None:
+    def _advise(self, rank: Rank, captured: LoaderFacts, batch: BatchWork, wait: LoaderWait) -> CheaperBatch | None:
         """What to say where a cheaper batch helps; None where workers hide the wait, or where nobody waits."""
         computes = batch.cpu_ns >= self.settings["min_computing"] * batch.wall_ns
-        shared = measure_shared_cores(rank, captured)
+        shared = measure_shared_cores(rank, captured, wait)
         place = find_loader_place(rank, captured)
         if shared is not None:
             if shared.workers_keep_up or shared.wait_ns < self.settings["min_share"] * shared.step_ns:
                 return None
         else:
-            startup_ns = rank.per_step(iv.total(iv.union(*_spans(rank, startups))))
-            loader = model_loader(rank, captured, cost_ns, startup_ns)
+            startup_ns = split_waits(rank, wait.startups).startup_ns
+            loader = model_loader(rank, captured, wait.cost_ns, startup_ns)
             if loader.keeps_up or not loader.lacks_cores or not computes or loader.max_workers is not None:
                 return None
-        work = None if batch.in_workers else find_loading_work(rank, startups)
-        return advise_cheaper_batch(rank, shared, batch, work, place, cost_ns, computes=computes)
-
-
-def _spans(rank: Rank, rows: BoolArray) -> tuple[Any, Any]:
-    waits = rank.loader_waits
-    return waits.start_ns[rows], waits.end_ns[rows]
+        work = None if batch.in_workers else find_loading_work(rank, wait)
+        return advise_cheaper_batch(rank, shared, batch, wait, work, place, computes=computes)
 
 
 def _evidence(batch: BatchWork, captured: LoaderFacts) -> tuple[Evidence, ...]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
+from perfdoctor.analyzers._pd101_wait_parts import measure_loader_wait
 from perfdoctor.rules import (
     USED_AT,
     Action,
@@ -85,7 +86,7 @@ class WorkerOversubscription(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the workers compute, no core idles, and another setting saves `min_share` of the step."""
         captured = rank.facts.main_loader
-        loader = measure_shared_cores(rank, captured)
+        loader = measure_shared_cores(rank, captured, measure_loader_wait(rank))
         if loader is None or not loader.workers or not loader.workers_keep_up:
             return
         worker_cores, queued_ns = rank.facts.cores.workers or 0.0, captured.fetch.queued_ns
@@ -104,10 +105,9 @@ class WorkerOversubscription(RankAnalyzer):
     def _report(
         self, rank: Rank, captured: LoaderFacts, loader: SharedCores, remedy: _Remedy, threads: int, busy: float
     ) -> Finding:
-        scale = rank.mean_step_ns / loader.step_ns
         cost_ns = rank.per_step(iv.total(remedy.time))
         low_ns, expected_ns, high_ns = (
-            min(max(round(scale * each), 0), cost_ns) for each in (remedy.low_ns, remedy.expected_ns, remedy.high_ns)
+            min(max(round(each), 0), cost_ns) for each in (remedy.low_ns, remedy.expected_ns, remedy.high_ns)
         )
         fetch, used = captured.fetch, captured_location(captured.location)
         return self.finding(

@@ -32,7 +32,8 @@ class BatchHeadroom(RankAnalyzer):
         hardly; the optimizer, all-reduced gradients and the CPU do not. A replay with such kernels says how long the
         step becomes.
         The saving is that of a step of the same samples: at least the step less a half of the step with twice as many,
-        at most what the memory allows, up to 16 times as many.
+        at most what the memory allows, up to 16 times as many. The step itself gets longer, so that the finding has no
+        cost and no saving of a step.
 
     How to fix:
         A larger `batch_size`; with gradient accumulation larger and fewer micro-batches, which changes no gradient.
@@ -40,7 +41,7 @@ class BatchHeadroom(RankAnalyzer):
     When it is wrong:
         A larger batch changes the training: the learning rate has to grow with it (linearly up to about 8,192 samples,
         with warm-up), and there is a size beyond which more samples a step give nothing. It is advice about throughput,
-        so it is never more severe than low.
+        so it is a hint, never more severe than low.
 
     Needs:
         A capture with memory (`perfdoctor run`), CPU ops; on a GPU kernels and their launches.
@@ -87,17 +88,16 @@ class BatchHeadroom(RankAnalyzer):
         step_ns, twice = scaling.step_ns, scaling.twice
         ratio = min(memory.largest_batch_ratio, _MAX_RATIO)
         low_ns, high_ns = (round(step_ns - each) for each in (twice.high_ns / 2, scaling.at(ratio).low_ns / ratio))
-        cost_ns = rank.per_step(iv.total(scaling.fixed))
         finding = self.finding(
             rank,
             title=f"A batch twice as large would take {_say_longer(twice.expected_ns / step_ns)}, "
             f"{2 * step_ns / twice.expected_ns:.2g} times the samples per second",
-            cost_ns=cost_ns,
-            # No time between: it is no shorter step, and so no part of what the step becomes after all fixes.
-            saving=Saving(min(low_ns, cost_ns), None, min(max(low_ns, high_ns), cost_ns), "bounded"),
+            # No step gets shorter by it: it costs none, and is no part of what the step becomes after all fixes.
+            cost_ns=0,
+            saving=Saving(),
             advice=self._advice_of(rank, memory, samples),
             fix=_fix_of(samples),
-            claim=Claim(scaling.fixed),
+            claim=Claim(),
             confidence=0.6,
             location=samples.location,
             evidence=(
@@ -108,10 +108,12 @@ class BatchHeadroom(RankAnalyzer):
                 Evidence(f"{memory.name} in use at most", memory.peak_bytes, "bytes"),
                 Evidence(f"{memory.name} left, less a tenth", memory.left_bytes, "bytes"),
                 Evidence("memory allows a batch so many times as large", round(memory.largest_batch_ratio, 1)),
-                Evidence("the saving", "of the time of the same samples; the step itself gets longer"),
+                Evidence("time of a step that does not grow with it", rank.per_step(iv.total(scaling.fixed)), "ns"),
+                Evidence("saved of the time of the same samples, at least", low_ns, "ns"),
+                Evidence("saved of the time of the same samples, at most", max(low_ns, high_ns), "ns"),
             ),
         )
-        # It asks for another training, whose throughput is estimated: measured faults of this one go first.
+        # A hint: it asks for another training, whose throughput is estimated. Faults of this one go first.
         return replace(finding, severity="low", order_key_ns=0.0)
 
     def _advice_of(self, rank: Rank, memory: Memory, samples: Samples) -> str:

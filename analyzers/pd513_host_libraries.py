@@ -182,11 +182,12 @@ class HostLibraries(RankAnalyzer):
         large = find_parallel_ops(rank, faults.threads)
         share = min(_COLD_PAGES * faults.share * rank.window_ns / max(iv.total(large.time), 1), 1.0)
         expected_ns = round(cost_ns / _COLD_PAGES)
+        system_ns = faults.system_ns * rank.mean_step_ns / max(faults.step_ns, 1)
         return self.finding(
             rank,
             title=(
                 f"{faults.pages:,.0f} pages a step are asked for and cleared anew: the system takes "
-                f"{format_ms(faults.system_ns)} of CPU time for them in each {format_ms(faults.step_ns)} step"
+                f"{format_ms(system_ns)} of CPU time a step for them"
             ),
             cost_ns=cost_ns,
             saving=Saving(expected_ns // 2, expected_ns, cost_ns, "bounded"),

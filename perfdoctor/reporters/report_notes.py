@@ -17,6 +17,8 @@ from perfdoctor.units import format_count, format_share
 # Reasons to skip a rule that mean no more than that there is no GPU.
 _GPU_REASONS = frozenset(REQUIREMENTS[need] for need in ("gpu_items", "kernels", "work", "launches", "work_launches"))
 WORK_DETAILS = ("compute", "bandwidth", "latency")
+MIN_UNEXPLAINED_SHARE = 0.10
+"""From this share of the step on, the head names time that nobody explained: it is what makes a finding high."""
 _NUMBER = re.compile(r"[\d.,]+")
 
 
@@ -113,14 +115,16 @@ def describe_incomplete_input(report: Report) -> str | None:
 def unexplained_lines(report: Report, *, of_work: bool = True) -> list[tuple[str, str]]:
     """The share of each slice of time that no finding claims, and what is known of it; the largest first.
 
-    Unless `of_work`, without the work of a program on the CPU where the table of ops names it: nobody judges that.
+    Unless `of_work`, without the work of a program on the CPU where the table of ops names it: nobody judges that;
+    and without short breaks between ops, which follow from their number and which the head does not name either.
     Of slices of several ranks with one name the largest stands for all.
     """
     largest: dict[str, UnexplainedSlice] = {}
     ranks: dict[str, int] = {}
     named = not of_work and is_cpu_program(report) and bool(report.tables.get("ops"))
     for each in report.unexplained:
-        if named and each.detail in WORK_DETAILS:
+        is_few_breaks = each.detail == "idle_launch" and each.share < MIN_UNEXPLAINED_SHARE
+        if named and (each.detail in WORK_DETAILS or is_few_breaks):
             continue
         ranks[each.detail] = ranks.get(each.detail, 0) + 1
         if each.detail not in largest or each.share > largest[each.detail].share:

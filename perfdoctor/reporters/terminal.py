@@ -142,8 +142,8 @@ class Terminal(Reporter):
         title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
         at = f"{place} " if place and place not in title else ""
         cost = f"{format_duration(finding.cost_ns):>7} {format_share(share_of_step(report, finding)):>5}"
-        if finding.makes_results_wrong and not finding.cost_ns:
-            cost = "wrong results"
+        if not finding.cost_ns:
+            cost = "wrong results" if finding.makes_results_wrong else " " * len(cost)
         severity = (f"{finding.severity.upper():<6} ", _SEVERITY_STYLES[finding.severity])
         line = Text.assemble("" if number is None else f"{number}. ", severity, f"{finding.rule} {cost}  {at}{title}")
         line.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")

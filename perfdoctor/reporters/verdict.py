@@ -21,7 +21,7 @@ from perfdoctor.reporters.report_facts import (
     share_of_step,
     step_length_ns,
 )
-from perfdoctor.reporters.report_notes import skipped_rules
+from perfdoctor.reporters.report_notes import MIN_UNEXPLAINED_SHARE, skipped_rules
 from perfdoctor.reporters.time_split import detail_labels, time_split_of
 from perfdoctor.reporters.top_rows import largest_op
 from perfdoctor.units import format_count, format_duration, format_share
@@ -39,8 +39,6 @@ _MIN_NAMED_SHARE = 0.10
 # their recorded time, so that below it the figure only says what the waits cost.
 _MIN_KNOWN_SHARE = 0.50
 _ALL_KNOWN_SHARE = 0.995
-# From this share on, a healthy verdict mentions time that nobody explained: it is what makes a finding high.
-_MIN_UNEXPLAINED_SHARE = 0.10
 # Details of the account whose time is work: unexplained they cannot be judged, while other time waits for something.
 _WORK = ("compute", "bandwidth")
 _MOST_OF_STEP = 0.5
@@ -130,7 +128,7 @@ def _describe_program(report: Report) -> str:
     if first is not None:
         return f"{subject}{_describe_part(report, largest)} First to fix: {_describe_cost(report, first)[2:]}"
     is_work = largest.unexplained is not None and largest.unexplained.detail in _WORK
-    if largest.share >= _MIN_UNEXPLAINED_SHARE and not is_work:
+    if largest.share >= MIN_UNEXPLAINED_SHARE and not is_work:
         is_smaller = largest.finding is None and largest.share < _busiest_share(report)
         work = _describe_limit(report) if is_smaller else ""
         return f"{subject}, and no rule found a fix worth 1% of it{work}{_describe_part(report, largest)}"
@@ -159,7 +157,7 @@ def _describe_part(report: Report, part: LargestPart) -> str:
 def _describe_busy(report: Report, largest: LargestPart) -> str:
     """How busy the GPU is, where what was found is a small part beside it."""
     busy = _busy_share(report)
-    if busy is None or largest.share >= _MIN_UNEXPLAINED_SHARE:
+    if busy is None or largest.share >= MIN_UNEXPLAINED_SHARE:
         return ""
     return f"; the GPU is busy for {format_share(busy)} of it"
 
@@ -362,7 +360,7 @@ def _describe_healthy_cpu(report: Report, ran: int) -> str:
     healthy = f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it)"
     outside = _describe_unexplained(report)
     largest = largest_op(report)
-    if outside or largest is None or largest[1] < _MIN_UNEXPLAINED_SHARE:
+    if outside or largest is None or largest[1] < MIN_UNEXPLAINED_SHARE:
         return f"{healthy}{outside}"
     return f"{healthy}; most of it goes to {largest[0]} ({format_share(largest[1])})"
 
@@ -371,7 +369,7 @@ def _describe_unexplained(report: Report) -> str:
     """The share of a CPU program that passes outside of PyTorch: no rule looks there, so it may not be healthy."""
     window_ns = sum(account.window_ns for account in report.account)
     unexplained_ns = sum(account.detail.get("idle_unexplained", 0) for account in report.account)
-    if not is_cpu_program(report) or unexplained_ns < _MIN_UNEXPLAINED_SHARE * (window_ns or 1):
+    if not is_cpu_program(report) or unexplained_ns < MIN_UNEXPLAINED_SHARE * (window_ns or 1):
         return ""
     share = format_share(unexplained_ns / window_ns)
     where = "the lines below say where" if report.tables.get("lines") else "where a profiler for Python sees more"
@@ -399,6 +397,8 @@ class Ladder(NamedTuple):
         now_ns: The average step, or the window where there are no steps.
         fixes: How many fixes have a figure; 0 where none has.
         after_fixes_ns: The step after them; None without such fixes.
+        unsized: The finding that the head names, where its fix has a bound only: it is no part of `after_fixes_ns`.
+        best_ns: The least that its fix may leave of that step; None without it.
         limit_ns: The step at the limit; None where too little is known.
         known_share: The share (0 to 1) of the kernel time whose roof is known.
     """
@@ -408,6 +408,8 @@ class Ladder(NamedTuple):
     after_fixes_ns: float | None
     limit_ns: float | None
     known_share: float
+    unsized: Finding | None = None
+    best_ns: float | None = None
 
     @property
     def is_limit_of_work(self) -> bool:
@@ -426,13 +428,27 @@ def ladder_of(report: Report) -> Ladder | None:
     now_ns = step_length_ns(report)
     fixes = sum(bool(finding.saving.expected_ns) for finding in main_findings(report))
     after_ns: float | None = limit.after_fixes_ns if fixes else None
-    if not now_ns or (after_ns is None and limit.step_ns is None):
+    unsized = _find_unsized(report)
+    if not now_ns or (after_ns is None and limit.step_ns is None and unsized is None):
         return None
     if after_ns is not None and has_steps(report) and report.steps.median_ns:
         # The limit tells of the median step what the fixes leave. All other figures are of the average step.
         after_ns *= now_ns / report.steps.median_ns
     limit_ns = None if limit.step_ns is None else min(limit.step_ns, now_ns if after_ns is None else after_ns)
-    return Ladder(now_ns, 0 if after_ns is None else fixes, after_ns, limit_ns, limit.known_share or 0.0)
+    best_ns = None
+    if unsized is not None:
+        lowest_ns = now_ns if after_ns is None else after_ns
+        best_ns = max(lowest_ns - (unsized.saving.high_ns or 0), limit_ns or 0.0)
+    known_share = limit.known_share or 0.0
+    return Ladder(now_ns, 0 if after_ns is None else fixes, after_ns, limit_ns, known_share, unsized, best_ns)
+
+
+def _find_unsized(report: Report) -> Finding | None:
+    """The finding that the head names first, where nobody knows what its fix saves but how much at most; else None."""
+    main, largest = main_findings(report), largest_part(report)
+    named = [each for each in main if largest is not None and each is largest.finding]
+    is_unsized = (each for each in (*named, *main[:1]) if each.saving.expected_ns is None and each.saving.high_ns)
+    return next(is_unsized, None)
 
 
 def describe_ladder(report: Report) -> str | None:
@@ -444,6 +460,8 @@ def describe_ladder(report: Report) -> str | None:
     if ladder.after_fixes_ns is not None:
         rungs += [format_count(ladder.fixes, "fix", "fixes"), f"about {format_duration(ladder.after_fixes_ns)}"]
     line = " -> ".join(rungs)
+    if ladder.unsized is not None and ladder.best_ns is not None:
+        line += f"; with {ladder.unsized.rule} {format_duration(ladder.best_ns)} at best"
     if ladder.limit_ns is None:
         return line
     limit = format_duration(ladder.limit_ns)

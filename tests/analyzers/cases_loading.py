@@ -183,7 +183,7 @@ PD101: list[RuleCase] = [
                 400_000,
                 (0, 400_000, 400_000),
                 location="train.py:41",
-                title="train.py:41, whose DataLoader has 2 workers that do not keep up; with 5 workers about 0.6 ms",
+                title="train.py:41, whose DataLoader has 2 workers that do not keep up",
                 advice="in 5 worker processes",
                 fix="num_workers=5, persistent_workers=True)",
             ),
