@@ -126,7 +126,8 @@ def _describe_program(report: Report) -> str:
     if first is not None and (largest.finding is first or not largest.share):
         return f"{subject}{_describe_busy(report, largest)}{_describe_cost(report, first)}"
     if first is not None:
-        return f"{subject}{_describe_part(report, largest)} First to fix: {_describe_cost(report, first)[2:]}"
+        lead = "First to fix: " if first.cost_ns else ""
+        return f"{subject}{_describe_part(report, largest)} {lead}{_describe_cost(report, first)[2:]}"
     is_work = largest.unexplained is not None and largest.unexplained.detail in _WORK
     if largest.share >= MIN_UNEXPLAINED_SHARE and not is_work:
         is_smaller = largest.finding is None and largest.share < _busiest_share(report)
