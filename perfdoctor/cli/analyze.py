@@ -68,6 +68,9 @@ def analyze(
     max_text: Annotated[
         float, typer.Option(metavar="GB", min=0.001, help="Read no more text of a stream or a compressed trace.")
     ] = 32,
+    max_index: Annotated[
+        float, typer.Option(metavar="MB", min=0.001, help="Refuse a longer index page of a folder on the web.")
+    ] = 16,
     fail_on: parameters.FailOn = None,
     baseline: parameters.Baseline = None,
     update_baseline: parameters.UpdateBaseline = False,
@@ -131,7 +134,7 @@ def analyze(
         with open_progress_bar(enabled=not silent) as progress:
             return analyze_traces(job, options, progress)
 
-    files = find_traces(paths)
+    files = find_traces(paths, round(max_index * 1e6))
     # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.
     in_order = all(map(os.path.isfile, paths))
     found = [files] if rank is not None or dask is not None else split_jobs(files, in_order=in_order)

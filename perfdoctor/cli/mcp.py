@@ -27,7 +27,7 @@ def mcp(
     """Serve analyze, show, explain and compare as tools of the Model Context Protocol, on standard input and output.
 
     A client starts it: see docs/mcp.md. It reads local files only and writes none. Rules and thresholds of the nearest
-    pyproject.toml count as they do for the other commands.
+    pyproject.toml count as they do for the other commands, and reports name them.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     config = load_config((), (), (), Path.cwd())
@@ -37,4 +37,6 @@ def mcp(
         raise UsageError(
             f"the SDK of the protocol cannot be imported ({error}): pip install 'perfdoctor[mcp]'"
         ) from error
-    serve(roots, select=config.select, ignore=config.ignore, settings=config.settings, time_limit_s=time_limit)
+    from perfdoctor.analysis_options import AnalysisOptions
+
+    serve(roots, AnalysisOptions(*config[:3], settings_file=config.file), time_limit)

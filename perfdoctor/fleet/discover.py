@@ -13,7 +13,7 @@ from typing import TypeAlias
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.io.remote import STDIN, is_remote, is_web
-from perfdoctor.trace.io.remote_path import RemotePath
+from perfdoctor.trace.io.remote_path import DEFAULT_MAX_INDEX_BYTES, RemotePath
 
 TracePath: TypeAlias = Path | RemotePath
 
@@ -49,7 +49,9 @@ class TraceFile:
     evidence_path: TracePath | None = None
 
 
-def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...]:
+def find_traces(
+    paths: Sequence[str | os.PathLike[str]], max_index_bytes: int = DEFAULT_MAX_INDEX_BYTES
+) -> tuple[TraceFile, ...]:
     """The traces that some paths mean, each once, sorted by rank and then by name, rank10 after rank9.
 
     A path is a file, whatever its name; a folder with traces in it or in its ``rank*`` folders; the folder of a
@@ -59,20 +61,20 @@ def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...
     standard input. A file that does not exist is passed on: the reader says what is wrong with it.
 
     Raises:
-        InputError: a folder holds no traces, or a pattern matches nothing.
+        InputError: a folder holds no traces, a pattern matches nothing, or an index page has `max_index_bytes` or more.
     """
     files: dict[TracePath, TraceFile] = {}
-    for path in (match for text in paths for match in _match_paths(os.fspath(text))):
+    for path in (match for text in paths for match in _match_paths(os.fspath(text), max_index_bytes)):
         for file in _find_in_folder(path) if _is_folder(path) else [_trace_file_of(path)]:
             files.setdefault(file.path, file)
     return tuple(sorted(_use_trailing_numbers(list(files.values())), key=_sort_key))
 
 
-def _match_paths(text: str) -> list[TracePath]:
+def _match_paths(text: str, max_index_bytes: int) -> list[TracePath]:
     """The path that a text names; when nothing has that name, the paths that match it as a pattern or prefix."""
     matches: list[TracePath]
     if is_remote(text):
-        url = RemotePath(text)
+        url = RemotePath(text, max_index_bytes=max_index_bytes)
         if not url.has_magic():
             return _match_prefix(url)
         matches = list(url.glob())

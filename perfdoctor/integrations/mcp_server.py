@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +24,8 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 import perfdoctor
-from perfdoctor.analysis_options import Settings
-from perfdoctor.api import Report
+from perfdoctor.analysis_options import AnalysisOptions
+from perfdoctor.api import Report, analyze_traces
 from perfdoctor.compare_traces import Comparison
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.fleet.discover import find_traces
@@ -59,6 +60,7 @@ _COMPARE = """\
 What became faster or slower between two recordings of a program, whether that is more than noise, which findings went
 away, and whether the promised saving came. Use it after a change; `before` and `after` must be different recordings."""
 _ALL_STEPS = slice(None)
+_NO_OPTIONS = AnalysisOptions()
 _KEPT_ANSWERS = 4  # a report keeps the tables of the rank that was last shown in memory
 _MAX_ROWS = 50
 
@@ -87,10 +89,10 @@ class Recordings:
 
     Args:
         roots: Folders outside of which no recording and no source line is read; none for no limit.
-        options: Arguments for every `perfdoctor.analyze` and `compare`.
+        options: Rules and thresholds of every report and comparison, and the file that they come from.
     """
 
-    def __init__(self, roots: Iterable[str] = (), **options: Any) -> None:
+    def __init__(self, roots: Iterable[str] = (), options: AnalysisOptions = _NO_OPTIONS) -> None:
         self._roots = [Path(root).expanduser().resolve() for root in roots]
         self._options = options
         self._answers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -131,16 +133,17 @@ class Recordings:
         """
         with quote_only_under(self._roots):
             paths = [self._check_path(path) for path in (before, after)]
+            rules = {name: getattr(self._options, name) for name in ("select", "ignore", "settings")}
             comparison: Comparison = self._keep(
-                "compare", *map(_state_of, paths), make=lambda: perfdoctor.compare(*paths, **self._options)
+                "compare", *map(_state_of, paths), make=lambda: perfdoctor.compare(*paths, **rules)
             )
             return comparison
 
     def _analyze(self, path: str, steps: slice, device: str | None) -> Report:
         path = self._check_path(path)
-        options = {"device": device, "steps": steps} | self._options
+        options = replace(self._options, device=device, steps=steps)
         key = "analyze", steps.start, steps.stop, device, _state_of(path)
-        report: Report = self._keep(*key, make=lambda: perfdoctor.analyze(path, **options))
+        report: Report = self._keep(*key, make=lambda: analyze_traces(find_traces([path]), options))
         return report
 
     def _keep(self, *key: Any, make: Callable[[], Any]) -> Any:
@@ -228,9 +231,7 @@ def make_server(recordings: Recordings, time_limit_s: float = 300) -> MCPServer[
     return server
 
 
-def serve(
-    roots: Sequence[str], *, select: Iterable[str], ignore: Iterable[str], settings: Settings, time_limit_s: float
-) -> None:
+def serve(roots: Sequence[str], options: AnalysisOptions, time_limit_s: float) -> None:
     """Serve on standard input and output until the client closes them.
 
     Raises:
@@ -239,7 +240,7 @@ def serve(
     for root in roots:
         if not Path(root).expanduser().is_dir():
             raise UsageError(f"--root {root} is not a folder")
-    make_server(Recordings(roots, select=select, ignore=ignore, settings=settings), time_limit_s).run("stdio")
+    make_server(Recordings(roots, options), time_limit_s).run("stdio")
 
 
 def _bound_time(tool: Callable[..., str], lock: threading.Lock, limit_s: float) -> Callable[..., str]:

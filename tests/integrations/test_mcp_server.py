@@ -142,7 +142,8 @@ def test_what_cannot_be_done_gets_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_folders_outside_the_roots_are_not_read(tmp_path: Path) -> None:
+def test_folders_outside_the_roots_are_not_read_and_settings_of_a_file_are_named(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.perfdoctor]\nignore = ["PD101", "PD102"]\n')
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for folder in (inside, outside):
         folder.mkdir()
@@ -160,6 +161,7 @@ def test_folders_outside_the_roots_are_not_read(tmp_path: Path) -> None:
     )
     assert [failed for failed, _ in answers] == [False, True, True, True, True, True]
     assert all("only files under" in text for failed, text in answers if failed)
+    assert "pyproject.toml count: PD101, PD102 are off" in answers[0][1]
 
 
 @pytest.mark.process
@@ -224,13 +226,13 @@ def test_standard_output_holds_messages_and_nothing_else(tmp_path: Path) -> None
 
 def test_a_recording_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    analyze = perfdoctor.analyze
+    analyze = mcp_server.analyze_traces
 
-    def counted(path: str, **options: Any) -> Any:
-        read.append(path)
-        return analyze(path, **options)
+    def counted(files: Any, *options: Any) -> Any:
+        read.extend(str(file.path) for file in files)
+        return analyze(files, *options)
 
-    monkeypatch.setattr(mcp_server.perfdoctor, "analyze", counted)
+    monkeypatch.setattr(mcp_server, "analyze_traces", counted)
     path = str(program().write(tmp_path / "trace.json"))
     recordings = Recordings()
     first = recordings.analyze(path)
@@ -277,7 +279,7 @@ def test_a_fault_of_ours_keeps_the_server_alive(tmp_path: Path, monkeypatch: pyt
     def fail(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("by zero\nagain")
 
-    monkeypatch.setattr(mcp_server.perfdoctor, "analyze", fail)
+    monkeypatch.setattr(mcp_server, "analyze_traces", fail)
     path = str(program().write(tmp_path / "trace.json"))
 
     async def run() -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ from perfdoctor.trace.io.remote import STDIN, Download, explain_url_errors, is_w
 
 Kind: TypeAlias = Literal["file", "directory"]
 _MAGIC = frozenset("*?[")
-_MAX_PAGE_BYTES = 16_000_000  # an index page with some hundred thousand links
+DEFAULT_MAX_INDEX_BYTES = 16_000_000  # an index page with some hundred thousand links
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,10 +27,12 @@ class RemotePath(os.PathLike[str]):
     Attributes:
         url: As given; `str` of the path leaves out the passwords and signatures in it.
         kind: What it is, where a listing has said so: asking again would cost a request.
+        max_index_bytes: How long an index page may be.
     """
 
     url: str
     kind: Kind | None = field(default=None, compare=False)
+    max_index_bytes: int = field(default=DEFAULT_MAX_INDEX_BYTES, compare=False)
 
     def __fspath__(self) -> str:
         return self.url
@@ -40,7 +42,7 @@ class RemotePath(os.PathLike[str]):
 
     def __truediv__(self, name: str) -> RemotePath:
         base, query = self._split_query()
-        return RemotePath(f"{base.rstrip('/')}/{name}{query}")
+        return replace(self, url=f"{base.rstrip('/')}/{name}{query}", kind=None)
 
     @property
     def name(self) -> str:
@@ -103,7 +105,7 @@ class RemotePath(os.PathLike[str]):
         """
         if is_web(self.url):
             base, query = self._split_query()
-            folder = RemotePath(f"{base.rstrip('/').rpartition('/')[0]}/{query}")
+            folder = replace(self, url=f"{base.rstrip('/').rpartition('/')[0]}/{query}")
             return [path for path in folder.iterdir() if fnmatchcase(path.name, self.name)]
         with explain_url_errors(self.url):
             system, path = _file_system(self.url)
@@ -136,13 +138,15 @@ class RemotePath(os.PathLike[str]):
         """The paths that the index page of a folder on the web links to."""
         from perfdoctor.trace.io import web
 
-        content = self.read_bytes(_MAX_PAGE_BYTES)
-        if len(content) >= _MAX_PAGE_BYTES:
-            raise TraceError(f"{self}: its index page does not end after {_MAX_PAGE_BYTES:,} bytes; name the traces")
+        content = self.read_bytes(self.max_index_bytes)
+        if len(content) >= self.max_index_bytes:
+            raise TraceError(
+                f"{self}: its index page does not end after {self.max_index_bytes:,} bytes; name the traces, or give "
+                "a larger --max-index"
+            )
         page = content.decode(errors="replace")
         for name in web.list_index_page(self._split_query()[0], page):
-            found = self / name
-            yield RemotePath(found.url, "directory" if name.endswith("/") else "file")
+            yield replace(self / name, kind="directory" if name.endswith("/") else "file")
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -12,6 +12,7 @@ import pytest
 from servers import Folder, serving
 
 import perfdoctor
+from perfdoctor.cli.main import main
 from perfdoctor.errors import InputError
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.testing import TraceBuilder
@@ -129,10 +130,13 @@ def without_end(first: bytes, again: bytes) -> type[Folder]:
     return Endless
 
 
-def test_an_index_page_without_end_is_refused() -> None:
-    with serving(without_end(b"", b"<a href='rank0.json'>x</a>")) as address, pytest.raises(InputError) as caught:
-        perfdoctor.analyze(f"{address}/run/")
-    assert "its index page does not end after 16,000,000 bytes; name the traces" in str(caught.value)
+def test_an_index_page_without_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(without_end(b"", b"<a href='rank0.json'>x</a>")) as address:
+        with pytest.raises(InputError) as caught:
+            perfdoctor.analyze(f"{address}/run/")
+        assert "its index page does not end after 16,000,000 bytes; name the traces" in str(caught.value)
+        assert main(["analyze", f"{address}/run/*.json", "--max-index", "0.5"]) == 2
+    assert "does not end after 500,000 bytes; name the traces, or give a larger --max-index" in capsys.readouterr().err
 
 
 EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 1},'
