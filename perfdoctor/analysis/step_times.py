@@ -240,9 +240,10 @@ def describe_sample(facts: CapturedFacts, run: RunSteps | None) -> tuple[str, ..
     sentences = []
     if facts.exit in ("running", "recorded"):
         sentences.append(
-            "the end of the program is not recorded: it was killed (SIGKILL, as where memory runs out) or still runs, "
-            "and what is said of the whole run is of a part of it"
+            "the end of the program is not recorded: it was killed (SIGKILL, as where memory runs out), the disk was "
+            "full, or it still runs, and what is said of the whole run is of a part of it"
         )
+    sentences += facts.notes
     if base is not None and recorded is not None:
         ratio = work_ratio(base, recorded)
         if not 1 / UNLIKE_FACTOR < ratio < UNLIKE_FACTOR:

@@ -127,6 +127,10 @@ def notes_of_rank(facts: CapturedFacts | None, options: CaptureOptions) -> Itera
     timing, steps = facts.windows.timing, facts.steps_seen or 0
     for note in facts.notes:
         yield f"{note}."
+    if facts.exit in ("running", "recorded"):
+        yield "the end of the program was not recorded: it was killed, the disk was full, or a part of it still runs."
+        if timing.file:
+            return
     if not timing.file or (options.adapts and not timing.steps):
         yield explain_missing_timing(steps, options, facts)
     elif options.adapts and timing.steps:

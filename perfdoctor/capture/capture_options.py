@@ -31,6 +31,8 @@ class CaptureOptions:
             times as long as the others and must not be counted.
         timing: Steps of the timing window.
         evidence: Steps of the evidence window; 0 leaves it out.
+        max_evidence_bytes: Text of the evidence window before it is compressed to a tenth or less; the profiler takes
+            seven times as much memory for it. What would have more has fewer steps, or no stacks.
         stop_after: End the program, with exit code 0, once everything is recorded.
         ranks: Record these ranks only; None records all of them.
         nvtx_only: Record nothing and only mark the phases of each step as NVTX ranges, for use under nsys.
@@ -48,6 +50,7 @@ class CaptureOptions:
     ranks: tuple[int, ...] | None = None
     nvtx_only: bool = False
     trial: TrialOptions | None = None
+    max_evidence_bytes: int = 500_000_000
 
     def __post_init__(self) -> None:
         for name, minimum in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
@@ -56,6 +59,10 @@ class CaptureOptions:
                 raise UsageError(
                     f"--{name} {value!r} is not a number of steps: give a whole number of at least {minimum}."
                 )
+        if self.max_evidence_bytes < 1:
+            raise UsageError(
+                f"--max-evidence {self.max_evidence_bytes / 1e6:g} leaves no evidence: give more than 0 MB."
+            )
         if self.trial is not None and not self.base:
             raise UsageError("A trial times the steps of its base window: give it at least one.")
         if self.ranks is not None and (not self.ranks or any(rank < 0 for rank in self.ranks)):
@@ -83,7 +90,17 @@ class CaptureOptions:
 
         The folder is an absolute path, and exists.
         """
-        names = ("skip", "base", "warmup", "timing", "evidence", "stop_after", "ranks", "nvtx_only")
+        names = (
+            "skip",
+            "base",
+            "warmup",
+            "timing",
+            "evidence",
+            "max_evidence_bytes",
+            "stop_after",
+            "ranks",
+            "nvtx_only",
+        )
         values = {"folder": str(folder), **{name: getattr(self, name) for name in names}}
         if self.trial is not None:
             values |= {"warmup": 0, "timing": 0, "evidence": 0, "stop_after": True, "trial": asdict(self.trial)}

@@ -165,7 +165,8 @@ def profile(out: str | Path | None = None, **options: Any) -> Session:
     Args:
         out: Capture folder; None makes `perfdoctor-<script>-<time>` in the working directory. A cell of a notebook that
             runs again replaces its recording there; where another process has recorded, the folder gets a number.
-        **options: Any other field of `CaptureOptions`: skip, base, warmup, timing, evidence, force, ranks.
+        **options: Any other field of `CaptureOptions`: skip, base, warmup, timing, evidence, max_evidence_bytes,
+            force, ranks.
 
     Returns:
         A `Session`: enter it around the loop, or decorate a function with it that holds the loop.

@@ -81,6 +81,12 @@ def run(
     evidence: Annotated[
         int, typer.Option("--evidence", metavar="N", help="Then record N steps with shapes and source lines.")
     ] = _DEFAULTS.evidence,
+    max_evidence: Annotated[
+        float,
+        typer.Option(
+            "--max-evidence", metavar="MB", min=0.001, help="Record no more for shapes and lines, before compression."
+        ),
+    ] = _DEFAULTS.max_evidence_bytes / 1e6,
     stop_after: Annotated[
         bool, parameters.flag("--stop-after", help="End the program once everything is recorded.")
     ] = False,
@@ -153,6 +159,7 @@ def run(
         stop_after,
         parameters.parse_numbers(ranks, "--ranks"),
         nvtx_only,
+        max_evidence_bytes=round(max_evidence * 1e6),
     )
     result = launch.run(launch.parse_target(typed_target(ctx, target)), options)
     _print_notes(result, is_reported=not no_report)
@@ -283,9 +290,7 @@ def announce_long_analysis(folder: Path, *, enabled: bool, after_s: float = _LON
 
 def _write_report(report: Report, folder: Path, output: ReportOutput) -> None:
     """Write report.json and report.html into the capture, print the report, and write the files of -o."""
-    from perfdoctor.reporters.write_report import save_report
-
-    save_report(report, folder / "report.json")
+    _save(report, folder / "report.json")
     try:
         check_program(report, output.gate)
     except InputError:  # the gate says so in the end; the report on hours of work does not wait for a right baseline
@@ -294,24 +299,26 @@ def _write_report(report: Report, folder: Path, output: ReportOutput) -> None:
         sys.stdout.write("\n")
     print_analysis(report, output)
     save_outputs(report, output)
-    _write_page(report, folder / "report.html", output)
+    page = folder / "report.html"
+    if _save(report, page):
+        if output.verbosity >= 0:
+            _print_line(f"with charts and tables, as a page: {shown_path(page)}")
+        if output.opens and not has_page(output.files):
+            open_page(page)
     if output.verbosity >= 0:
         _print_line(f"to see it on a time line: perfdoctor export {shown_path(folder)} -o annotated.json.gz")
 
 
-def _write_page(report: Report, path: Path, output: ReportOutput) -> None:
-    """Write the page; the report is out already, so a failure costs a line."""
+def _save(report: Report, path: Path) -> bool:
+    """Write a report into the capture; one that cannot be written costs a line, and False."""
     from perfdoctor.reporters.write_report import save_report
 
     try:
         save_report(report, path)
     except Exception as error:
-        _print_line(f"the page was not written: {_describe(error)}")
-        return
-    if output.verbosity >= 0:
-        _print_line(f"with charts and tables, as a page: {shown_path(path)}")
-    if output.opens and not has_page(output.files):
-        open_page(path)
+        _print_line(f"{path.name} was not written: {_describe(error)}")
+        return False
+    return True
 
 
 def _apply_gate(report: Report | None, gate: Gate, updated: str | None, exit_code: int) -> int:

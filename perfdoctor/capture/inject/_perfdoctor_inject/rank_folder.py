@@ -1,4 +1,4 @@
-"""The files of one rank; the first failed write is one warning line, and nothing is written after it."""
+"""The files of one rank; the first failed write is one warning line, and no trace and no step is written after it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class RankFolder:
     """`<capture>/rank<R>/`: steps.jsonl and nvml.jsonl, written while the program runs, facts.json, and the traces.
 
     Attributes:
+        broken: Why the folder could not be written; None where it could.
         events: Events of the trace that was written last.
         writing_ns: Time for writing it.
     """
@@ -39,17 +40,23 @@ class RankFolder:
         """
         self.path = os.path.join(capture, f"rank{rank}")
         os.mkdir(self.path)
-        self.broken = False
-        self.events = self.writing_ns = 0
+        self.broken: str | None = None
+        self.events = self.writing_ns = self._written_steps = 0
         # Append mode and one write for each line: a process that is killed leaves whole lines.
         self._samples: int | None = None
         self._steps = os.open(os.path.join(self.path, "steps.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def fail(self, error: OSError) -> None:
-        """Warn once that the folder cannot be written, and write nothing more."""
-        if not self.broken:
-            self.broken = True
-            warn(f"cannot write to {self.path} ({error.strerror or error}); recording stops, the program runs on.")
+        """Warn once that the folder cannot be written, and of what is kept; only facts are tried again after that."""
+        if self.broken is None:
+            self.broken = error.strerror or str(error)
+            names = [name for name in ("timing.json.gz", "evidence.json.gz") if os.path.exists(self._path_of(name))]
+            count = self._written_steps
+            kept = ", ".join([f"the times of {count} step{'s' * (count != 1)}", *names])
+            warn(f"cannot write to {self.path} ({self.broken}): recording stops, the program runs on; kept: {kept}.")
+
+    def _path_of(self, name: str) -> str:
+        return os.path.join(self.path, name)
 
     def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int, work: StepWork) -> None:
         """Append one step, so that it is on disk even if the process is killed in the next step."""
@@ -58,6 +65,7 @@ class RankFolder:
         row = {"step": step, "dur_ns": dur_ns, "window": window, "loader_wait_ns": loader_wait_ns, **work.to_dict()}
         try:
             os.write(self._steps, (json.dumps(row, separators=(",", ":")) + "\n").encode())
+            self._written_steps += 1
         except OSError as error:
             self.fail(error)
 
@@ -75,14 +83,13 @@ class RankFolder:
 
     def write_facts(self, facts: dict[str, Any], name: str = "facts.json") -> None:
         """Replace a file of facts atomically: a reader sees the old file or the new one."""
-        if self.broken:
-            return
-        temporary = os.path.join(self.path, f".{name}.part")
+        temporary = self._path_of(f".{name}.part")
         try:
             with open(temporary, "w", encoding="utf-8") as file:
                 json.dump(facts, file, indent=1, default=str)
-            os.replace(temporary, os.path.join(self.path, name))
+            os.replace(temporary, self._path_of(name))
         except OSError as error:
+            remove(temporary)
             self.fail(error)
 
     def write_trace(
@@ -101,33 +108,62 @@ class RankFolder:
         """
         if self.broken:
             return None
-        plain = os.path.join(self.path, f".{name}.json")
+        plain = self._path_of(f".{name}.json")
         packed = plain + ".gz"
         try:
             start_ns = time.perf_counter_ns()
-            results.save(plain)
             # Level 1: traces shrink about tenfold at any level, and this runs inside the user's program.
-            with open(plain, "rb") as source, gzip.open(packed, "wb", 1) as target:
+            with save_plain(results, plain) as source, gzip.open(packed, "wb", 1) as target:
                 copy_head_and_insert(source, target, calls)  # type: ignore[arg-type]
                 self.events = copy_trace(source, target, partial_step)  # type: ignore[arg-type]
             self.writing_ns = time.perf_counter_ns() - start_ns
-            os.replace(packed, os.path.join(self.path, f"{name}.json.gz"))
+            os.replace(packed, self._path_of(f"{name}.json.gz"))
         except OSError as error:
+            remove(packed)
             self.fail(error)
             return None
-        finally:
-            for path in (plain, packed):
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
         return f"{name}.json.gz"
 
     def close(self) -> None:
         """Close steps.jsonl and nvml.jsonl."""
-        self.broken = True
+        self.broken = self.broken or "closed"
         for file in (self._steps, self._samples):
             if file is not None:
                 with contextlib.suppress(OSError):
                     os.close(file)
+
+
+def save_plain(results: Any, path: str) -> BinaryIO:
+    """Let Kineto save its results, uncompressed, and open what it has saved; nothing of it stays on the disk.
+
+    Where the system has files in memory, the text is in one, tenfold larger than what reaches the disk: that takes no
+    longer, and a program that is killed leaves nothing. Kineto's events take seven times as much memory at that time.
+
+    Raises:
+        OSError: It could not be saved.
+    """
+    unfinished = f"{path}.tmp"  # Kineto's own name for what it writes; it renames the file once that is complete
+    memory = None
+    try:
+        with contextlib.suppress(OSError, AttributeError):  # not Linux, no /proc, or a disk that has no links
+            memory = os.memfd_create("trace")
+            if os.path.exists(f"/proc/self/fd/{memory}"):
+                os.symlink(f"/proc/self/fd/{memory}", unfinished)
+        results.save(path)
+        if not os.path.exists(path):
+            raise OSError(0, "the profiler could not save its trace: too little space, memory or permission")
+        return open(path, "rb")
+    finally:
+        if memory is not None:
+            os.close(memory)
+        remove(path)
+        remove(unfinished)
+
+
+def remove(path: str) -> None:
+    """Remove a file where there is one."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def copy_head_and_insert(source: BinaryIO, target: BinaryIO, calls: Sequence[LongCall]) -> None:

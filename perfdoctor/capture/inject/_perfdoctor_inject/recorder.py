@@ -29,6 +29,7 @@ from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords
 from .parameter_checksums import ParameterChecksums
 from .phase_ranges import PhaseRanges
+from .python_calls import PythonCalls
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
@@ -38,7 +39,7 @@ from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .user_code import user_location
-from .window_plan import WindowPlan
+from .window_plan import EVIDENCE_FACTOR, WindowPlan
 from .window_profiler import WindowProfiler
 
 # A recorded step that takes this much longer than the steps before it has left the loop (evaluation, a checkpoint, the
@@ -51,6 +52,8 @@ EXPENSIVE_STACKS_NS = 20_000_000
 MANY_EVENTS = 50_000
 # A step with more is recorded in part: writing it takes 10 to 20 s.
 MAX_STEP_EVENTS = 1_500_000
+# Text of an event of the evidence window: 320 bytes for calls of Python, 400 for ops with shapes.
+EVENT_BYTES = 350
 # Gradient accumulation may grow every few steps: a base window of equal steps is worth some attempts, not all.
 MAX_BASE_RESTARTS = 3
 # Windows are recorded again this often at most, and never sooner than this after the first steps.
@@ -124,6 +127,7 @@ class Recorder:
         self.debug_switches = DebugSwitches()
         self.retained = RetainedGraphs()
         self.meter = StepMeter()
+        self.calls = PythonCalls()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
@@ -293,6 +297,7 @@ class Recorder:
             self.finished = True
             return
         try:
+            self.calls.stop()
             if self.gpu_sampler is not None:
                 self.gpu_sampler.stop()
             self._close_window(partial=True)
@@ -308,13 +313,18 @@ class Recorder:
         """Close everything after a failure of ours, with one warning line; the program runs on."""
         if self.finished:
             return
+        warn(f"recording failed in step {self.step} and stops here; the program runs on: {error!r}")
+        self._add_note(f"recording failed: {error!r}")
+        self._stop_early()
+
+    def _stop_early(self) -> None:
+        """Record nothing more; what was written is kept."""
         self.finished = True
+        self.calls.stop()
         self.ranges.stop(in_training_thread=self._is_training_thread())
         self.profiler.abort()
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
-        warn(f"recording failed in step {self.step} and stops here; the program runs on: {error!r}")
-        self._add_note(f"recording failed: {error!r}")
         self._write_facts("failed")
 
     # Steps ---------------------------------------------------------------------------------------------------------
@@ -341,6 +351,9 @@ class Recorder:
         dur_ns = now_ns - self._step_start_ns
         self._record_step(dur_ns)
         self.step += 1
+        if self.folder is not None and self.folder.broken:
+            self._stop_early()
+            return
         if self._all_recorded and not self._begin_late_sample(now_ns):
             self._begin_step()
             return
@@ -410,6 +423,7 @@ class Recorder:
         """Close the ranges of the step that ends, and write its times."""
         stage = self.plan.stage
         window, label = stage.window, stage.label
+        self.calls.stop()
         self.ranges.end_step()
         if self._step_range is not None:
             self._step_range.close()
@@ -437,6 +451,8 @@ class Recorder:
         if self.profiler.recording:
             self.ranges.start(profiled=True)
         self.ranges.begin_step()
+        if self.settings.evidence and (self.plan.stage.window, self.plan.stage.trace) == ("warm", "timing"):
+            self.calls.start()
 
     # The process and its threads -----------------------------------------------------------------------------------
 
@@ -522,13 +538,32 @@ class Recorder:
             self.retained.look_first(self.step)
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
-            self.profiler.prepare(stage.trace, self._events_per_step.get("timing", 0) if self.plan.adapts else 0)
+            with_stacks = stage.trace == "timing" or self._fit_evidence()
+            events = self._events_per_step.get("timing", 0) if self.plan.adapts else 0
+            self.profiler.prepare(stage.trace, events, with_stacks=with_stacks)
         if stage.recording and not self.profiler.recording:
             self.profiler.start()
             self._open_window = {"steps": 0, "complete": False, "file": None, "first_step": None}
             self._recorded_steps = 0
         if stage.counted and self._open_window["first_step"] is None:
             self._open_window["first_step"] = self.step
+
+    def _fit_evidence(self) -> bool:
+        """Cut the evidence window to the bytes that it may have; False where the stacks of one step have more."""
+        calls, max_bytes = self.calls.per_step or 0, self.settings.max_evidence_bytes
+        step_bytes = (EVIDENCE_FACTOR * self._events_per_step.get("timing", 0) + calls) * EVENT_BYTES
+        fitting = max_bytes // max(step_bytes, 1)
+        wanted = self.plan.limit_steps("evidence", max(fitting, 1))
+        if fitting < wanted:
+            means = f"shapes and lines are of {fitting} steps"
+            if not fitting:
+                means = f"a step calls {calls:,} functions, which are not recorded, so time in Python has no function"
+            whole_bytes = step_bytes * self.settings.evidence
+            self._add_note(
+                f"the evidence window was cut to {max_bytes / 1e6:g} MB: {means}; "
+                f"--max-evidence {-(-whole_bytes // 1_000_000)} records all"
+            )
+        return fitting > 0
 
     def _start_gpu_sampler(self) -> None:
         """Sample NVML from the first step boundary after the program has initialised CUDA until all is recorded."""
@@ -645,6 +680,10 @@ class Recorder:
         self.exit_reason = exit_reason
         if self.folder is None:
             return
+        if self.folder.broken:
+            self._add_note(
+                f"the folder could not be written any more ({self.folder.broken}): what came after that is missing"
+            )
         try:
             self.loaders.read_workers()
             self.folder.write_facts(collect_facts(self, self._program_facts or {}))

@@ -37,7 +37,7 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class RecorderSettings:
-    """The recorder's part of `CaptureOptions`: window sizes in steps, and the capture folder."""
+    """The recorder's part of `CaptureOptions`: window sizes in steps and bytes, and the capture folder."""
 
     folder: str
     skip: int
@@ -45,6 +45,7 @@ class RecorderSettings:
     warmup: int
     timing: int
     evidence: int
+    max_evidence_bytes: int = 500_000_000
     stop_after: bool = False
     ranks: tuple[int, ...] | None = None
     nvtx_only: bool = False

@@ -179,6 +179,17 @@ class WindowPlan:
             kept.append(stage)
         self._stages = kept
 
+    def limit_steps(self, trace: str, steps: int) -> int:
+        """Leave a trace at most so many counted steps in the running sample; returns how many it had."""
+        counted = [
+            number
+            for number, stage in enumerate(self._stages)
+            if stage.window == trace and stage.sample == self.stage.sample
+        ]
+        for number in reversed(counted[steps:]):
+            del self._stages[number]
+        return len(counted)
+
     def shorten_trace(self) -> None:
         """Let the running step be the last one of its window."""
         end = self._position + 1

@@ -112,11 +112,11 @@ class WindowProfiler:
         # Asked in every step: to compare profiler types, enums of pybind, would take ten times as long.
         return not self.recording and torch._C._autograd._profiler_enabled()
 
-    def prepare(self, trace: str, events_per_step: int = 0) -> None:
+    def prepare(self, trace: str, events_per_step: int = 0, *, with_stacks: bool = True) -> None:
         """Open a session for the timing or the evidence trace; nothing is recorded yet.
 
         With many events in a step of the timing window (0 for unknown) stacks, modules and memory are left out of the
-        evidence; with very many the shapes, too, and the lines are all that is added.
+        evidence, as without `with_stacks`; with very many the shapes, too, and the lines are all that is added.
         """
         device = initialized_accelerator()
         if device == "cuda":
@@ -127,7 +127,7 @@ class WindowProfiler:
             self._options = (*EVIDENCE_OPTIONS, MEMORY_OPTION) if can_profile_memory else EVIDENCE_OPTIONS
             if events_per_step > MAX_EVIDENCE_EVENTS:
                 self._options = ()
-            elif EVIDENCE_FACTOR * events_per_step > MAX_EVIDENCE_EVENTS:
+            elif not with_stacks or EVIDENCE_FACTOR * events_per_step > MAX_EVIDENCE_EVENTS:
                 self._options = LEAN_EVIDENCE_OPTIONS
         options: dict[str, Any] = dict.fromkeys(self._options, True)
         session: Any = autograd_profiler.profile(use_kineto=True, use_device=device, **options)
