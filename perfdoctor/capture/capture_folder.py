@@ -91,7 +91,9 @@ def remove_capture(folder: Path, rank: int | None = None) -> None:
     """Remove an earlier capture, or one rank of it, and leave every other file in the folder alone."""
     for entry in folder.iterdir():
         number = entry.name[4:] if entry.name.startswith("rank") else ""
-        if entry.is_dir() and number.isdigit() and rank in (None, int(number)):
+        is_rank = number.isdigit() and rank in (None, int(number))
+        # A perfdoctor that was killed has left its markers; those of other ranks are theirs.
+        if entry.is_dir() and (is_rank or (rank is None and entry.name.startswith(MARKER_FOLDER_PREFIX))):
             shutil.rmtree(entry)
         elif entry.name in REPORT_FILES:
             entry.unlink(missing_ok=True)
@@ -111,9 +113,9 @@ def collect_markers(markers: Path) -> frozenset[str]:
     """Read how far the program's processes came, and remove the folder of the markers.
 
     Returns:
-        A subset of {"python", "torch", "duplicate"}. "python": at least one Python process loaded perfdoctor.
-        "torch": at least one imported torch. "duplicate": at least one trained as a rank that another process was
-        already recorded as.
+        A subset of {"python", "torch", "duplicate", "perfdoctor"}. "python": at least one Python process loaded the
+        recorder. "torch": at least one imported torch. "duplicate": at least one trained as a rank that another process
+        was already recorded as. "perfdoctor": one recorded a program itself.
     """
     kinds = frozenset(path.suffix.lstrip(".") for path in markers.glob("*")) if markers.is_dir() else frozenset()
     shutil.rmtree(markers, ignore_errors=True)

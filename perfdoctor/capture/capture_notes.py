@@ -81,6 +81,8 @@ def explain_empty_capture(
             "nothing was recorded: no Python of the program loaded perfdoctor (python -I, -E or -S, a cleared "
             f"environment, or a container); run the training script directly, or {USE_SESSION}."
         )
+    if "perfdoctor" in markers:
+        return "nothing was recorded here: the program runs perfdoctor itself, which has its own folder."
     if "torch" not in markers:
         # Behind the interpreter of a script or module stands the program; other commands may start any Python.
         hint = explain_missing_torch(command[1:]) if command[0] == sys.executable else None

@@ -25,6 +25,7 @@ from perfdoctor.capture.capture_notes import collect_notes, explain_empty_captur
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.child_process import MARKER_VARIABLE, build_environment, run_program
 from perfdoctor.capture.command_line import parse_target, script_name
+from perfdoctor.capture.inject._perfdoctor_inject.messages import leave_marker
 from perfdoctor.capture.process_group import run_with_limit
 from perfdoctor.errors import CaptureError
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -77,6 +78,7 @@ def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: P
         return run_nvtx_only(command, options)
     rank_here = launcher_rank()
     folder = make_folder(options.out, script_name(command), force=options.force, rank=rank_here)
+    leave_marker("perfdoctor")  # for one that runs this one
     marker_folder = make_marker_folder(folder)
     environment = build_environment(marker_folder, options.to_json(folder))
     try:

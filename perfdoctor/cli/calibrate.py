@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdoctor.cli import parameters
-from perfdoctor.errors import GateError, InputError, UsageError
+from perfdoctor.errors import GateError, UsageError
 from perfdoctor.gpu.calibration import ADDITION, BANDWIDTH, LAUNCH, MAX_SPREAD
-from perfdoctor.reporters.output import write_stdout
+from perfdoctor.reporters.output import save_text, write_stdout
 
 if TYPE_CHECKING:
     from perfdoctor.gpu.calibration import Calibration, SweepPoint
@@ -229,7 +229,4 @@ def _write(calibration: Calibration, path: Path) -> None:
         from perfdoctor.reporters.html.sweep_page import make_sweep_page
 
         text = make_sweep_page(calibration, describe_ridge_point(calibration.sweep), ridge_of(calibration.sweep))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); name another file with -o") from None
+    save_text(path, text)

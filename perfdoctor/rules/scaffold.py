@@ -177,7 +177,12 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all: one may be a pyproject.toml that was there before."""
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f".{target.name}.part")
     try:
-        path.write_text(text, encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(target)
     except OSError as error:
+        unfinished.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written ({error.strerror})") from None

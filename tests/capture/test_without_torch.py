@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -34,6 +35,14 @@ def test_a_program_other_than_python(launcher: Any) -> None:
     recorded = launcher.run("--", "sh", "-c", "echo out; echo err >&2; exit 9")
     assert (recorded.exit_code, recorded.stdout, recorded.stderr) == (9, "out\n", "err\n")
     assert "no Python of the program loaded perfdoctor" in recorded.notes
+
+
+def test_a_perfdoctor_in_the_program_is_named(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    inner = json.dumps({"out": str(launcher.folder / "inner")})
+    command = [sys.executable, "-c", capture_kit["DRIVER"], str(launcher.folder / "answer"), inner, "--", "true"]
+    recorded = launcher.run("--", *command)
+    assert recorded.exit_code == 0
+    assert recorded.notes == "nothing was recorded here: the program runs perfdoctor itself, which has its own folder."
 
 
 def test_death_by_signal_is_128_and_the_signal(launcher: Any) -> None:

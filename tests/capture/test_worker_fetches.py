@@ -43,6 +43,19 @@ def line_of(source: str, text: str) -> int:
     return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
 
 
+def test_the_file_of_a_worker_has_its_place_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfdoctor.capture.inject._perfdoctor_inject import worker_fetches
+
+    monkeypatch.setenv(worker_fetches.FOLDER_VARIABLE, str(tmp_path))
+    writer = worker_fetches.FetchWriter()
+    assert writer.is_open
+    (file,) = tmp_path.iterdir()
+    # Memory of a file with holes would end the worker on a full disk (SIGBUS).
+    assert file.stat().st_blocks * 512 >= file.stat().st_size == 8 + 300 * 48
+    monkeypatch.setattr(worker_fetches.os, "write", lambda _file, data: len(data) // 2)
+    assert not worker_fetches.FetchWriter().is_open, "the disk was full"
+
+
 # Python 3.14 starts workers by forkserver on Linux.
 @pytest.mark.parametrize("args", [("1", "fork"), ("2", "spawn"), ("2", "forkserver")])
 def test_workers_say_how_long_a_batch_takes(launcher: Any, args: tuple[str, ...]) -> None:

@@ -173,3 +173,19 @@ def test_a_pyproject_that_cannot_be_edited_stays_as_it_is(tmp_path: Path, text: 
     with pytest.raises(InputError, match=sentence):
         write_new_rule(tmp_path, "XX101", "slow-widgets")
     assert files_of(tmp_path) == before
+
+
+def test_a_full_disk_leaves_the_pyproject_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_new_rule(tmp_path, "XX101", "slow-widgets")
+    before = files_of(tmp_path)
+
+    def write_half(path: Path, text: str, **_: object) -> None:
+        path.write_bytes(text.encode()[: len(text) // 2 if path.name.endswith("toml.part") else None])
+        if "toml" in path.name:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(InputError, match=r"pyproject.toml cannot be written \(No space left on device\)"):
+        write_new_rule(tmp_path, "XX102", "slow-gadgets")
+    assert before.items() <= files_of(tmp_path).items()
+    assert not list(tmp_path.rglob("*.part"))

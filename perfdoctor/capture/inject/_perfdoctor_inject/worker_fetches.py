@@ -83,8 +83,9 @@ class FetchWriter:
             path = os.path.join(os.environ[FOLDER_VARIABLE], f"{os.getpid()}.fetch")
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
-                os.ftruncate(descriptor, _FILE_BYTES)
-                self._memory = mmap.mmap(descriptor, _FILE_BYTES)
+                # Written whole: where the disk is full, a write to a hole in a mapped file ends the process (SIGBUS).
+                os.write(descriptor, bytes(_FILE_BYTES))
+                self._memory = mmap.mmap(descriptor, _FILE_BYTES)  # an error where less fitted
             finally:
                 os.close(descriptor)
         except (OSError, KeyError, ValueError):
