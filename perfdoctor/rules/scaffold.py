@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -165,7 +166,6 @@ def _write_new_files(texts: Mapping[Path, str]) -> None:
         if path.exists():
             raise InputError(f"{path} is there already")
     for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, text)
 
 
@@ -181,8 +181,10 @@ def _write(path: Path, text: str) -> None:
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f".{target.name}.part")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(target)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
         raise InputError(f"{path} cannot be written ({error.strerror})") from None

@@ -189,3 +189,6 @@ def test_a_full_disk_leaves_the_pyproject_as_it_was(tmp_path: Path, monkeypatch:
         write_new_rule(tmp_path, "XX102", "slow-gadgets")
     assert before.items() <= files_of(tmp_path).items()
     assert not list(tmp_path.rglob("*.part"))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_new_rule(tmp_path / "file", "XX103", "slow-gears")

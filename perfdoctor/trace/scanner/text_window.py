@@ -16,6 +16,8 @@ Source: TypeAlias = Callable[[memoryview], int]
 """Fills a part of a buffer, at least one byte of it; returns how many bytes, 0 at the end of the text."""
 
 BLOCK = 1 << 20
+# No event has so much text, nor has what stands between two: a compressed file of 1 MB can hold 32 GB in one word.
+MAX_REST = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -50,10 +52,14 @@ class TextWindow:
         return np.frombuffer(self.buffer, np.uint8)
 
     def read_more(self) -> bool:
-        """Drop the text that has been read and append at least as much as is left; False when the text has ended."""
+        """Drop the text that has been read and append at least as much as is left; False when the text has ended.
+
+        A text of which more than `MAX_REST` bytes cannot be read ends there.
+        """
+        rest = self.end - self.position
+        self.exhausted |= rest > MAX_REST
         if self.exhausted:
             return False
-        rest = self.end - self.position
         room = 2 * max(rest, self._block)
         buffer = self.buffer if room + PAD <= len(self.buffer) else bytearray(room + PAD)
         with memoryview(buffer) as view:

@@ -152,3 +152,24 @@ def test_a_small_file_of_much_text_is_read_up_to_the_limit(kind: str, filler: by
     if filler != b"x":  # else it is damaged before
         assert "reading ended after 0.001 GB of text, the limit" in trace.warnings[-1]
     assert perfdoctor.read(path, max_text_bytes=1 << 30).events >= trace.events
+
+
+@pytest.mark.parametrize("filler", [b" ", b'"' + b"a" * (1 << 16)])
+def test_a_word_without_end_takes_no_more_memory_than_an_event_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filler: bytes
+) -> None:
+    monkeypatch.setattr("perfdoctor.trace.scanner.text_window.MAX_REST", 4 << 20)
+    sizes = []
+
+    class Measured(bytearray):
+        def __init__(self, size: int) -> None:
+            super().__init__(size)
+            sizes.append(size)
+
+    monkeypatch.setattr("perfdoctor.trace.scanner.text_window.bytearray", Measured, raising=False)
+    event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 1}'
+    text = b'{"traceEvents": [' + event + b"," + filler + b" " * (64 << 20) + b'"}]}'
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(text, 1))
+    trace = perfdoctor.read(tmp_path / "bomb.json.gz")
+    assert (trace.events, trace.complete) == (1, False)
+    assert max(sizes) <= 5 * (4 << 20)
