@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,34 @@ def test_three_steps_get_a_sentence_and_a_report_only_where_one_is_asked_for(per
     assert ended.out.startswith("{") is asks
     assert bool(ended.out) is asks
     assert Path("kept/rank0/steps.jsonl").exists()
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_kill_while_a_trace_is_written_leaves_whole_files_that_say_so(perfdoctor):
+    killed_in_a_write = """\
+    if number == 9:
+        import os, sys
+        sys.modules["_perfdoctor_inject.rank_folder"].copy_trace = lambda *_: os.kill(os.getpid(), 9)
+"""
+    Path("train.py").write_text(STEPS.replace("range(3)", "range(60)") + killed_in_a_write)
+    ended = perfdoctor("run", "--no-report", "--out", "kept", "train.py")
+    assert ended.code == 137
+    assert "the end of the program was not recorded: it was killed" in ended.err
+    assert "the program made" not in ended.err
+    for path in map(Path("kept/rank0").joinpath, ("facts.json", "timing.json.gz", "evidence.json.gz")):
+        json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+    analyzed = perfdoctor("analyze", "kept", "--json")
+    assert "the end of the program is not recorded: it was killed" in analyzed.out
+    assert len(Path("kept/rank0/steps.jsonl").read_text().splitlines()) > 10
+
+
+@pytest.mark.usefixtures("forks")
+def test_ctrl_c_in_the_first_steps_is_clean(perfdoctor):
+    Path("train.py").write_text(STEPS + "    if number == 1: import os, signal; os.kill(os.getpid(), signal.SIGINT)\n")
+    ended = perfdoctor("run", "--out", "kept", "train.py")
+    assert ended.code == 130
+    said = [line for line in ended.err.splitlines() if line.startswith("perfdoctor:")]
+    assert len(said) == 2
+    assert "before a whole step was recorded" in said[0]
+    assert [path.name for path in Path("kept").iterdir()] == ["rank0"]
+    assert not list(Path("kept/rank0").glob(".*"))
