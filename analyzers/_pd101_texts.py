@@ -45,7 +45,7 @@ CHEAPER_BATCH: Mapping[str, tuple[str, str]] = MappingProxyType(
         kinds.TOKENIZING: ("tokenize the data set once and store it", ""),
         kinds.LISTS_TO_TENSORS: ("keep numbers in NumPy arrays or tensors instead of lists", ""),
         kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
-        kinds.PREPROCESSING: ("do it ahead of time", ", or on the GPU"),
+        kinds.PREPROCESSING: ("preprocess ahead of time", ", or on the GPU"),
         kinds.SLEEP: ("wait for the event itself instead of sleeping", ""),
     }
 )

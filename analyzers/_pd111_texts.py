@@ -78,7 +78,8 @@ def advise_cheaper_batch(
     written = (work.location if work is not None else None) or batch.place or created
     is_of_library = written is not None and written.is_in_library
     do, is_once = _what_to_do(rank, batch, work)
-    if is_of_library and do == _IN_GENERAL:
+    is_transform = work is not None and work.kind == kinds.PREPROCESSING
+    if is_of_library and (is_transform or do == _IN_GENERAL):
         do = _OF_A_LIBRARY
     own_ns = round(wait.own_ns)
     # Items that are ready still have to be picked and put together.

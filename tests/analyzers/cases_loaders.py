@@ -212,6 +212,16 @@ def loaded(wait_ms: float, step_ms: float, *, items_ms: float, collate_ms: float
     return {**facts, "loaders": [{**loader, "fetch": fetch, **in_loader}]}
 
 
+def transforms_of_a_library(wait_ms: float, step_ms: float) -> TraceBuilder:
+    """Steps that wait for items which a library's data set makes by its transform."""
+    trace = training(wait_ms, step_ms)
+    for at in (0, 1000 * step_ms):
+        loop = trace.frame("train.py(20): main", at, 1000 * step_ms)
+        load = trace.frame("/x/site-packages/torch/utils/data/dataloader.py(701): __next__", at, 9900, parent=loop)
+        trace.frame("/x/site-packages/torchvision/transforms/transforms.py(95): __call__", at + 20, 9700, parent=load)
+    return trace
+
+
 def rows_of_a_data_frame(wait_ms: float, step_ms: float) -> TraceBuilder:
     """Steps that wait for items which pandas makes."""
     trace = training(wait_ms, step_ms)
@@ -285,6 +295,40 @@ PD111 = [
             items_ms=9.5,
             collate_ms=0.5,
             collate_fn="default_collate",
+            items_location={**_ITEMS, "file": "/x/site-packages/torchvision/datasets/mnist.py", "line": 131},
+        ),
+    ),
+    RuleCase(  # what to do with that data set, not that its transform takes long
+        "PD111",
+        "transform-of-a-library",
+        lambda: transforms_of_a_library(10, 30),
+        (
+            ExpectedFinding(
+                "high",
+                10 * MS,
+                (0, None, 10 * MS),
+                location="train.py:12",
+                advice="read it once into tensors",
+                evidence={"what loading does": "__call__ (transforms.py)"},
+            ),
+        ),
+        facts=loaded(
+            10,
+            30,
+            items_ms=9.5,
+            collate_ms=0.5,
+            items_location={**_ITEMS, "file": "/x/site-packages/torchvision/datasets/mnist.py", "line": 131},
+        ),
+    ),
+    RuleCase(
+        "PD111",
+        "transform-of-a-library-that-is-quick",
+        lambda: training(1, 30),
+        facts=loaded(
+            1,
+            30,
+            items_ms=0.9,
+            collate_ms=0.1,
             items_location={**_ITEMS, "file": "/x/site-packages/torchvision/datasets/mnist.py", "line": 131},
         ),
     ),
