@@ -74,10 +74,10 @@ class ExposedCommunication(FleetAnalyzer):
         share is the part of the collectives' time in which something computes. A collective also waits for the last
         rank to arrive: with the traces of all ranks that wait is not counted here, as overlap would not help; PD401
         reports it, as PD406 reports reductions that a later micro-batch repeats, and PD411 parameters that FSDP gathers
-        too late. Collectives can hide at most behind
-        the work that none overlaps yet: the backward pass for gradients, any work for other collectives. A forward pass
-        need not gather its whole output: what an all_gather takes that is ten times as long as the median exchange of
-        the model's layers can be saved without anything to hide it.
+        too late. Collectives can hide at most behind the work that none overlaps yet: the backward pass for gradients,
+        any work for other collectives. A forward pass need not gather its whole output: what an all_gather takes that
+        is ten times as long as the median exchange of the model's layers can be saved without anything to hide it. The
+        trace of one rank alone is replayed without the exposed time, which saves less where the CPU launches late.
 
     How to fix:
         By kind, framework and phase. Gradients under DistributedDataParallel: bucket_cap_mb, static_graph, bf16
@@ -140,18 +140,20 @@ class ExposedCommunication(FleetAnalyzer):
         situation = "exposed all_gather of logits" if is_output else _SITUATIONS.get(kind, _OTHER_SITUATION)
         why_not = _why_nothing_overlaps(rank, table, kind)
         advice = advise(why_not or situation, rank.context)
-        avoidable_ns = rank.per_step(_hideable_ns(table) + outputs_ns)
+        saved_ns = min(cost, rank.per_step(_hideable_ns(table) + outputs_ns))
+        share = cost / (cost + needless_ns)
         finding = self.finding(
             rank,
             title=f"Communication is exposed: {how_much} of it overlaps with computation"
             + (_describe_outputs(table, outputs) if is_output else _describe_kind(table, kind, kind_share)),
             cost_ns=cost,
-            saving=Saving() if why_not else Saving(0, None, min(cost, avoidable_ns), "bounded"),
+            saving=Saving() if why_not else Saving(0, None, saved_ns, "bounded"),
             advice=advice.extend(
                 "A slow link and a late rank look alike here: the traces of all ranks tell them apart." * waits_unknown
             ),
             # Which of it PD406 claims is not known here, only how much.
             claim=Claim(unshared_ns=cost * max(rank.steps.count, 1)) if needless_ns else Claim(exposed),
+            edit=None if why_not else rank.shorten_collectives(exposed, share * saved_ns / cost, share),
             confidence=0.5 if waits_unknown else 0.8,
             evidence=(
                 Evidence(

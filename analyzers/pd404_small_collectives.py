@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -11,6 +12,7 @@ from perfdoctor.rules import (
     BoolArray,
     Claim,
     CollectiveTable,
+    Edit,
     Evidence,
     Finding,
     Fleet,
@@ -61,7 +63,8 @@ class SmallCollectives(FleetAnalyzer):
         By the sizes that the profiler records of collectives. The cost is the time of small collectives while nothing
         computes, without the wait for a rank that PD401 names. For the expected saving the same bytes are sent in
         buckets of 25 MB: each takes as long as the shortest small collective, plus its bytes at the bandwidth that
-        large collectives reach in this trace. Without large collectives only an upper bound is known.
+        large collectives reach in this trace. Without large collectives only an upper bound is known. The trace of one
+        rank alone is replayed with collectives that take so long.
 
     How to fix:
         DistributedDataParallel with buckets of its usual size (bucket_cap_mb=25) instead of one all-reduce a parameter;
@@ -136,6 +139,7 @@ class SmallCollectives(FleetAnalyzer):
             saving=Saving(0, None if remaining is None else round(cost * (1 - remaining)), cost, "bounded"),
             advice=advice,
             claim=Claim(exposed),
+            edit=_join(rank, exposed, remaining),
             confidence=0.6,
             location=captured_location(rank.facts.ddp.created) if name == "all_reduce" and advice.code else None,
             evidence=(
@@ -146,6 +150,14 @@ class SmallCollectives(FleetAnalyzer):
             ),
             subject=f"{name} {table.strings[int(table.group[small][0])]}" if table.group[small][0] >= 0 else name,
         )
+
+
+def _join(rank: RankSummary, exposed: Intervals, remaining: float | None) -> Edit | None:
+    """The edit that puts small collectives together: of their exposed time a share (0 to 1) remains, if it is known."""
+    edit = whole = rank.shorten_collectives(exposed, 1.0)
+    if remaining is not None:
+        edit = rank.shorten_collectives(exposed, 1 - remaining, is_upper_bound=False)
+    return edit if remaining is None or edit is None else replace(edit, at_least=Edit(), at_most=whole)
 
 
 def _remaining_share(table: CollectiveTable, small: BoolArray, large: BoolArray) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,15 +12,21 @@ from perfdoctor.rules import (
     USED_AT,
     Advice,
     Claim,
+    CollectiveTable,
     Edit,
     Evidence,
     Finding,
+    GpuRows,
+    Int64Array,
     Intervals,
     Rank,
     RankAnalyzer,
     Saving,
     advise,
     captured_location,
+    fuse,
+    remove_cpu_time,
+    remove_items,
     vocabulary,
     yes_or_no,
 )
@@ -50,8 +57,8 @@ class DdpFlags(RankAnalyzer):
         was idle for want of launches meanwhile, the copies the time of their kernels. The buffers cost the time that
         the GPU was idle while the CPU flattened them and copied them back (the first ops of a forward pass, with a
         broadcast among them), and their broadcasts as far as no kernel covered them. Without a GPU all of these are
-        CPU time. The buffers' ops are left out in the replay. Small buckets cost the time in which their reductions run
-        and nothing computes; as many as two of the usual size take are expected to remain.
+        CPU time. A replay leaves the search, the copies or the buffers' ops out. Small buckets cost the time in which
+        their reductions run and nothing computes; as many as two of the usual size take are expected to remain.
 
     How to fix:
         Leave bucket_cap_mb out. Leave find_unused_parameters out when every parameter gets a gradient, or set
@@ -106,7 +113,8 @@ class DdpFlags(RankAnalyzer):
         remaining = min(_USUAL_BUCKETS / count, 1.0)
         yield from self._report(
             rank,
-            Claim(exposed),
+            Claim(exposed, kernels=table.on_gpu),
+            edit=_join_buckets(rank, table, rows, remaining) if table.on_gpu else None,
             situation="DDP has tiny buckets",
             subject="bucket_cap_mb",
             title=f"{count:.3g} buckets of gradients are reduced one by one in a step: bucket_cap_mb is "
@@ -120,7 +128,7 @@ class DdpFlags(RankAnalyzer):
 
     def _check_search(self, rank: Rank) -> Iterator[Finding]:
         searches = rank.ops.named(vocabulary.DDP_UNUSED_PARAMETERS)
-        lost = searches.time
+        ops, at, lost = searches.table, searches.mask, searches.time
         if rank.device_kind != "cpu":
             lost = iv.intersect(lost, rank.account.parts["idle_launch"])
         captured = rank.facts.ddp
@@ -128,6 +136,7 @@ class DdpFlags(RankAnalyzer):
         yield from self._report(
             rank,
             Claim(lost),
+            edit=remove_cpu_time(ops.thread[at], (ops.start_ns[at], ops.end_ns[at]), rank.window),
             situation="DDP searches for unused parameters",
             subject="find_unused_parameters",
             title="DistributedDataParallel searches the graph for unused parameters in every step"
@@ -147,6 +156,7 @@ class DdpFlags(RankAnalyzer):
         yield from self._report(
             rank,
             Claim(work, kernels=rank.device_kind == "gpu"),
+            edit=remove_items(rank.trace, copies.kernels.rows, is_upper_bound=False),
             situation="DDP copies gradients out of its buckets",
             subject="gradient_as_bucket_view",
             title="Gradients are copied out of DistributedDataParallel's buckets in every step",
@@ -219,6 +229,15 @@ class DdpFlags(RankAnalyzer):
             ),
             subject=subject,
         )
+
+
+def _join_buckets(rank: Rank, table: CollectiveTable, rows: Int64Array, remaining: float) -> Edit:
+    """The edit that reduces gradients in few buckets, which take a share (0 to 1) of the time that all take now."""
+    kernels = rank.kernels.of_category("communication")
+    items = kernels.where(np.isin(kernels.table.end_ns, table.end_ns[rows])).rows
+    left = GpuRows(items.table, items.index[:: max(round(1 / remaining), 1)])
+    expected = fuse(rank.trace, items, 1 - remaining, left, is_upper_bound=False)
+    return replace(expected, at_least=Edit(), at_most=remove_items(rank.trace, items))
 
 
 def _time_lost_in(rank: Rank, time: Intervals) -> Intervals:

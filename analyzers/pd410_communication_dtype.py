@@ -46,7 +46,8 @@ class CommunicationDtype(FleetAnalyzer):
     How it is measured:
         By the element type and the size that the profiler writes for each collective. Only messages from 4 MB on count:
         of smaller ones the latency is a large part. Waiting for other ranks is left out. What half of the transfers'
-        time would free is the saving: no more than is exposed, and the half of the last transfer of a step remains.
+        time would free is the saving: no more than is exposed, and the half of the last transfer of a step remains. The
+        trace of one rank alone is replayed with half of the time.
 
     How to fix:
         A communication hook of DistributedDataParallel; the reduce_dtype of FSDP's mixed precision; by framework
@@ -118,6 +119,7 @@ class CommunicationDtype(FleetAnalyzer):
             saving=Saving(0, None if waits_unknown else saved_ns, saved_ns, "bounded"),
             advice=advice,
             claim=Claim(exposed),
+            edit=rank.shorten_collectives(transfers, 0.5, 1.0, is_upper_bound=waits_unknown),
             confidence=0.5 if waits_unknown else 0.7,
             location=captured_location(rank.facts.ddp.created),
             evidence=(

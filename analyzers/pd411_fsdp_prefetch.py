@@ -146,16 +146,18 @@ class FsdpPrefetch(FleetAnalyzer):
             return
         high_ns = cost if removed else min(cost, rank.per_step(gathers.hideable_ns))
         waits_unknown = is_alone and (rank.trace.world_size or 1) > 1
+        is_sure = removed and not waits_unknown
         advice, fsdp = advise(situation, rank.context), rank.facts.fsdp
         yield self.finding(
             rank,
             title=title.format(f": {rank.share(cost) or 0:.0%} of the step"),
             cost_ns=cost,
-            saving=Saving(0, high_ns if removed and not waits_unknown else None, high_ns, "bounded"),
+            saving=Saving(0, high_ns if is_sure else None, high_ns, "bounded"),
             advice=advice.extend(
                 "A slow link and a late rank look alike here: the traces of all ranks tell them apart." * waits_unknown
             ),
             claim=Claim(time),
+            edit=rank.shorten_collectives(time, high_ns / cost, 1.0, is_upper_bound=not is_sure),
             confidence=0.5 if waits_unknown else 0.7,
             subject=situation,
             evidence=(

@@ -89,25 +89,28 @@ def summarize_rank(
 
     Args:
         rank: The rank.
-        analyzers: The rules to apply; rules that compare ranks are left to `report_on_summaries`.
+        analyzers: The rules to apply; those that compare ranks only where it is the only one, as its trace can then
+            price what they find. Else they are left to `report_on_summaries`.
         options: What the summary has, and thresholds.
         known_findings: Findings on this rank that exist already.
     """
     findings, outcomes = list(known_findings), []
-    run = Run((rank,))
-    for rule in analyzers:
-        if not issubclass(rule, FleetAnalyzer):
-            found, outcome = run_rule(rule, run, options.settings)
-            findings += found
+
+    def run_rules(rules: Iterable[type[Analyzer]], data: Run | Fleet) -> None:
+        for rule in rules:
+            found, outcome = run_rule(rule, data, options.settings)
+            findings.extend(found)
             outcomes.append(outcome)
+
+    analyzers = tuple(analyzers)
+    run_rules((rule for rule in analyzers if not issubclass(rule, FleetAnalyzer)), Run((rank,)))
     collectives = rank.collectives
-    priced = price_rank(rank, findings, shareable=None if options.is_only_rank else collectives.exposed)
     is_whole = options.is_only_rank and not options.breakdown
     # Without collectives neither sizes nor FLOPs are missing: there is no other rank to compare with.
     alone = not len(collectives)
     flops = () if alone else rank.step_flops
     has = {"sizes": alone or bool((collectives.bytes >= 0).any()), "flops": alone or bool(flops)}
-    return RankSummary(
+    summary = RankSummary(
         trace=_summarize_trace(rank),
         steps=_summarize_steps(rank),
         timeline=rank.timeline,
@@ -120,14 +123,22 @@ def summarize_rank(
         step_flops=np.array(flops, np.int64),
         half_precision_share=None if alone else rank.half_precision_share,
         facts=rank.facts,
-        findings=priced,
-        outcomes=tuple(outcomes),
+        findings=tuple(findings),
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
         once=_summarize_once(rank),
-        unexplained=find_unexplained(rank, (finding.claim.intervals for finding in findings)),
         tables=report_tables(rank, options.tables),
         breakdown=rank.breakdown if options.breakdown else None,
+    )
+    if options.is_only_rank:
+        items = rank.kernels.of_category("communication").rows if collectives.on_gpu else None
+        fleet = Fleet((replace(summary, collective_items=items),))
+        run_rules((rule for rule in analyzers if issubclass(rule, FleetAnalyzer)), fleet)
+    return replace(
+        summary,
+        findings=price_rank(rank, findings, shareable=None if options.is_only_rank else collectives.exposed),
+        outcomes=tuple(outcomes),
+        unexplained=find_unexplained(rank, (finding.claim.intervals for finding in findings)),
         charts=charts_of(rank, findings) if options.charts else None,
     )
 
@@ -155,8 +166,8 @@ def report_on_summaries(
 
     Args:
         parts: The summaries, see `reduce_ranks`.
-        analyzers: All rules: those that were applied to each rank and those that compare ranks, which run now. The
-            outcomes have the same order.
+        analyzers: All rules: those that were applied to each rank, and those that compare ranks, which run now unless
+            they ran on an only rank. The outcomes have the same order.
         options: Has the thresholds.
         known_findings: Findings about several ranks that exist already.
         outcomes: The outcomes of rules that ran on all ranks at once.
@@ -168,7 +179,7 @@ def report_on_summaries(
     of_fleet = list(known_findings)
     outcome_of = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
     for rule in analyzers:
-        if issubclass(rule, FleetAnalyzer):
+        if issubclass(rule, FleetAnalyzer) and rule.rule not in outcome_of:
             found, outcome_of[rule.rule] = run_rule(rule, fleet, options.settings)
             of_fleet += found
     of_ranks = [finding for group in part.shared.values() for finding in group.merge()]
@@ -242,7 +253,7 @@ def needs_all_ranks(analyzer: type[Analyzer]) -> bool:
 
 def runs_on_each_rank(analyzer: type[Analyzer]) -> bool:
     """Whether an analyzer says anything of a rank whose process has no other."""
-    return not issubclass(analyzer, FleetAnalyzer) and not (needs_all_ranks(analyzer) and "ranks" in analyzer.needs)
+    return not (needs_all_ranks(analyzer) and "ranks" in analyzer.needs)
 
 
 def run_rule(

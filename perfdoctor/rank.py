@@ -606,7 +606,9 @@ class Rank:
 
     @cached_property
     def replay(self) -> Replay | None:
-        """The replay of the trace, which computes what edits save; None where there is nothing to replay."""
+        """The replay of the trace, which computes what edits save; None where nothing or too little can be replayed."""
+        if self.is_subsampled:
+            return None
         once = iv.subtract(self.recorded_window, self.window)
         return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns, once=once)
 

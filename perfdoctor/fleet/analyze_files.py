@@ -27,7 +27,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank
 from perfdoctor.report.report import Outcome, Report
-from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run
+from perfdoctor.rules.analyzer import Analyzer, Run
 
 _AnyRank = TypeVar("_AnyRank", Rank, RankSummary)
 
@@ -118,7 +118,7 @@ def _reduce(
     summaries = _select_rank(summaries, failures, options)
     if options.rank is None:
         summaries = reconcile_ranks(summaries, [failure.file.rank for failure in failures])
-    skipped = [rule for rule in rules if not issubclass(rule, FleetAnalyzer) and not pipeline.runs_on_each_rank(rule)]
+    skipped = [rule for rule in rules if not pipeline.runs_on_each_rank(rule)]
     return pipeline.report_on_summaries(
         map(from_rank, summaries),
         rules,

@@ -301,6 +301,8 @@ def _estimate_of_rule_ns(finding: Finding) -> int:
     edit = finding.edit
     if edit is None or edit.is_upper_bound or finding.claim.kernels:
         return 0
+    if not edit.removed_cpu_time and not len(edit.unblocked_calls):
+        return 0
     return finding.saving.expected_ns or 0
 
 

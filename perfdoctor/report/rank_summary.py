@@ -34,10 +34,12 @@ from perfdoctor.report.report import (
     TraceSummary,
     UnexplainedSlice,
 )
+from perfdoctor.savings.edits import Edit, set_durations
 from perfdoctor.savings.late_delay import delay_by_late_rank_ns
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.rows import GpuRows
 
 
 @frozen_dataclass
@@ -53,6 +55,7 @@ class RankSummary:
         available_data: Which of `REQUIREMENTS` the rank has.
         cpu_wait_ns: The most that faster kernels can save in the window, see `cpu_waits.cpu_wait_ns`.
         collectives: When the rank came to each collective; None where they were not examined.
+        collective_items: The kernels of its collectives while its trace is there: for rules on an only rank; else None.
         host_time: Where the CPU spends time outside of ops, if lines or stacks were recorded; empty for an only rank.
         work_by_line: The lines whose work takes most of a step, the same.
         step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or without
@@ -78,6 +81,7 @@ class RankSummary:
     available_data: frozenset[str] = frozenset()
     cpu_wait_ns: int | None = None
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
+    collective_items: GpuRows | None = field(default=None, repr=False, compare=False)
     host_time: tuple[TimeAtLine, ...] = ()
     work_by_line: tuple[TimeAtLine, ...] = ()
     step_flops: Int64Array = field(default_factory=lambda: np.empty(0, np.int64), repr=False, compare=False)
@@ -131,6 +135,25 @@ class RankSummary:
             return wait_ns
         starved_ns = self.account.detail.get("idle_launch", 0)
         return min(wait_ns, max(self.cpu_wait_ns, wait_ns - starved_ns))
+
+    def shorten_collectives(
+        self, time: Intervals, share: float, cause_share: float | None = None, *, is_upper_bound: bool = True
+    ) -> Edit | None:
+        """The edit that takes a share of some time from the collectives that run then; None without their trace.
+
+        Args:
+            time: The time.
+            share: The share of it, 0 to 1.
+            cause_share: The share that the whole cause takes, where a part of that stays whatever the fix does.
+            is_upper_bound: Whether that is the best that the fix can do.
+        """
+        items = self.collective_items
+        if items is None:
+            return None
+        dur_ns = items.table.dur_ns[items.index]
+        less_ns = iv.overlap(items.table.start_ns[items.index], items.table.end_ns[items.index], time)
+        cause = None if cause_share is None else set_durations(items, dur_ns - cause_share * less_ns)
+        return replace(set_durations(items, dur_ns - share * less_ns, is_upper_bound=is_upper_bound), cause=cause)
 
     def renumber(self, rank: int, note: str) -> RankSummary:
         """The same rank with another number; `note` joins its warnings."""

@@ -71,6 +71,8 @@ class Edit:
         is_upper_bound: Whether this is the best that the fix can do, as a roofline says, rather than what it does.
         at_least: What the fix changes where it goes badly; None where that is not known to differ.
         at_most: What the fix changes where it goes well; None where that is not known to differ.
+        cause: What takes the whole cause away, for what it costs, where a part of it stays whatever the fix does: a
+            collective that no work can hide; None where nothing stays.
 
     Raises:
         TypeError, ValueError: see `check`.
@@ -86,6 +88,7 @@ class Edit:
     is_upper_bound: bool = False
     at_least: Edit | None = None
     at_most: Edit | None = None
+    cause: Edit | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -122,12 +125,12 @@ class Edit:
             if type(variant) is not Edit:
                 raise TypeError(f"what a fix changes at least or at most is an Edit, not {type(variant).__name__}")
             variant.check()
-            if variant.at_least is not None or variant.at_most is not None:
+            if len(variant.variants()) > 1:
                 raise ValueError("what a fix changes at least or at most has no variants of its own")
 
     def variants(self) -> tuple[Edit, ...]:
-        """The edit itself, and what it changes at least and at most where that is known to differ."""
-        return (self, *(variant for variant in (self.at_least, self.at_most) if variant is not None))
+        """The edit itself, and what it changes at least, at most and with all of its cause where that differs."""
+        return (self, *(each for each in (self.at_least, self.at_most, self.cause) if each is not None))
 
     def unblocks(self, other: Edit) -> bool:
         """Whether the fix takes away calls that block another one."""
@@ -136,15 +139,16 @@ class Edit:
 
     def __or__(self, other: Edit) -> Edit:
         """An edit that makes the changes of both, in each variant; an upper bound if both are."""
-        both, (plain, other_plain) = self._join(other), (self._without_variants(), other._without_variants())
-        if self.at_least is not None or other.at_least is not None:
-            both = replace(both, at_least=(self.at_least or plain)._join(other.at_least or other_plain))
-        if self.at_most is not None or other.at_most is not None:
-            both = replace(both, at_most=(self.at_most or plain)._join(other.at_most or other_plain))
-        return both
 
-    def _without_variants(self) -> Edit:
-        return replace(self, at_least=None, at_most=None)
+        def join(variant: Edit | None, other_variant: Edit | None) -> Edit | None:
+            return (variant or self)._join(other_variant or other) if variant or other_variant else None
+
+        return replace(
+            self._join(other),
+            at_least=join(self.at_least, other.at_least),
+            at_most=join(self.at_most, other.at_most),
+            cause=join(self.cause, other.cause),
+        )
 
     def _join(self, other: Edit) -> Edit:
         return Edit(
@@ -428,7 +432,7 @@ def move_work(edit: Edit, resource: str, busy_ns: int) -> Edit:
 
 def remove_cause(edit: Edit) -> Edit:
     """The edit that removes the whole cause, for what it costs: at its most, with nothing left or done elsewhere."""
-    high = edit.at_most or replace(edit, at_least=None)
+    high = edit.cause or edit.at_most or replace(edit, at_least=None)
     removed = tuple(replace(each, remaining_share=0.0) for each in high.removed_cpu_time)
     return replace(high, removed_cpu_time=removed, moved=())
 

@@ -163,8 +163,8 @@ class _GreedyOrder:
     def cost_ns(self, number: int) -> float:
         """What a cause costs: the step less its replay without the cause, alone."""
         edit = self.edits[number]
-        most = edit.at_most or edit
-        if not most.moved and not any(each.remaining_share for each in most.removed_cpu_time):
+        most = edit.cause or edit.at_most or edit
+        if edit.cause is None and not most.moved and not any(each.remaining_share for each in most.removed_cpu_time):
             return self.alone_ns(number, _HIGH)
         return self.baseline_ns - self.replay.step_ns([(remove_cause(edit), 1.0)])
 
