@@ -49,6 +49,7 @@ def run_with_limit(
     Raises:
         CaptureError: The command cannot be started.
     """
+    mark = f"{own_variable}={environment[own_variable]}"
     try:
         child = subprocess.Popen(
             list(command),
@@ -60,7 +61,11 @@ def run_with_limit(
         )
     except OSError as error:
         raise CaptureError(explain_failed_start(command, error)) from error
-    mark = f"{own_variable}={environment[own_variable]}"
+    except BaseException:  # interrupted: it may run already, and nobody has its number
+        for pid in find_processes(mark):
+            with contextlib.suppress(OSError):
+                os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        raise
     timed_out = False
     try:
         with raise_on_signals():

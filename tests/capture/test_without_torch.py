@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from perfdoctor.capture import process_group
 
 PLAIN = 'import sys\nprint("hello", sys.argv[1:])\nsys.exit(4)\n'
 
@@ -200,3 +204,18 @@ def test_a_program_in_another_python_is_recorded(launcher: Any, tmp_path: Path) 
     recorded = launcher.run("--", str(python), str(script))
     assert (recorded.exit_code, recorded.stdout) == (0, f"{tmp_path / 'other'}\n"), recorded.stderr
     assert recorded.facts()["windows"]["timing"]["complete"]
+
+
+@pytest.mark.process
+def test_a_program_that_ctrl_c_meets_as_it_starts_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        started.append(subprocess.Popen(*args, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process_group, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": interrupted}))
+    environment = {**os.environ, "PERFDOCTOR_CAPTURE_MARKS": str(tmp_path)}
+    with open(os.devnull, "wb") as nowhere, pytest.raises(KeyboardInterrupt):
+        process_group.run_with_limit(["sleep", "60"], environment, 50, nowhere, nowhere, "PERFDOCTOR_CAPTURE_MARKS")
+    assert started[0].wait(timeout=20) == -9
