@@ -200,7 +200,7 @@ def model_loader(
     batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
     fetch = captured.fetch if captured.fetch.where == "worker" else BatchFetch()
     others_share = rank.contention.left_out_share
-    fetch_ns = _without_queue(fetch, others_share)
+    fetch_ns = own_fetch_ns(fetch, others_share)
     return LoaderModel(
         workers=workers,
         step_ns=rank.mean_step_ns - startup_ns,
@@ -227,14 +227,19 @@ def _count_cores(rank: Rank) -> int | None:
     return max(min(cores or math.ceil(quota), math.floor(cores_without_others(rank.facts, quota))), 1)
 
 
-def _without_queue(fetch: BatchFetch, others_share: float) -> float | None:
-    """Time in ns for a batch in the process that loads, without what others took; None where nobody measured it."""
-    return None if fetch.median_ns is None else fetch.median_ns - (fetch.queued_ns or 0) * others_share
+def own_fetch_ns(fetch: BatchFetch, others_share: float) -> float | None:
+    """Time in ns for a batch in the process that loads, without what others took; None where nobody measured it.
+
+    No less than its CPU time: the two are medians, and of different batches where few of them wait for a core.
+    """
+    if fetch.median_ns is None:
+        return None
+    return max(fetch.median_ns - (fetch.queued_ns or 0) * others_share, min(fetch.cpu_ns or 0, fetch.median_ns))
 
 
 def _cpu_share(fetch: BatchFetch, others_share: float) -> float | None:
     """The share of the time for a batch in which the process computed; None where nobody measured it."""
-    own_ns, cpu_ns = _without_queue(fetch, others_share), fetch.process_cpu_ns
+    own_ns, cpu_ns = own_fetch_ns(fetch, others_share), fetch.process_cpu_ns
     return min(cpu_ns / own_ns, 1.0) if own_ns and cpu_ns is not None else None
 
 

@@ -12,6 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
+from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns
 from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
 from perfdoctor.rules import LoaderFacts, Rank
 from perfdoctor.rules import intervals as iv
@@ -208,7 +209,7 @@ def measure_shared_cores(rank: Rank, captured: LoaderFacts, wait: LoaderWait) ->
     others_share = rank.contention.left_out_share
     if others_share:
         step_ns = float(rank.unprofiled_step_ns or timed_ns)
-        fetch_ns = max(fetch_ns - (fetch.queued_ns or 0) * others_share, fetch.cpu_ns)
+        fetch_ns = own_fetch_ns(fetch, others_share) or fetch_ns
         # Without workers the loop waits for what it loads itself; with workers both lack cores alike.
         wait_ns = min(wait_ns * (step_ns / timed_ns if workers else fetch_ns / max(fetch.median_ns, 1)), step_ns)
     batches = max(wait.batches, 1.0 if len(rank.facts.loaders) == 1 else 0.0)

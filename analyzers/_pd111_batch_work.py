@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns
 from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
 from perfdoctor.rules import LoaderFacts, Rank, SourceLocation, captured_location
 
@@ -58,7 +59,7 @@ def describe_batch_work(rank: Rank, captured: LoaderFacts, wait: LoaderWait, min
     known_ns = (items_ns or 0) + (collate_ns or 0)
     is_mainly_collate = collate_ns is not None and known_ns > 0 and collate_ns >= min_collate * known_ns
     is_default = collate_fn == DEFAULT_COLLATE
-    own = max(1 - (fetch.queued_ns or 0) * rank.contention.left_out_share / max(fetch.median_ns, 1), 0.0)
+    own = (own_fetch_ns(fetch, rank.contention.left_out_share) or 0.0) / max(fetch.median_ns, 1)
     cpu_ns = fetch.cpu_ns
     if fetch.where == "main" and wait.batches:
         stretch = wait.own_ns / wait.batches / max(fetch.median_ns * own, 1)

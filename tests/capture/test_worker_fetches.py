@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+
+from perfdoctor.capture.inject._perfdoctor_inject.loader_records import read_settings
 
 LOADING = """
 import sys, time
@@ -101,6 +105,28 @@ def test_without_workers_the_loop_itself_says_it(launcher: Any) -> None:
     source = Path(place["file"]).read_text()
     assert place["line"] == line_of(source, "set_num_threads(1)")
     assert loader["items_location"]["line"] == line_of(source, "def __getitem__")
+
+
+def put_together(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+class Together:
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        return samples
+
+
+@pytest.mark.parametrize(
+    ("collate", "name"),
+    [
+        (put_together, "put_together"),
+        (functools.partial(put_together), "put_together"),
+        (Together(), "Together"),
+        (None, None),
+    ],
+)
+def test_a_collate_function_has_a_name_whatever_it_is(collate: Any, name: str | None) -> None:
+    assert read_settings(SimpleNamespace(collate_fn=collate))["collate_fn"] == name
 
 
 EPOCHS = """

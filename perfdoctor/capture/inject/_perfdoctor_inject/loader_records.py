@@ -242,10 +242,11 @@ def read_settings(loader: Any) -> dict[str, Any]:
 
 def _describe_parts(dataset: Any, sampler: Any, collate: Any, context: Any) -> dict[str, Any]:
     start_method = getattr(context, "get_start_method", None)
+    function = getattr(collate, "func", collate)  # of a functools.partial
     return {
         "dataset": type(dataset).__name__,
         "sampler": type(sampler).__name__,
-        "collate_fn": getattr(collate, "__name__", None),
+        "collate_fn": None if collate is None else getattr(function, "__name__", type(function).__name__),
         "collate_location": code_location(collate),
         "items_location": _locate_items(dataset),
         "start_method": start_method() if start_method is not None else None,
