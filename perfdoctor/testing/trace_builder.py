@@ -62,6 +62,7 @@ class TraceBuilder:
         self._header: dict[str, Any] = {"schemaVersion": 1}
         self._events: list[dict[str, Any]] = []
         self._pid = _HOST_PID + (rank or 0)
+        self._allocated: dict[int | None, int] = {}
         self._next_step = self._correlations = self._external_ids = self._frames = 0
         if device is not None:
             self._header["deviceProperties"] = [_device_properties(device, capability, sm_count, memory_bytes)]
@@ -225,6 +226,20 @@ class TraceBuilder:
         args = {"Python parent id": parent, "Python id": self._frames}
         self._add_host_event("python_function", name, start_us, dur_us, thread, args)
         return self._frames
+
+    def memory(self, at_us: float, size: int, address: int, thread: int = 1, device: int | None = None) -> Self:
+        """An allocation of `size` bytes, or with a negative size a free, on a GPU or (None) on the CPU.
+
+        Totals count on from the event before; nothing is allocated before the first.
+        """
+        self._allocated[device] = allocated = self._allocated.get(device, 0) + size
+        number, kind = (-1, 0) if device is None else (device, 1)
+        args = {"Total Reserved": 0 if device is None else 1 << 30, "Total Allocated": allocated, "Bytes": size}
+        args |= {"Addr": address, "Device Id": number, "Device Type": kind}
+        return self.event(
+            ph="i", cat="cpu_instant_event", s="t", name="[memory]", pid=self._pid, tid=self._pid - 1 + thread,
+            ts=round(at_us, 3), args=args,
+        )  # fmt: skip
 
     def event(self, **fields: object) -> Self:
         """An event with exactly these fields, for irregular events."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdoctor.trace import Comms, Table, Trace
+from perfdoctor.trace import Comms, MemoryEvents, Table, Trace
 from perfdoctor.trace.kineto.event_columns import LABELS
 from perfdoctor.trace.kineto.reader_choice import VARIABLE
 
@@ -70,7 +70,7 @@ def assert_same() -> Callable[[Trace, Trace], None]:
 def _assert_same(one: Trace, other: Trace) -> None:
     for column in fields(one):
         mine, others = getattr(one, column.name), getattr(other, column.name)
-        if isinstance(mine, Table | Comms):
+        if isinstance(mine, Table | Comms | MemoryEvents):
             for name, values in _decoded(one, mine).items():
                 np.testing.assert_array_equal(values, _decoded(other, others)[name], f"{column.name}.{name}")
         elif column.name in ("strings", "threads"):
@@ -81,7 +81,7 @@ def _assert_same(one: Trace, other: Trace) -> None:
             assert mine == others, column.name
 
 
-def _decoded(trace: Trace, table: Table | Comms) -> dict[str, Any]:
+def _decoded(trace: Trace, table: Table | Comms | MemoryEvents) -> dict[str, Any]:
     strings, threads = np.array([*trace.strings, None], object), np.array([*trace.threads, None], object)
     columns = {column.name: getattr(table, column.name) for column in fields(table)}
     return {

@@ -18,7 +18,18 @@ from perfdoctor.trace.kineto.event_columns import EventColumns
 from perfdoctor.trace.kineto.merged_pids import MAX_RANKS, ranks_of_threads
 from perfdoctor.trace.tables.impossible_durations import find_impossible
 from perfdoctor.trace.tables.links import find_first, find_latest, make_rank_keys
-from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
+from perfdoctor.trace.tables.model import (
+    Calls,
+    Comms,
+    DeviceProperties,
+    Frames,
+    GpuItems,
+    MemoryEvents,
+    Ops,
+    Ranges,
+    Syncs,
+    Trace,
+)
 from perfdoctor.trace.tables.nesting import innermost, parents
 from perfdoctor.trace.tables.split_ranks import ranks_in
 from perfdoctor.trace.tables.time_order import time_order
@@ -27,6 +38,8 @@ from perfdoctor.trace.tables.trace_warnings import count_of, impossible_warning,
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx[0-9]|MI[0-9]{2,3}[A-Z]?)\b", re.IGNORECASE)
 _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][0-9]{2,3}0?)\b", re.IGNORECASE)
 _AMD_KERNEL = re.compile(r"Cijk_|__amd_rocclr|miopen|MIOpen|rocblas|\bck::|_gfx9|rccl")
+
+_MEMORY, _OUT_OF_MEMORY = "[memory]", "[OutOfMemory]"
 
 
 class ReaderResult(NamedTuple):
@@ -57,6 +70,7 @@ def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
     """
     blocks = {kind: _EventBlock(block) for kind, block in columns.finish().items()}
     dropped = columns.dropped + result.dropped
+    memory = blocks.pop(c.MEMORY, _NO_ROWS)
     other_device = blocks.pop(c.OTHER_DEVICE, None)
     if other_device is not None and not blocks.keys() & {c.GPU, c.CALLS}:
         raise _other_device_error(result.path, other_device)
@@ -75,6 +89,7 @@ def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
         processes=ranks_of_threads(columns.threads.texts),
         complete=result.truncated_at is None,
         dropped=dropped,
+        memory=_build_memory(memory, columns.strings.get(_MEMORY), columns.strings.get(_OUT_OF_MEMORY)),
     )
     trace = replace(
         trace,
@@ -289,6 +304,28 @@ def _build_frames(block: _EventBlock) -> Frames:
     else:
         parent = np.where(_begins_before(parent, columns["start_ns"], block.int64("id")), parent, NONE)
     return Frames(**columns, parent=parent.astype(np.int32))
+
+
+def _build_memory(block: _EventBlock, allocation: int | None, failure: int | None) -> MemoryEvents:
+    """The allocations and frees, and the requests that failed; `allocation` and `failure` are the codes of their names.
+
+    Old profilers write neither addresses nor totals, so that nothing is known of what they leave allocated.
+    """
+    name = block.int32("name")
+    block = block.select(((name == allocation) | (name == failure)) & (block.int64("allocated") >= 0))
+    failed, changed = block.int32("name") == failure, block.int64("bytes")
+    return MemoryEvents(
+        time_ns=block.int64("start_ns"),
+        bytes=np.where(failed, 0, changed),
+        requested_bytes=np.where(failed, changed, 0),
+        address=block.int64("address"),
+        allocated_bytes=block.int64("allocated"),
+        reserved_bytes=block.int64("reserved"),
+        device_type=block.int32("device_type"),
+        device=block.int32("device_index"),
+        thread=block.int32("thread"),
+        stack=np.full(len(block), NONE, np.int32),
+    )
 
 
 def _begins_before(parent: Int32Array, start_ns: Int64Array, number: Int64Array) -> BoolArray:

@@ -22,7 +22,7 @@ from perfdoctor.trace.scanner.scan import Plan, Rows, Scanner
 from perfdoctor.trace.scanner.text_window import TextWindow
 from perfdoctor.trace.tables.model import KERNEL
 
-_KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.OTHER_DEVICE, c.COMMS)
+_KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.OTHER_DEVICE, c.MEMORY, c.COMMS)
 _EVERY_KIND = {
     "start_ns": (at.START, False),
     "dur_ns": (at.DURATION, False),
@@ -31,7 +31,7 @@ _EVERY_KIND = {
     "event_index": (at.ORDER, False),
 }
 _TEXTS_OF: dict[str, dict[str, tuple[str, ...]]] = {c.OPS: c.TEXTS, c.COMMS: c.LABELS}
-_PHASES = {b"X": at.COMPLETE, b"B": at.HALF, b"E": at.HALF}
+_PHASES = {b"X": at.COMPLETE, b"B": at.HALF, b"E": at.HALF, b"i": at.INSTANT}
 _IRREGULAR_BATCH = 10_000  # events
 _POLL_S = 0.05
 
@@ -74,7 +74,15 @@ def _make_plan() -> Plan:
         "args": (at.INSIDE, at.ARGUMENTS),
     }
     common = at.FIRST_FREE + len(usual)
-    return Plan(keys, arguments, at.FIRST_FREE + len(fields), common, tuple(kinds), _classify_tag)
+    return Plan(
+        keys,
+        arguments,
+        at.FIRST_FREE + len(fields),
+        common,
+        tuple(kinds),
+        _classify_tag,
+        instants=_KINDS.index(c.MEMORY),
+    )
 
 
 def _classify_tag(tag: bytes) -> tuple[int, int, int]:

@@ -27,6 +27,8 @@ Event: TypeAlias = dict[str, Any]
 GPU, CALLS, OPS, RANGES, GPU_RANGES, FRAMES, SYNCS = "gpu", "calls", "ops", "ranges", "gpu_ranges", "frames", "syncs"
 OTHER_DEVICE = "other_device"
 """Events of accelerators whose work is not recorded as kernels, and of which no fact is known."""
+MEMORY = "memory"
+"""Instants at which a tensor's memory was allocated or freed, or could not be allocated."""
 COMMS = "comms"
 """Not a kind of event, but what events of any kind say of collectives: with the index of the event that says it."""
 
@@ -49,6 +51,7 @@ KIND_OF_CATEGORY = {
     "gpu_user_annotation": GPU_RANGES,
     "python_function": FRAMES,
     "cuda_sync": SYNCS,
+    "cpu_instant_event": MEMORY,
 }
 OTHER_DEVICE_CATEGORIES = (
     # Kineto, libkineto/include/ActivityType.h.
@@ -87,6 +90,14 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
         "correlation": ("correlation",),
         "wait_stream": ("wait_on_stream",),
         "record_correlation": ("wait_on_cuda_event_record_corr_id",),
+    },
+    MEMORY: {
+        "bytes": ("bytes", "Bytes"),
+        "address": ("Addr",),
+        "allocated": ("Total Allocated",),
+        "reserved": ("Total Reserved",),
+        "device_type": ("Device Type",),
+        "device_index": ("Device Id",),
     },
     COMMS: {
         "group_size": ("Group size",),
@@ -275,7 +286,7 @@ class EventColumns:
         return whole
 
     def _kind_of(self, event: Any) -> str | None:
-        """The kind of a complete event; None for an event that is not wanted, after counting it."""
+        """The kind of an event; None for an event that is not wanted, after counting it."""
         if not isinstance(event, dict):
             self.dropped += 1
             return None
@@ -286,15 +297,16 @@ class EventColumns:
         self.phases += phase is not None
         if phase in ("B", "E"):
             self._half_events.append(event)
-        if phase != "X":
+        if phase not in ("X", "i"):
             return None
-        self.dropped += isinstance(category, (list, dict))
-        return KIND_OF_CATEGORY.get(category.lower()) if isinstance(category, str) else None
+        kind = KIND_OF_CATEGORY.get(category.lower()) if isinstance(category, str) else None
+        self.dropped += isinstance(category, (list, dict)) and phase == "X"
+        return kind if (kind == MEMORY) == (phase == "i") else None
 
     def _add_kind(self, kind: str, events: list[Event], indices: list[int]) -> None:
         """Add events of one kind as a block of columns."""
         start_ns, start_usable = parse_times([event.get("ts") for event in events])
-        dur_ns, dur_usable = parse_times([event.get("dur") for event in events])
+        dur_ns, dur_usable = parse_times([0 if kind == MEMORY else event.get("dur") for event in events])
         usable = start_usable & dur_usable & (start_ns + dur_ns < LIMIT_NS)
         index = np.array(indices, np.int64)
         if not usable.all():

@@ -31,10 +31,10 @@ STRING = -(1 << 62)
 NOTHING = STRING - 1
 """What stands for no value in the slots of times and of process and thread ids."""
 
-# Three numbers for each tag: whether events of this phase are complete, the kind of this category, and the mark of its
+# Three numbers for each tag: what events of this phase are, the kind of this category, and the mark of its
 # rows.
 VERDICTS = 3
-UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
+UNKNOWN, PASSED, COMPLETE, HALF, INSTANT = -2, 0, 1, 2, 3
 
 PLACE = np.dtype([("hash", np.uint64), ("id", np.int64)])
 """A place of a hash table."""
@@ -71,8 +71,8 @@ class Scan(ctypes.Structure):
     _fields_ = _structure(
         text=_ADDRESS, size=_NUMBER, begin=_NUMBER, end=_NUMBER, last=_NUMBER,
         keys=_ADDRESS, words=_ADDRESS, tags=_ADDRESS, pairs=_ADDRESS, key=_ADDRESS,
-        blank=_ADDRESS, slots=_NUMBER, common=_NUMBER, aside=_NUMBER, verdicts=_ADDRESS, sources=_ADDRESS,
-        columns=_NUMBER, rows=_ADDRESS, batch=_NUMBER, filled=_ADDRESS, record=_ADDRESS,
+        blank=_ADDRESS, slots=_NUMBER, common=_NUMBER, aside=_NUMBER, instants=_NUMBER, verdicts=_ADDRESS,
+        sources=_ADDRESS, columns=_NUMBER, rows=_ADDRESS, batch=_NUMBER, filled=_ADDRESS, record=_ADDRESS,
         position=_NUMBER, seen=_NUMBER, phases=_NUMBER,
     )  # fmt: skip
 

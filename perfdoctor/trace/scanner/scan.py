@@ -41,9 +41,10 @@ class Plan(NamedTuple):
         common: The slots from this one on are filled by few events: by those that fill this one, which make a row of
             the last kind too, beside that of their own.
         kinds: For each kind the columns, with the slot that each is taken from, and whether they fit into 32 bits.
-        classify: For the text of a tag its meaning as a phase (PASSED, COMPLETE or HALF), as a category (the number of
-            a kind, or NONE), and the mark of its rows.
+        classify: For the text of a tag its meaning as a phase (PASSED, COMPLETE, HALF or INSTANT), as a category (the
+            number of a kind, or NONE), and the mark of its rows.
         optional_duration: Whether an event without a duration makes a row, as one that takes no time.
+        instants: The kind whose events are instants, which have no duration; NONE where there is none.
     """
 
     keys: Mapping[str, tuple[int, int]]
@@ -53,6 +54,7 @@ class Plan(NamedTuple):
     kinds: tuple[Mapping[str, tuple[int, bool]], ...]
     classify: Callable[[bytes], tuple[int, int, int]]
     optional_duration: bool = False
+    instants: int = at.NONE
 
 
 class Interner:
@@ -237,6 +239,7 @@ class Scanner:
         for name in ("key", "blank", "verdicts", "sources", "rows", "filled", "record"):
             setattr(run, name, getattr(self, f"_{name}").ctypes.data)
         run.slots, run.common, run.aside = self._plan.slots, self._plan.common, len(self._plan.kinds) - 1
+        run.instants = self._plan.instants
         run.columns, run.batch = self._rows.shape[1], self._batch
 
     def _classify_tags(self) -> None:

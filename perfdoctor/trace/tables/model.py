@@ -8,6 +8,7 @@ start. A column of ids holds NONE (-1) where the file says nothing. A column of 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -207,6 +208,60 @@ class Comms:
         return len(self.gpu)
 
 
+@frozen_dataclass(eq=False)
+class MemoryEvents:
+    """Allocations and frees of tensors' memory, in order of time: [memory] events of a trace, or those of a snapshot.
+
+    A snapshot has no threads, and a trace no stacks. What a snapshot says was allocated before its recording comes
+    first, as allocations without a time. A column of amounts holds NONE where the file says nothing.
+
+    Attributes:
+        time_ns: When it happened.
+        bytes: What was allocated; negative where it was freed, 0 where there was no room for `requested_bytes`.
+        requested_bytes: What was asked for and not given; 0 in all other rows.
+        address: Where.
+        allocated_bytes: What is allocated on the device after it.
+        reserved_bytes: What the allocator holds of the device after it.
+        device_type: 0 for the CPU, 1 for CUDA, 6 for HIP (`c10::DeviceType`).
+        device: Number of the device; NONE for the CPU.
+        thread: Index into `Trace.threads`.
+        stack: Row of `Trace.stacks`.
+    """
+
+    time_ns: Int64Array = field(default_factory=_ints)
+    bytes: Int64Array = field(default_factory=_ints)
+    requested_bytes: Int64Array = field(default_factory=_ints)
+    address: Int64Array = field(default_factory=_ints)
+    allocated_bytes: Int64Array = field(default_factory=_ints)
+    reserved_bytes: Int64Array = field(default_factory=_ints)
+    device_type: Int32Array = field(default_factory=_codes)
+    device: Int32Array = field(default_factory=_codes)
+    thread: Int32Array = field(default_factory=_codes)
+    stack: Int32Array = field(default_factory=_codes)
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@frozen_dataclass
+class EndState:
+    """What a snapshot says of a device at its end.
+
+    Attributes:
+        allocated_bytes: What is allocated, as it was requested.
+        reserved_bytes: What the allocator holds of the device.
+        is_consistent: Whether the recorded events lead to it.
+        opening_events: How many of its events, the first ones, stand for what was allocated before the recording.
+        free_bytes: What was free of the device when a request failed for the last time; None where none did.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    is_consistent: bool
+    opening_events: int
+    free_bytes: int | None = None
+
+
 @frozen_dataclass
 class DeviceProperties:
     """Properties of the device that the GPU items ran on; None where the file does not say."""
@@ -234,6 +289,9 @@ class Trace:
         frames: Python functions.
         syncs: Synchronization records.
         comms: Metadata of collectives.
+        memory: Allocations and frees.
+        stacks: Of a snapshot the stacks of `memory`, innermost frame first: codes of "file(line): function".
+        memory_ends: Of a snapshot the state of each device, by its number, at the end.
         device: The device of the GPU items.
         vendor: "nvidia", "amd" or None.
         rank: The rank of the process; None where the file does not say.
@@ -257,6 +315,9 @@ class Trace:
     frames: Frames = field(default_factory=Frames)
     syncs: Syncs = field(default_factory=Syncs)
     comms: Comms = field(default_factory=Comms)
+    memory: MemoryEvents = field(default_factory=MemoryEvents)
+    stacks: tuple[tuple[int, ...], ...] = ()
+    memory_ends: Mapping[int, EndState] = field(default_factory=dict)
     device: DeviceProperties = field(default_factory=DeviceProperties)
     vendor: str | None = None
     rank: int | None = None
@@ -287,7 +348,7 @@ class Trace:
 
     def freeze(self) -> None:
         """Make every column read-only: a Trace is a value."""
-        tables: tuple[Table | Comms, ...] = (*self.tables, self.comms)
+        tables: tuple[Table | Comms | MemoryEvents, ...] = (*self.tables, self.comms, self.memory)
         for table in tables:
             for column in fields(table):
                 getattr(table, column.name).flags.writeable = False

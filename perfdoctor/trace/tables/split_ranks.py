@@ -9,10 +9,10 @@ import numpy as np
 
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.model import Comms, Table, Trace
+from perfdoctor.trace.tables.model import Comms, MemoryEvents, Table, Trace
 from perfdoctor.trace.tables.trace_warnings import link_warnings, merged_warning
 
-_AnyTable = TypeVar("_AnyTable", bound=Table | Comms)
+_AnyTable = TypeVar("_AnyTable", bound=Table | Comms | MemoryEvents)
 
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:
@@ -66,6 +66,7 @@ def _extract_rank(trace: Trace, of_rank: BoolArray, rank: int) -> Trace:
         frames=replace(own_frames, parent=new_frame[own_frames.parent]),
         syncs=_select_rows(trace.syncs, trace.syncs.process == rank),
         comms=_select_comms(trace.comms, new_item, new_op),
+        memory=_select_rows(trace.memory, of_rank[trace.memory.thread]),
     )
     own.freeze()
     return replace(own, warnings=(*own.warnings, *link_warnings(own)))

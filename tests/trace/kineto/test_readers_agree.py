@@ -19,6 +19,7 @@ from perfdoctor.trace.kineto.reader_choice import VARIABLE
 
 AssertSame = Callable[[Trace, Trace], None]
 
+MEMORY = "cpu_instant_event"
 PLAIN: dict[str, Any] = {"ph": "X", "cat": "kernel", "name": "k", "pid": 1, "tid": 7, "ts": 5, "dur": 2}
 
 
@@ -63,9 +64,10 @@ _KEYS = r"""
 """
 _ARGUMENTS = r"""
     "device" "stream" "Stream" "correlation" "External\u0020id" "bytes" "Bytes" "grid" "ts" "dur" "args" "name" "other"
-    "wait_on_stream" "stre\u0061m"
+    "wait_on_stream" "stre\u0061m" "Addr"
 """
 _SPACED = ["External id", "external id", "Python id", "Input Dims", "Input dims", "Input type", "Concrete Inputs"]
+_SPACED += ["Device Type", "Device Id", "Total Allocated", "Total Allocated", "Total Reserved"]
 _SPACED += ["Sequence number", "sequence number"]
 _SPACED += ["Collective name", "Collective name", "dtype", "In msg nelems", "Seq", "Process Group Name"]
 SCALARS = st.sampled_from(_SCALARS.split())
@@ -82,11 +84,14 @@ def members(keys: st.SearchStrategy[str], values: st.SearchStrategy[str]) -> st.
 def events(draw: st.DrawFn) -> str:
     """An event of mostly plain members, with some of any kind among them, before them, or twice."""
     kind = draw(
-        st.sampled_from(["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "python_function", "cuda_sync", "Trace"])
+        st.sampled_from(
+            ["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "python_function", "cuda_sync", "Trace", MEMORY]
+        )
     )
-    plain = [
-        f'"{key}":{json.dumps(value)}' for key, value in (PLAIN | {"cat": kind, "ts": draw(st.integers(0, 9))}).items()
-    ]
+    members_of_kind = PLAIN | {"cat": kind, "ts": draw(st.integers(0, 9))}
+    if kind == MEMORY:
+        members_of_kind |= {"name": draw(st.sampled_from(["[memory]", "[OutOfMemory]", "other"])), "ph": "i"}
+    plain = [f'"{key}":{json.dumps(value)}' for key, value in members_of_kind.items()]
     arguments = draw(members(ARGUMENTS, SCALARS))
     if draw(st.booleans()):
         plain.append(f'"args":{{{",".join(arguments)}}}')
@@ -111,6 +116,7 @@ def ordinary() -> bytes:
     b.kernel('odd "name" }, {"ph": [\\', 10, 50.0625, launch_us=3, grid=[1, 2, 3]).memcpy("HtoD", 70, 5)
     b.event(ph="B", cat="user_annotation", name="half", ts=5, pid=1, tid="t").event(ph="E", ts=9, pid=1, tid="t")
     b.event(ph="X", cat="kernel", name="twice", pid=3, tid="stream 7", ts="7.5", dur=1, args={"bytes": "12"})
+    b.memory(60.5, 512, 1 << 40, device=0).memory(61, -1, 7).memory(62.125, -512, 1 << 40, device=0)
     return b.event(ph="M", name="process_name", pid=1, args={"name": "python"}).range("tail", 200, 1).to_bytes()
 
 

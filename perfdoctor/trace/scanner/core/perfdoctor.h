@@ -62,8 +62,8 @@ enum perfdoctor_slot {
     PERFDOCTOR_FIRST_FREE,
 };
 
-/* Verdicts on a phase: not looked at yet, passed over, complete, half of an event. */
-enum { PERFDOCTOR_UNKNOWN = -2, PERFDOCTOR_PASSED = 0, PERFDOCTOR_COMPLETE = 1, PERFDOCTOR_HALF = 2 };
+/* Verdicts on a phase: not looked at yet, passed over, complete, half of an event, an instant. */
+enum { PERFDOCTOR_UNKNOWN = -2, PERFDOCTOR_PASSED = 0, PERFDOCTOR_COMPLETE, PERFDOCTOR_HALF, PERFDOCTOR_INSTANT };
 
 #define PERFDOCTOR_NONE ((int64_t)-1)
 #define PERFDOCTOR_STRING (-((int64_t)1 << 62))  /* what stands for an interned string among numbers: its id is added */
@@ -115,6 +115,7 @@ struct perfdoctor_scan {
     int64_t slots;
     int64_t common; /* slots from this one on are filled by few events; those that fill this one make a row aside */
     int64_t aside;  /* the kind of the rows aside */
+    int64_t instants; /* the kind whose events are instants, or -1 */
     const struct perfdoctor_verdict *verdicts;
     const int64_t *sources; /* for each kind the slots of its columns, -1 behind the last */
     int64_t columns;        /* most columns of a kind */

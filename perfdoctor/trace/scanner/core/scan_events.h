@@ -153,7 +153,9 @@ INLINE int64_t commit_event(struct run *run) {
     int64_t verdict = phase >= 0 ? scan->verdicts[phase].phase : PERFDOCTOR_PASSED;
     int64_t kind = category >= 0 ? scan->verdicts[category].kind : PERFDOCTOR_NONE;
     if (verdict == PERFDOCTOR_UNKNOWN || kind == PERFDOCTOR_UNKNOWN) return PERFDOCTOR_CLASSIFY;
-    if (verdict != PERFDOCTOR_COMPLETE || kind < 0) return verdict == PERFDOCTOR_HALF ? PERFDOCTOR_IRREGULAR : 0;
+    int64_t wanted = kind == scan->instants ? PERFDOCTOR_INSTANT : PERFDOCTOR_COMPLETE;
+    if (verdict != wanted || kind < 0) return verdict == PERFDOCTOR_HALF ? PERFDOCTOR_IRREGULAR : 0;
+    if (wanted == PERFDOCTOR_INSTANT) record[PERFDOCTOR_DURATION] = 0;
     int64_t start = record[PERFDOCTOR_START], duration = record[PERFDOCTOR_DURATION];
     if (start == PERFDOCTOR_NOTHING || duration == PERFDOCTOR_NOTHING || start + duration >= PERFDOCTOR_LIMIT_NS)
         return PERFDOCTOR_IRREGULAR;
