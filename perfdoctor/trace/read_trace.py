@@ -23,7 +23,10 @@ def read(
     threads: int | None = None,
     max_text_bytes: int = DEFAULT_MAX_TEXT_BYTES,
 ) -> Trace:
-    """Read a trace: of PyTorch's profiler (JSON, compressed or not), or an SQLite export of Nsight Systems.
+    """Read a trace: of PyTorch's profiler (JSON, compressed or not), an SQLite export of Nsight Systems, or a snapshot.
+
+    A snapshot of PyTorch's CUDA allocator is a pickle, of which nothing is executed, or a page of memory_viz; its Trace
+    holds memory events only.
 
     A file that is cut short or damaged is read as far as it goes: `complete` is False then, and `warnings` says so. The
     first bytes of a file decide about its format and compression, not its name. JSON is streamed, from a URL and from a
@@ -47,6 +50,10 @@ def read(
     with TextStream(path, progress, max_text_bytes) as stream:
         if is_nsight(stream.head):
             return _read_database(stream, path, progress)
+        if stream.head[:1] == b"\x80" or stream.head.lstrip()[:1] == b"<":  # a pickle, or a page
+            from perfdoctor.trace.snapshot.read_snapshot import read_snapshot  # few files are snapshots
+
+            return read_snapshot(stream)
         return reader.read_stream(stream, threads=threads)
 
 

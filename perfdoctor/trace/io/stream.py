@@ -21,7 +21,6 @@ from perfdoctor.trace.scanner.text_window import Source, TextWindow
 
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive; unpack it and give the .json file inside",
-    b"\x80\x02": "a pickle; give the .json that torch.profiler's export_chrome_trace writes",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
