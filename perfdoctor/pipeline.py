@@ -128,6 +128,7 @@ def summarize_rank(
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
         once=_summarize_once(rank),
         tables=report_tables(rank, options.tables),
+        memory=rank.memory_summary,
         breakdown=rank.breakdown if options.breakdown else None,
     )
     if options.is_only_rank:
@@ -206,6 +207,7 @@ def report_on_summaries(
         tables=_tables_of_longest_step(fleet),
         program_folders=_program_folders(fleet),
         program_name=_facts_of_first_rank(fleet).script,
+        memory=tuple(memory for s in fleet.summaries for memory in s.memory),
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
         charts=next((s.charts for s in fleet.summaries if s.charts is not None), None),
     )

@@ -82,6 +82,8 @@ from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
+from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
+from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
 from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.saving_bounds import SavingBounds
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
@@ -691,6 +693,23 @@ class Rank:
         """Where on the CPU the idle time comes from."""
         thread = self.launching_thread if self.launching_thread >= 0 else loop_thread_of(self.trace)
         return idle_instants_of(self.trace, self.idle_pieces, thread)
+
+    @cached_property
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """The memory of each device, that with the highest peak first; empty where it was not recorded."""
+        source = self.memory_source
+        return () if source is None else memory_of_devices(source.trace, source.forward_ops)
+
+    @property
+    def memory_source(self) -> Rank | None:
+        """The rank itself, or the evidence window of its capture, whichever recorded memory; None where neither did."""
+        return next((each for each in (self, self.evidence) if each is not None and len(each.trace.memory)), None)
+
+    @cached_property
+    def memory_summary(self) -> tuple[MemorySummary, ...]:
+        """What a report says of the memory of each device."""
+        source = self.memory_source
+        return () if source is None else summarize_memory(self.rank, self.memory, source.steps)
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 

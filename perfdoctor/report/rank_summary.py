@@ -25,6 +25,7 @@ from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
+from perfdoctor.report.memory_summary import MemorySummary
 from perfdoctor.report.report import (
     UNKNOWN_LIMIT,
     Limit,
@@ -70,6 +71,7 @@ class RankSummary:
         once: What happens once on it; None where nothing does.
         unexplained: The slices of its account that no finding on it claims.
         tables: Rows of `Report.tables`, by name.
+        memory: The memory of each device, where it was recorded.
         breakdown: What its steps hold; None unless asked for, see `AnalysisOptions.breakdown`.
         charts: What the page draws; None unless asked for, see `AnalysisOptions.charts`.
     """
@@ -94,6 +96,7 @@ class RankSummary:
     once: OnceOnly | None = None
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    memory: tuple[MemorySummary, ...] = ()
     breakdown: StepBreakdown | None = field(default=None, repr=False, compare=False)
     charts: RankCharts | None = field(default=None, repr=False, compare=False)
 
@@ -172,6 +175,7 @@ class RankSummary:
             unexplained=tuple(replace(each, rank=rank) for each in self.unexplained),
             collectives=None if self.collectives is None else self.collectives.renumber(rank),
             findings=tuple(map(renumber_finding, self.findings)),
+            memory=tuple(replace(each, rank=rank) for each in self.memory),
             charts=None if self.charts is None else replace(self.charts, rank=rank),
         )
 

@@ -17,6 +17,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.devices import Vendor
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
+from perfdoctor.report.memory_summary import MemorySummary
 from perfdoctor.report.table_rows import ReportTables
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.report.trial_result import Trial, TrialSummary
@@ -205,11 +206,12 @@ class Report:
         version: The version of perfdoctor that wrote it.
         findings: Ranked: what is expected to save most comes first.
         once: What happens once on each rank, and is not in its account; empty where nothing does.
+        memory: The memory of each device of each rank, where it was recorded.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "once", "unexplained"),
-        *("findings", "tables", "trials", "outcomes"),
+        *("findings", "tables", "memory", "trials", "outcomes"),
     )
 
     schema: ClassVar[str] = "perfdoctor.report/2"
@@ -229,6 +231,7 @@ class Report:
     tables: Annotated[Mapping[str, tuple[Mapping[str, Any], ...]], ReportTables] = field(
         default_factory=lambda: dict.fromkeys(TABLES, ())
     )
+    memory: tuple[MemorySummary, ...] = ()
     trials: tuple[Trial, ...] = ()
     trial_summary: TrialSummary | None = None
     program_folders: tuple[str, ...] = ()

@@ -157,6 +157,10 @@ def note_blocks(report: Report) -> Iterator[str]:
     if unexplained:
         yield "### Not explained by a finding"
         yield _list_items(f"- {escape(share)}: {escape(sentence)}" for share, sentence in unexplained)
+    memory = report_notes.memory_lines(report)
+    if memory:
+        yield "### Memory"
+        yield _list_items(f"- {escape(sentence)}" for sentence in memory)
     skipped = report_notes.skipped_rules(report)
     if skipped:
         yield "### Not judged"

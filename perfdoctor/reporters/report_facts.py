@@ -22,6 +22,11 @@ def is_cpu_program(report: Report) -> bool:
     return bool(report.timeline) and not has_gpu(report) and not gpu_not_recorded(report)
 
 
+def is_snapshot(report: Report) -> bool:
+    """Whether the files are snapshots of memory, which say nothing of time."""
+    return bool(report.memory) and all(memory.source == "snapshot" for memory in report.memory)
+
+
 def has_steps(report: Report) -> bool:
     """Whether costs and savings are per step; else they are of the whole window."""
     return report.steps.source != "none" and report.steps.median_ns is not None

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from perfdoctor.gpu import find_device
+from perfdoctor.report.memory_summary import describe_failure, describe_memory, is_worth_showing
 from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.rank_table import describe_missing_ranks
-from perfdoctor.reporters.report_facts import is_cpu_program
+from perfdoctor.reporters.report_facts import is_cpu_program, is_snapshot
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.units import format_count, format_share
 
@@ -47,6 +48,8 @@ def skipped_rules(report: Report) -> list[SkippedRules]:
 
     That one rank has no others to compare with is left out where nothing says that there are others.
     """
+    if is_snapshot(report):  # all rules judge time
+        return []
     single = len(report.traces) == 1 and (report.traces[0].world_size or 1) == 1
     rules_of: dict[str, list[str]] = {}
     for outcome in report.outcomes:
@@ -135,6 +138,20 @@ def unexplained_lines(report: Report, *, of_work: bool = True) -> list[tuple[str
         alike = f" (rank {each.rank}; also on {format_count(others, 'more rank')})" if others else ""
         lines.append((format_share(each.share), f"{clean_line(each.sentence).rstrip('.')}{alike}"))
     return lines
+
+
+def memory_lines(report: Report) -> list[str]:
+    """The memory at the peak, a sentence for each device: of several ranks only the largest, of a GPU program its GPUs.
+
+    Empty where no memory was recorded, or next to none.
+    """
+    shown = [memory for memory in report.memory if is_worth_showing(memory) or is_snapshot(report)]
+    shown = [memory for memory in shown if memory.device is not None] or shown
+    if len({memory.rank for memory in shown}) > 1:
+        largest = max(shown, key=lambda memory: 0 if memory.peak is None else memory.peak.allocated_bytes)
+        return [f"{clean_line(describe_memory(largest))}, rank {largest.rank} has the highest"]
+    sentences = [sentence for memory in shown for sentence in (describe_memory(memory), describe_failure(memory))]
+    return [clean_line(sentence) for sentence in sentences if sentence]
 
 
 def group_trace_warnings(report: Report) -> list[str]:

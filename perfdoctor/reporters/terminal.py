@@ -29,6 +29,7 @@ from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
     info_findings,
+    is_snapshot,
     main_findings,
     one_off_findings,
     per_step_suffix,
@@ -76,7 +77,7 @@ _BUCKET_STYLES: Mapping[str, _BucketStyle] = {
 _MAX_FINDING_LINES = 6
 # A report with few findings fits a page of so many lines: what stands below the findings takes what they leave.
 _PAGE_LINES = 40
-_NOTE_LINES = 3  # a blank one, and two below everything else
+_NOTE_LINES = 3  # a blank one, and two below everything else; two more where memory was recorded
 _FEW_FINDINGS = 3
 _MIN_FINDING_LINES = 4
 # Lines that a report with more findings keeps for what stands below them.
@@ -154,7 +155,7 @@ class Terminal(Reporter):
         above, below = list(self._blocks_above(report, _Room(_MAX_FINDING_LINES, findings))), self._sections(report)
         if self.verbosity <= 0:
             reserved = _MIN_LINES_BELOW if findings > _FEW_FINDINGS and below else 0
-            room = _PAGE_LINES - _NOTE_LINES
+            room = _PAGE_LINES - _NOTE_LINES - (_MAX_NOTE_LINES if report.memory else 0)
             for smaller in () if has_trials(report) else _smaller_rooms(findings):
                 if self._count_lines(above) > room - reserved:
                     above = list(self._blocks_above(report, smaller))
@@ -427,17 +428,21 @@ class Terminal(Reporter):
     def _notes(self, report: Report) -> Iterator[RenderableType]:
         """Which rules could not judge, and what is odd about the trace: a line each unless all is asked for."""
         skipped, warnings = report_notes.skipped_rules(report), report_notes.group_trace_warnings(report)
+        memory = report_notes.memory_lines(report)
         if self.verbosity > 0:
             rules = [f"{', '.join(each.rules)}: {shorten_words(each.why, MAX_WORD)}" for each in skipped]
-            for heading, lines in (("Not judged", rules), ("About the trace", warnings)):
+            for heading, lines in (("Memory", memory), ("Not judged", rules), ("About the trace", warnings)):
                 if lines:
                     yield Text()
                     yield Text(heading, style="bold")
                 yield from (hanging(" ", make_text(shorten_words(line, MAX_WORD), style="dim")) for line in lines)
             return
         not_judged = report_notes.describe_not_judged(report)
-        if not_judged or warnings:
+        memory = memory[1:] if is_snapshot(report) else memory[:1]  # the verdict on a snapshot is the first sentence
+        if memory or not_judged or warnings:
             yield Text()
+        for sentence in memory:
+            yield hanging("Memory:", make_text(self._shorten_note(sentence, len("Memory: ")), "dim"))
         if not_judged:
             yield self._note("Not judged: ", not_judged, "")
         if warnings:

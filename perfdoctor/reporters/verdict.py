@@ -17,11 +17,12 @@ from perfdoctor.reporters.report_facts import (
     has_steps,
     info_findings,
     is_cpu_program,
+    is_snapshot,
     main_findings,
     share_of_step,
     step_length_ns,
 )
-from perfdoctor.reporters.report_notes import MIN_UNEXPLAINED_SHARE, skipped_rules
+from perfdoctor.reporters.report_notes import MIN_UNEXPLAINED_SHARE, memory_lines, skipped_rules
 from perfdoctor.reporters.time_split import detail_labels, time_split_of
 from perfdoctor.reporters.top_rows import largest_op
 from perfdoctor.units import format_count, format_duration, format_share
@@ -115,6 +116,8 @@ def _describe_contention(report: Report) -> str:
 
 def _describe_program(report: Report) -> str:
     """How long a step takes, on which device, and what takes most of it."""
+    if is_snapshot(report):
+        return f"A snapshot of memory, without times: {memory_lines(report)[0]}."
     if report.context.is_server_host and len(report.traces) == 1:
         return _describe_server_host(report)
     subject = _describe_step(report)

@@ -85,6 +85,11 @@ TABLES: Mapping[str, TableSpec] = {
         ("line", "function", "file"),
         "perfdoctor.tables.lines:lines_table",
     ),
+    "memory": TableSpec(
+        "memory at the peak: what it is for, and which lines, modules and ops allocated it; or by step",
+        ("category", "line", "module", "op", "size", "step"),
+        "perfdoctor.tables.memory_table:memory_table",
+    ),
     "optimizer": TableSpec(
         "the update of parameters: optimizers' steps, zeroing, unscaling, clipping",
         ("part", "kernel"),

@@ -44,7 +44,9 @@ def content() -> Callable[[Trace], dict[str, Any]]:
         for column in fields(trace):
             value = getattr(trace, column.name)
             if column.name not in ("path", "strings", "threads"):
-                result[column.name] = _rows(trace, column.name) if isinstance(value, Table | Comms) else value
+                result[column.name] = (
+                    _rows(trace, column.name) if isinstance(value, Table | Comms | MemoryEvents) else value
+                )
         return result
 
     return everything

@@ -235,7 +235,7 @@ def _frame_locations(
         name = frames.name[row[climbing]]
         for each in occurring(name).tolist():
             if code[each] == _NOT_PARSED:
-                location = _parse_user_frame(trace.strings[each])
+                location = parse_user_frame(trace.strings[each])
                 code[each] = NONE if location is None else code_of.setdefault(location, len(code_of))
         climbing = climbing[code[name] == NONE]
         row[climbing] = frames.parent[row[climbing]]
@@ -255,7 +255,7 @@ def frame_thread_of(trace: Trace, thread: int) -> int:
 def user_frame(trace: Trace, row: int) -> SourceLocation | None:
     """The location of the first frame from `row` outwards that belongs to no library."""
     while row >= 0:
-        location = _parse_user_frame(trace.strings[trace.frames.name[row]])
+        location = parse_user_frame(trace.strings[trace.frames.name[row]])
         if location is not None:
             return location
         row = int(trace.frames.parent[row])
@@ -263,7 +263,7 @@ def user_frame(trace: Trace, row: int) -> SourceLocation | None:
 
 
 @lru_cache(maxsize=4096)  # a step calls everything from the same few frames
-def _parse_user_frame(frame: str) -> SourceLocation | None:
+def parse_user_frame(frame: str) -> SourceLocation | None:
     """The location in a frame's name; None for a frame of a library."""
     line = vocabulary.parse_frame(frame)
     return None if line is None or _LIBRARY.search(frame) else SourceLocation(*line)

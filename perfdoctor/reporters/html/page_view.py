@@ -70,6 +70,7 @@ def page_view(report: Report) -> dict[str, Any]:
         "one_offs": [_in_a_line(each, describe_recurrence(each)) for each in one_off_findings(report)],
         "infos": [_in_a_line(each, _cost_of_info(each, report)) for each in info_findings(report)],
         "unexplained": [(share, words(sentence)) for share, sentence in report_notes.unexplained_lines(report)],
+        "memory": [words(sentence) for sentence in report_notes.memory_lines(report)],
         "skipped": [(", ".join(group.rules), words(group.why)) for group in report_notes.skipped_rules(report)],
         "warnings": [words(warning) for warning in report_notes.group_trace_warnings(report)],
         "outcomes": outcomes,

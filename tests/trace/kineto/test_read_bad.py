@@ -50,7 +50,7 @@ def refusal(path: Path) -> str:
         (gzip.compress(b"", mtime=0), "the file is empty"),
         (gzip.compress(b"{}", mtime=0)[:6], "the compressed file is cut or damaged"),
         (b"hello", "not JSON, so no trace"),
-        (b"<html>", "not JSON, so no trace"),
+        (b"<html>", "a page without a snapshot of memory"),
         (bytes(100), "not JSON, so no trace"),
         (b"\xef\xbb\xbf", "not JSON, so no trace"),
         (b"42", "not JSON, so no trace"),

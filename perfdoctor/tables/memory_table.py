@@ -1,0 +1,159 @@
+"""The table of memory: what is allocated at the peak of a device, or the memory of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from perfdoctor.memory.categories import BEFORE_RECORDING, CATEGORIES
+from perfdoctor.memory.device_memory import DeviceMemory, Peak, spans_of
+from perfdoctor.rank import Rank
+from perfdoctor.report.memory_summary import describe_failure, describe_instant, describe_memory
+from perfdoctor.report.table import Column, Table
+from perfdoctor.rules.requirements import explain_missing
+from perfdoctor.tables.group_items import code_modules, name_lines
+from perfdoctor.tables.line_columns import LinesOfWork
+from perfdoctor.tables.shared_columns import Groups, empty_table, number_column, text_column
+from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
+from perfdoctor.units import format_size
+
+_NOT_RECORDED = (
+    "memory was not recorded: record with profile_memory=True, or take a snapshot "
+    "(torch.cuda.memory._record_memory_history, then _dump_snapshot)"
+)
+_NO_OP = "op not known"
+_ONLY_WHILE_RECORDING = "on the CPU the profiler counts what was allocated while it recorded"
+_BEFORE = "before the recording"
+
+
+def memory_table(rank: Rank, by: str) -> Table:
+    """What is allocated at the peak of the device with the highest one; the rows add up to it, to the byte.
+
+    `by` is "category", "line", "module", "op" or "size"; by "step" it is the memory of each step instead.
+    """
+    source = rank.memory_source
+    if source is None:
+        return empty_table("memory", by, rank, _NOT_RECORDED)
+    memory = rank.memory[0]
+    first, *others = rank.memory_summary
+    sentences = (
+        describe_memory(first),
+        describe_instant(first),
+        describe_failure(first),
+        *map(describe_memory, others),
+    )
+    notes = [sentence for sentence in sentences if sentence]
+    if memory.is_cpu:
+        notes.append(_ONLY_WHILE_RECORDING)
+    if by == "step":
+        return _steps_table(source, memory, notes)
+    peak = memory.peak
+    if peak is None:
+        return empty_table("memory", by, rank, *notes)
+    if by == "module" and not len(source.module_tree):
+        missing = (
+            "a snapshot does not name modules; use --by line"
+            if memory.trace.stacks
+            else explain_missing("stacks", frozenset())
+        )
+        return empty_table("memory", by, rank, *notes, missing)
+    return _peak_table(source, peak, by, notes)
+
+
+def _peak_table(rank: Rank, peak: Peak, by: str, notes: Sequence[str]) -> Table:
+    parts = np.flatnonzero(peak.bytes)
+    names, code = _GROUPINGS[by](rank, peak)
+    groups = Groups.by(parts, peak.bytes[parts], code[parts])
+    total = max(peak.allocated_bytes, 1)
+    is_listed = parts < len(peak.holders)
+    columns = [
+        text_column("name", by, [names[each] for each in groups.of_first(code[parts])]),
+        number_column("bytes", "bytes", "bytes", groups.time_ns, "Allocated at the peak."),
+        number_column("share", "share", "share", groups.time_ns / total, "Share of what is allocated then."),
+        _count("count", "allocations", groups, is_listed, "How many allocations these are."),
+        number_column("max_bytes", "largest", "bytes", groups.max_ns, "The largest of them.", is_main=by != "size"),
+    ]
+    if by != "category":
+        labels = [CATEGORIES[each] for each in groups.dominant_code(peak.categories[parts]).tolist()]
+        columns.append(text_column("category", "category", labels, "What most of it is for."))
+    lines = LinesOfWork(*peak.lines)
+    if by == "line":
+        columns += name_lines(lines, groups.of_first(lines.code[parts]))[1]
+    else:
+        labels = lines.names(groups.dominant_code(lines.code[parts]).tolist())
+        columns.append(text_column("line", "line", labels, "Where most of it was allocated, in the user's code."))
+    return Table("memory", by, tuple(columns), rank=rank.rank, notes=tuple(notes)).sort("bytes")
+
+
+def _count(name: str, title: str, groups: Groups, counted: BoolArray, description: str) -> Column:
+    count = groups.sum(counted).astype(np.int64)
+    return number_column(name, title, "count", count, description, known=count > 0)
+
+
+def _by_category(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
+    del rank
+    return CATEGORIES, peak.categories.astype(np.int64)
+
+
+def _by_line(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
+    del rank
+    lines = LinesOfWork(*peak.lines)
+    names = [*map(str, lines.locations), _BEFORE, "line not known"]
+    return names, _with_rest(peak, lines.code.astype(np.int64), len(lines.locations))
+
+
+def _by_module(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
+    """By the module, in a backward pass that of the forward op."""
+    table, origin = rank.trace.memory, peak.memory.allocations.origin[peak.holders]
+    at_ns = np.where(origin >= 0, table.time_ns[origin], NONE)
+    names, code = code_modules(rank, at_ns, table.thread[origin], peak.evidence.op)
+    return [*names, _BEFORE], np.append(np.where(origin >= 0, code, len(names)), len(names))
+
+
+def _by_op(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
+    del rank
+    names, code = peak.evidence.op_names, np.append(peak.evidence.op_name, NONE)
+    return [*names, _BEFORE, _NO_OP], _with_rest(peak, code.astype(np.int64), len(names))
+
+
+def _with_rest(peak: Peak, code: Int64Array, count: int) -> Int64Array:
+    """The codes with the next one for what was allocated before the recording, and the one after for the unknown."""
+    is_before = peak.categories == BEFORE_RECORDING
+    return np.where((code >= 0) & peak.has_origin, code, np.where(is_before, count, count + 1))
+
+
+def _by_size(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
+    """By the exact size: what is alike is often allocated by each layer."""
+    del rank
+    sizes, code = np.unique(peak.bytes[:-1], return_inverse=True)
+    return [*map(format_size, sizes.tolist()), _BEFORE], np.append(code.reshape(-1), len(sizes)).astype(np.int64)
+
+
+_GROUPINGS: Mapping[str, Callable[[Rank, Peak], tuple[Sequence[str], Int64Array]]] = {
+    "category": _by_category,
+    "line": _by_line,
+    "module": _by_module,
+    "op": _by_op,
+    "size": _by_size,
+}
+
+
+def _steps_table(rank: Rank, memory: DeviceMemory, notes: Sequence[str]) -> Table:
+    steps = rank.steps
+    if not steps.count or memory.peak is None:
+        return empty_table("memory", "step", rank, *notes, explain_missing("steps", frozenset()))
+    spans = spans_of(memory, steps.intervals)
+    numbers = steps.numbers or range(steps.count)
+    begins, peaks, ends = (
+        np.array(each, np.int64)
+        for each in zip(*((s.begin_bytes, s.peak_bytes, s.end_bytes) for s in spans), strict=True)
+    )
+    columns = (
+        text_column("name", "step", [f"step {number}" for number in numbers]),
+        number_column("peak_bytes", "peak", "bytes", peaks, "The most that is allocated in the step."),
+        number_column("begin_bytes", "at its begin", "bytes", begins),
+        number_column("end_bytes", "at its end", "bytes", ends),
+        number_column("growth_bytes", "growth", "bytes", ends - begins, "How much more is allocated at its end."),
+    )
+    return Table("memory", "step", columns, rank=rank.rank, notes=tuple(notes))
