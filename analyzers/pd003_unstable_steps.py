@@ -47,6 +47,9 @@ from perfdoctor.rules.internal import count_work, even_out_work
 _UNEVEN_MARKS = 0.5
 # From a tenth of the run on (a high finding) the title says what slow steps take of it.
 _MUCH_OF_RUN = 0.1
+# From this share of the run's time on an evaluation, or collecting experience, is part of what the program does: the
+# usual step alone is no measure of it.
+_PART_OF_RUN = 0.25
 
 
 class UnstableSteps(RankAnalyzer):
@@ -82,9 +85,9 @@ class UnstableSteps(RankAnalyzer):
         cause was seen, record a slow step: `perfdoctor run --skip N`.
 
     When it is wrong:
-        Slow steps that are intended (an evaluation every 1000 steps) are a price, no fault: such a finding is low at
-        most, and the saving has no lower bound. Traces without captured CPU times cannot tell a machine that was
-        shared, so that on a CPU a finding without a cause is low at most, too.
+        Slow steps that are intended (an evaluation every 1000 steps) are a price, no fault: such a finding is low, and
+        from a quarter of the run on medium, and the saving has no lower bound. Traces without captured CPU times cannot
+        tell a machine that was shared, so that on a CPU a finding without a cause is low at most, too.
 
     Needs:
         Steps. Captured step times (`perfdoctor run`) for those outside of the trace.
@@ -274,11 +277,18 @@ class UnstableSteps(RankAnalyzer):
         every = f", every {spacing} steps" if spacing else ""
         share = slow.excess_ns / int(run.even_ns.sum())
         of_run = f"; {share:.0%} of the run's time" if share >= _MUCH_OF_RUN else ""
+        title = describe_slow_steps(slow, count, longest_ns, "steps of the run")
+        title = f"{title}{every}{f': {cause.text}' if cause.text else ''}{of_run}"
+        # Of the step of the report: those of the run may hold waits for a core, which it has not.
+        of_step = min(slow.excess_ns / count / max(slow.median_ns, 1), 1)
+        is_part_of_run = share >= _PART_OF_RUN and cause.is_intended and len(slow) > 1
+        if is_part_of_run:
+            of_step = share
+            title = f"{share:.0%} of the run goes to {len(slow):,} of {count:,} steps{every}: {cause.text}"
         finding = self.finding(
             rank,
-            title=f"{describe_slow_steps(slow, count, longest_ns, 'steps of the run')}{every}"
-            f"{f': {cause.text}' if cause.text else ''}{of_run}",
-            cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.mean_step_ns),
+            title=title,
+            cost_ns=0 if len(slow) == 1 else round(of_step * rank.mean_step_ns),
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
             advice=cause.advice,
             actions=cause.actions,
@@ -293,9 +303,10 @@ class UnstableSteps(RankAnalyzer):
                 Evidence("more CPU time in a slow step", measure_excess(steps.cpu_ns, slow), "ns"),
             ),
             subject="run",
-            recurrence=recurrence_of(slow, run.even_ns),
+            recurrence=None if is_part_of_run else recurrence_of(slow, run.even_ns),
         )
-        return _RunFinding(limit_severity(finding, cause), cause.is_seen)
+        finding = replace(finding, severity="medium") if is_part_of_run else limit_severity(finding, cause)
+        return _RunFinding(finding, cause.is_seen)
 
     def _check_growth(self, rank: Rank, run: OwnSteps | None) -> Finding | None:
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:

@@ -196,6 +196,19 @@ def test_a_cause_is_named_where_it_was_seen(content: str, text: str, severities:
     assert finding.severity in severities
 
 
+@pytest.mark.parametrize(("length_ms", "severity"), [(30, "low"), (40, "low"), (50, "medium"), (90, "medium")])
+@pytest.mark.parametrize("content", ["rollout", "evaluation"])
+def test_what_a_quarter_of_the_run_goes_to_is_part_of_every_step(content: str, length_ms: int, severity: str) -> None:
+    slow = slow_every_tenth()
+    contains = [[content] if is_slow else [] for is_slow in slow]
+    text = recorded_steps((9.9, 9.9 * length_ms / 10), lengths_ms=(10, length_ms), contains=contains)
+    (finding,) = findings_on_steps(text)
+    share = 10 * (length_ms - 10) / (90 * 10 + 10 * length_ms)
+    assert finding.severity == severity
+    assert finding.is_one_off == (severity == "low")
+    assert (f"{share:.0%} of the run goes to 10 of 100 steps, every 10 steps: they" in finding.title) == (share > 0.25)
+
+
 def test_what_all_steps_contain_is_no_cause() -> None:
     (finding,) = findings_on_steps(recorded_steps((9.9, 39.6), contains=[["save"]] * 100))
     assert "checkpoint" not in finding.title + finding.advice
