@@ -323,7 +323,8 @@ def _describe_no_finding(report: Report) -> str:
         few = f"; only {ran} of {rules} rules could judge it"
         return f"{few}, and found nothing that costs 1% of it or more{use}"
     unknown = sorted({each.rule for each in info_findings(report) if each.actions and each.saving.basis == "unknown"})
-    caution = f"; what {' and '.join(unknown)} costs no trace shows: perfdoctor try measures it" if unknown else ""
+    what = " and ".join(unknown)
+    caution = f"; no trace shows what {what} (below) costs: perfdoctor try measures it" if unknown else ""
     if is_cpu_program(report):
         return f"{_describe_healthy_cpu(report, ran)}{caution}"
     if any(each.detail not in _WORK for each in report.unexplained):

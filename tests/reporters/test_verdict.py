@@ -45,7 +45,7 @@ def test_a_setting_whose_cost_is_not_known_keeps_a_report_from_a_clean_bill() ->
         actions=(THREADS,),
     )
     verdict = verdict_of(replace(samples.healthy(), findings=(unknown,)))
-    assert verdict.endswith("; what PD512 costs no trace shows: perfdoctor try measures it.")
+    assert verdict.endswith("; no trace shows what PD512 (below) costs: perfdoctor try measures it.")
     seen = verdict_of(replace(samples.healthy(), findings=(replace(unknown, actions=()),)))
     assert "no trace shows" not in seen
 
