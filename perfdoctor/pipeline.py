@@ -191,7 +191,7 @@ def report_on_summaries(
     return Report(
         version=version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *missing),
-        steps=next((s.steps for s in fleet.summaries if s.steps.count), StepSummary()),
+        steps=_steps_of_report(fleet),
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
         findings=findings,
@@ -396,6 +396,11 @@ def _tables_of_longest_step(fleet: Fleet) -> ReportRows:
     return {name: () if longest is None else longest.tables.get(name, ()) for name in TABLES}
 
 
+def _steps_of_report(fleet: Fleet) -> StepSummary:
+    """The steps of the first rank that has some."""
+    return next((summary.steps for summary in fleet.summaries if summary.steps.count), StepSummary())
+
+
 def _program_folders(fleet: Fleet) -> tuple[str, ...]:
     """Where the program runs, and where it lies, as captured on the first rank."""
     program = _facts_of_first_rank(fleet).program
@@ -417,7 +422,7 @@ def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_
     if longest is None:
         return UNKNOWN_LIMIT
     mean_ns = longest.mean_step_ns
-    now_ns = mean_ns if longest.steps.median_ns is None else longest.steps.median_ns
+    now_ns = _steps_of_report(fleet).median_ns or mean_ns
     after_fixes_ns, limit_ns = step_after_fixes_ns(findings, mean_ns, now_ns, own_steps_ns), longest.limit.step_ns
     if limit_ns is not None:
         limit_ns = max(limit_ns - longest.per_step(_waits_for_ranks_ns(fleet, longest)), 0)
