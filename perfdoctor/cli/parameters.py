@@ -89,7 +89,7 @@ Paths = Annotated[
     typer.Argument(
         metavar="PATH",
         show_default=False,
-        help="A trace, a folder of traces, a capture folder, a glob, a URL, or - for standard input.",
+        help="A trace, or a folder of them, a capture, a memory snapshot, a glob, a URL, or - for standard input.",
     ),
 ]
 AsJson = Annotated[bool, flag("--json", help="Print JSON on standard output, and nothing else there.")]

@@ -47,7 +47,7 @@ def show(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="A trace, a folder of traces, a capture folder, a glob, a URL, or - for standard input.",
+            help="A trace, or a folder of them, a capture, a memory snapshot, a glob, a URL, or - for standard input.",
         ),
     ] = None,
     by: Annotated[
