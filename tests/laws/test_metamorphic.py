@@ -50,6 +50,9 @@ def _plain(report: Report) -> dict[str, Any]:
     plain["tables"] = {name: sorted(map(json.dumps, rows)) for name, rows in plain["tables"].items()}
     for trace in plain["traces"]:
         trace.pop("base_ns", None)
+    for memory in plain["memory"]:
+        if memory["peak"] is not None:
+            del memory["peak"]["time_ns"]
     return plain
 
 
