@@ -86,7 +86,7 @@ def test_lightning_steps_are_optimizer_steps(tmp_path: Path, capsys: pytest.Capt
     callback = LightningCallback(tmp_path / "out", **SIZES)
     lightning_fit(callback, tmp_path)
     printed = capsys.readouterr()
-    assert "\nTraining: a step takes " in printed.out
+    assert "Training: a step takes " in printed.out
     assert f"perfdoctor: recorded in {tmp_path / 'out'}\n" in printed.err
     facts = facts_of(tmp_path / "out")
     assert (facts["steps_seen"], facts["step_source"], facts["exit"]) == (STEPS, "session", "session")
@@ -139,7 +139,7 @@ def test_transformers_steps_are_optimizer_steps(tmp_path: Path, capsys: pytest.C
     data = [{"x": torch.ones(4), "labels": torch.ones(1)} for _ in range(2 * STEPS)]
     callback = TransformersCallback(tmp_path / "out", **SIZES)
     transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[callback]).train()
-    assert "\nTraining: a step takes " in capsys.readouterr().out
+    assert "Training: a step takes " in capsys.readouterr().out
     facts = facts_of(tmp_path / "out")
     assert (facts["steps_seen"], facts["step_source"], facts["exit"]) == (STEPS, "session", "session")
     assert facts["windows"]["timing"]["complete"]

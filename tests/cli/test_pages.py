@@ -99,7 +99,7 @@ def test_a_page_that_fails_costs_the_run_a_line(perfdoctor, training, short, mon
     ended = perfdoctor("run", "--out", "capture", *short, training)
     assert ended.code == 0
     assert "PD101" in ended.out
-    assert "perfdoctor: the page was not written: ZeroDivisionError: division by zero\n" in ended.err
+    assert "perfdoctor: report.html was not written: ZeroDivisionError: division by zero\n" in ended.err
     assert not Path("capture/report.html").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def test_a_baseline_of_one_run_lets_the_next_one_pass(perfdoctor, training, shor
     made = perfdoctor("run", *short, "--out", "a", *select, "--update-baseline", "--output-format", "github", training)
     assert made.code == 0, made.err
     assert "trained\n::notice title=perfdoctor::" in made.out
-    assert "::error file=training.py,line=15,title=PD101 dataloader-stall::" in made.out
+    # On a busy machine it is a warning: then nothing is sure enough for an error.
+    assert re.search("^::(error|warning) file=training.py,line=15,title=PD101 dataloader-stall::", made.out, re.MULTILINE)
     assert made.err.splitlines()[-1] == "wrote known.json: 1 finding accepted"
     baseline = json.loads(Path("known.json").read_bytes())
     (known,) = baseline["findings"]
@@ -53,7 +55,7 @@ def test_a_baseline_of_one_run_lets_the_next_one_pass(perfdoctor, training, shor
     again = perfdoctor("run", *short, "--out", "b", *select, "--fail-on", "low", "--output-format", "github", training)
     assert again.code == 0, again.err
     assert "::notice title=perfdoctor::" in again.out
-    assert "::error" not in again.out
+    assert not re.search("^::(error|warning) file=", again.out, re.MULTILINE)
 
 
 OTHER_BASELINE = """\
