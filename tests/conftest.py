@@ -117,8 +117,10 @@ def may_read_everything() -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip the tests of closed files and folders where there are none."""
+    """Skip the tests of closed files and folders where there are none, and those of shared material likewise."""
     _started.clear()  # what was started while tests were collected is nobody's
+    if item.get_closest_marker("corpus") is not None:
+        _find_shared()
     if item.get_closest_marker("nonroot") and may_read_everything():
         pytest.skip("root may read everything; .ci/nonroot runs this test under another user")
 
@@ -141,13 +143,15 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def shared() -> Path:
+def _find_shared() -> Path:
     """The folder of shared material beside the repository; the test is skipped where it is not mounted."""
     folder = REPOSITORY.parent / "shared"
     if not (folder / "traces").is_dir():
         pytest.skip("the shared trace corpus (../shared) is not here")
     return folder
+
+
+shared = pytest.fixture(_find_shared, scope="session", name="shared")
 
 
 @pytest.fixture(scope="session")
