@@ -67,8 +67,3 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     if not len(rows) or not len(time):
         return ParallelOps(time, 0, None)
     return ParallelOps(time, rank.per_step(iv.total(time)), name_longest(rank.trace, rows))
-
-
-def claim_share(time: Intervals, share: float) -> Intervals:
-    """A share (0 to 1) of each of some intervals, from its start on: what is lost in all of them alike."""
-    return iv.union(time[:, 0], time[:, 0] + np.round((time[:, 1] - time[:, 0]) * share).astype(np.int64))

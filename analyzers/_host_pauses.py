@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_parallel_ops import claim_share
 from perfdoctor.rules import (
     CapturedFacts,
     Claim,
@@ -189,12 +188,11 @@ def time_of_reported_calls(rank: Rank) -> Intervals:
 def claim_of(rank: Rank, calls: Iterable[str], cost_ns: int) -> Claim:
     """The time of such calls in the window, and what more they cost of steps that are not in it."""
     time = iv.intersect(time_of_calls(rank.trace, calls), rank.window)
-    of_window_ns = min(round(cost_ns * max(rank.steps.count, 1) / (rank.time_scale or 1)), rank.window_ns)
+    of_window_ns = rank.in_window_ns(cost_ns)
     if rank.device_kind == "gpu":
         time = iv.intersect(time, _idle_of(rank))
     elif not len(time):  # only another window has stacks: without them it is time for which nothing else is known
-        free = rank.account.parts["idle_unexplained"]
-        time = claim_share(free, min(of_window_ns / max(iv.total(free), 1), 1.0))
+        time = iv.shorten(rank.account.parts["idle_unexplained"], of_window_ns)
     in_window_ns = iv.total(time)
     return Claim(time, unshared_ns=max(of_window_ns - in_window_ns, 0))
 

@@ -136,7 +136,7 @@ class Recompilation(RankAnalyzer):
             cost_ns=0 if once else found.cost_ns,
             saving=Saving() if once else _saving(found, unprofiled),
             advice=advice,
-            claim=Claim(found.time, unshared_ns=0 if len(found.time) else _recorded_ns(rank, found)),
+            claim=Claim(found.time, unshared_ns=0 if len(found.time) else rank.in_window_ns(found.cost_ns)),
             edit=None if once else found.edit,
             recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if has_steps else None,
             confidence=0.9,
@@ -150,11 +150,6 @@ class Recompilation(RankAnalyzer):
                 Evidence("graph breaks of the whole run", captured.graph_breaks, "count"),
             ),
         )
-
-
-def _recorded_ns(rank: Rank, found: CompileTime) -> int:
-    """What compiling outside of the trace would take of its window."""
-    return min(round(found.cost_ns * rank.steps.count / (rank.time_scale or 1)), rank.window_ns)
 
 
 def _saving(found: CompileTime, unprofiled: CompileTime) -> Saving:

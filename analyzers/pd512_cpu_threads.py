@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
+from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.rules import (
     Action,
     Claim,
@@ -127,7 +127,7 @@ class CpuThreads(RankAnalyzer):
             ),
             fix=f"OMP_NUM_THREADS={advised}" if is_variable else f"torch.set_num_threads({advised})",
             actions=(Action("threads", advised),),
-            claim=Claim(claim_share(large.time, cost_ns / max(large.time_ns, 1))),
+            claim=Claim(iv.shorten(large.time, rank.in_window_ns(cost_ns))),
             confidence=0.6,
             location=location,
             evidence=(

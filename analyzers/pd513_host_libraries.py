@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes
-from perfdoctor.analyzers._cpu_parallel_ops import claim_share, find_parallel_ops
+from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_half_products import find_half_products
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
@@ -180,7 +180,6 @@ class HostLibraries(RankAnalyzer):
 
     def _report(self, rank: Rank, faults: PageFaults, cost_ns: int, libraries: LoadedLibraries) -> Finding:
         large = find_parallel_ops(rank, faults.threads)
-        share = min(_COLD_PAGES * faults.share * rank.window_ns / max(iv.total(large.time), 1), 1.0)
         expected_ns = round(cost_ns / _COLD_PAGES)
         system_ns = faults.system_ns * rank.mean_step_ns / max(faults.step_ns, 1)
         return self.finding(
@@ -199,7 +198,7 @@ class HostLibraries(RankAnalyzer):
             fix=f"{KEEP_PAGES} python ...   # or LD_PRELOAD=libjemalloc.so.2",
             actions=(Action("allocator", ("keep-pages", "jemalloc")),),
             topics=("allocator",),
-            claim=Claim(claim_share(large.time, share)),
+            claim=Claim(iv.shorten(large.time, round(_COLD_PAGES * faults.share * rank.window_ns))),
             confidence=0.7,
             evidence=(
                 Evidence("minor page faults per {unit}", round(faults.pages), "count"),

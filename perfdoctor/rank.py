@@ -211,6 +211,10 @@ class Rank:
         """Recorded time in the window as time per step, without the profiler; of the window when there are no steps."""
         return round(mean_per_step(window_ns, self.steps.count, self.time_scale))
 
+    def in_window_ns(self, step_ns: int) -> int:
+        """Time per step as recorded time in the window, the inverse of `per_step`; no more than there is."""
+        return min(round(step_ns * max(self.steps.count, 1) / (self.time_scale or 1)), self.window_ns)
+
     @property
     def mean_step_ns(self) -> int:
         """The analysed window as time per step."""
