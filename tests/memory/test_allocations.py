@@ -28,6 +28,7 @@ def memory_of(events: list[Event], before_bytes: int = 0) -> MemoryEvents:
         device_type=codes,
         device=codes,
         thread=codes,
+        stream=zeros,
         stack=codes,
     )
 

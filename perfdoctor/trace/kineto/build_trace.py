@@ -324,6 +324,7 @@ def _build_memory(block: _EventBlock, allocation: int | None, failure: int | Non
         device_type=block.int32("device_type"),
         device=block.int32("device_index"),
         thread=block.int32("thread"),
+        stream=np.full(len(block), NONE, np.int64),
         stack=np.full(len(block), NONE, np.int32),
     )
 

@@ -22,7 +22,7 @@ from perfdoctor.errors import TraceError
 from perfdoctor.trace.arrays import NONE
 from perfdoctor.trace.io.stream import TextStream, disconnect_error
 from perfdoctor.trace.snapshot.load_pickle import MAX_BYTES, load_plain_pickle
-from perfdoctor.trace.tables.model import EndState, MemoryEvents, Trace
+from perfdoctor.trace.tables.model import AllocatorSettings, EndState, MemoryEvents, Segments, Trace
 from perfdoctor.trace.tables.string_codes import StringCodes
 
 _MAX_ROWS = 20_000_000  # a list may stand in a thousand places of a pickle, and be in the file once
@@ -32,6 +32,8 @@ _CUDA = 1  # c10::DeviceType
 _PAGE = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=]+)"')
 # Expandable segments are mapped and unmapped in pieces.
 _RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_DEFAULT_POOL = (0, 0)
+_ROUNDUP_CLASSES = 16  # of roundup_power2_divisions: keys of 1 to 32768 MiB
 _TORCH = re.compile(r"^.*(?:site|dist)-packages/(?=torch/)")
 
 _Entry: TypeAlias = dict[str, Any]
@@ -44,8 +46,21 @@ class _Event(NamedTuple):
     time_ns: int
     bytes: int
     address: int = NONE
+    stream: int = NONE
     stack: int = NONE
     requested_bytes: int = 0
+
+
+class _Segment(NamedTuple):
+    """A row of `Segments`."""
+
+    address: int
+    bytes: int
+    place: int
+    stream: int
+    pool: int
+    is_small: bool
+    is_expandable: bool
 
 
 def read_snapshot(stream: TextStream) -> Trace:
@@ -109,9 +124,11 @@ class _Reader:
             | {i for i, each in enumerate(histories) if each}
         )
         columns, ends = [], {}
+        settings = _read_settings(root.get("allocator_settings"), segments)
         for device in devices:
             history = histories[device] if device < len(histories) else []
-            found, ends[device] = self._read_device(history, [each for each in segments if each["device"] == device])
+            own = [each for each in segments if each["device"] == device]
+            found, ends[device] = self._read_device(history, own, settings)
             columns.append(found | {"device": np.full(len(found["time_ns"]), device, np.int64)})
         if not columns:
             raise TraceError(f"{self.path}: a snapshot without any memory in it; take it while tensors are on the GPU")
@@ -130,9 +147,12 @@ class _Reader:
         trace.freeze()
         return trace
 
-    def _read_device(self, history: list[_Entry], segments: list[_Entry]) -> tuple[dict[str, Any], EndState]:
+    def _read_device(
+        self, history: list[_Entry], segments: list[_Entry], settings: AllocatorSettings
+    ) -> tuple[dict[str, Any], EndState]:
         """The columns of a device's events, those of before the recording first, and its end."""
         events: list[_Event] = []
+        reservations: list[_Segment] = []
         reserved: list[int] = []  # at each event how much more is reserved than at the beginning of the history
         alive: dict[int, tuple[int, int]] = {}
         before: list[_Event] = []
@@ -141,16 +161,24 @@ class _Reader:
         for entry in history:
             action = _check(entry["action"], str)
             if action in _RESERVED:
-                change += _RESERVED[action] * _amount(entry["size"])
+                size = _RESERVED[action] * _amount(entry["size"])
+                stream, is_mapped = _stream(entry), action.endswith("map")
+                reservations.append(
+                    _Segment(
+                        _amount(entry["addr"]), size, len(events), stream, 0, is_small=False, is_expandable=is_mapped
+                    )
+                )
+                change += size
                 continue
             time_ns = _amount(entry.get("time_us", 0)) * 1000 or NONE
             if action == "oom":
-                event = _Event(time_ns, 0, stack=self._stack(entry), requested_bytes=_amount(entry["size"]))
+                stack, size = self._stack(entry), _amount(entry["size"])
+                event = _Event(time_ns, 0, stream=_stream(entry), stack=stack, requested_bytes=size)
                 free_bytes = _amount(entry["device_free"]) if "device_free" in entry else None
             elif action in ("alloc", "free_completed"):
                 address, size = _amount(entry["addr"]), _amount(entry["size"])
                 is_free = action == "free_completed"
-                event = _Event(time_ns, -size if is_free else size, address, self._stack(entry))
+                event = _Event(time_ns, -size if is_free else size, address, _stream(entry), self._stack(entry))
                 if not is_free:
                     is_consistent &= address not in alive
                     alive[address] = size, event.stack
@@ -164,7 +192,7 @@ class _Reader:
             reserved.append(change)
         blocks = self._active_blocks(segments)
         is_consistent &= all(blocks.get(address, (None,))[0] == size for address, (size, _) in alive.items())
-        before += [_Event(NONE, *block[:1], at, block[1]) for at, block in blocks.items() if at not in alive]
+        before += [_Event(NONE, block[0], at, stack=block[1]) for at, block in blocks.items() if at not in alive]
         end_bytes = sum(size for size, _ in blocks.values())
         end_reserved = sum(_amount(each["total_size"]) for each in segments)
         events = before + events
@@ -175,7 +203,17 @@ class _Reader:
         reserved_bytes = np.array([0] * len(before) + reserved, np.int64) + (end_reserved - change)
         is_consistent &= bool((allocated <= reserved_bytes).all())
         found |= {"allocated_bytes": allocated, "reserved_bytes": reserved_bytes}
-        return found, EndState(end_bytes, end_reserved, is_consistent, len(before), free_bytes)
+        end = EndState(
+            end_bytes,
+            end_reserved,
+            is_consistent,
+            len(before),
+            free_bytes,
+            _segments(_end_segments(segments, len(events) - len(before))),
+            _segments(reservations),
+            settings,
+        )
+        return found, end
 
     def _active_blocks(self, segments: Iterable[_Entry]) -> dict[int, tuple[int, int]]:
         """By its address what each block in use was requested with, and the stack of its allocation."""
@@ -212,6 +250,46 @@ class _Reader:
             text = f"{file}({max(line, 0)}): {_check(frame['name'], str)}"
             self._code_of[key] = self.strings[text.encode("utf-8", errors="replace").decode()]
         return self._code_of[key]
+
+
+def _end_segments(segments: Iterable[_Entry], place: int) -> Iterable[_Segment]:
+    pools: dict[tuple[int, ...], int] = {_DEFAULT_POOL: 0}
+    for each in segments:
+        pool = tuple(map(_amount, each.get("segment_pool_id") or _DEFAULT_POOL))
+        yield _Segment(
+            _amount(each.get("address", 0)),
+            _amount(each["total_size"]),
+            place,
+            _stream(each),
+            pools.setdefault(pool, len(pools)),
+            is_small=each.get("segment_type") == "small",
+            is_expandable=each.get("is_expandable") is True,
+        )
+
+
+def _segments(rows: Iterable[_Segment]) -> Segments:
+    columns = np.array(list(rows), np.int64).reshape(-1, len(_Segment._fields)).T
+    whole: dict[str, Any] = dict(zip(_Segment._fields, columns, strict=True))
+    return Segments(**whole | {name: whole[name].astype(bool) for name in ("is_small", "is_expandable")})
+
+
+def _stream(entry: _Entry) -> int:
+    return _amount(entry.get("stream", 0))
+
+
+def _read_settings(entry: _Entry | None, segments: list[_Entry]) -> AllocatorSettings:
+    if entry is None:  # before torch 2.5
+        return AllocatorSettings(expandable_segments=any(each.get("is_expandable") is True for each in segments))
+    max_split, divisions = entry.get("max_split_size", NONE), entry.get("roundup_power2_divisions", {})
+    threshold = entry.get("garbage_collection_threshold", 0)
+    return AllocatorSettings(
+        expandable_segments=entry.get("expandable_segments") is True,
+        max_split_bytes=None if max_split == NONE else _amount(max_split),
+        garbage_collection_threshold=threshold if 0 < threshold < 1 else 0.0,
+        roundup_power2_divisions=tuple(_amount(divisions.get(str(1 << i), 0)) for i in range(_ROUNDUP_CLASSES))
+        if any(divisions.values())
+        else (),
+    )
 
 
 def _check(value: Any, kind: type[_Value]) -> _Value:

@@ -30,6 +30,10 @@ def _codes() -> Int32Array:
     return np.empty(0, np.int32)
 
 
+def _flags() -> BoolArray:
+    return np.zeros(0, bool)
+
+
 @frozen_dataclass(weakref_slot=True, eq=False)
 class Table:
     """Events of one kind.
@@ -225,6 +229,7 @@ class MemoryEvents:
         device_type: 0 for the CPU, 1 for CUDA, 6 for HIP (`c10::DeviceType`).
         device: Number of the device; NONE for the CPU.
         thread: Index into `Trace.threads`.
+        stream: Of a snapshot the stream that the memory belongs to, by its handle.
         stack: Row of `Trace.stacks`.
     """
 
@@ -237,6 +242,7 @@ class MemoryEvents:
     device_type: Int32Array = field(default_factory=_codes)
     device: Int32Array = field(default_factory=_codes)
     thread: Int32Array = field(default_factory=_codes)
+    stream: Int64Array = field(default_factory=_ints)
     stack: Int32Array = field(default_factory=_codes)
 
     def __len__(self) -> int:
@@ -244,6 +250,50 @@ class MemoryEvents:
 
 
 @frozen_dataclass
+class AllocatorSettings:
+    """Settings of PyTorch's CUDA allocator, as in PYTORCH_CUDA_ALLOC_CONF; the defaults are PyTorch's.
+
+    Attributes:
+        expandable_segments: Whether it maps pages into reservations of addresses instead of calling cudaMalloc.
+        max_split_bytes: Blocks of this size and more are not split; None where all are.
+        garbage_collection_threshold: The share of its capacity above which it frees what is cached; 0 for never.
+        roundup_power2_divisions: Into how many parts a power of two is divided to round a request up, for requests of
+            at most 2 MiB, 4 MiB, and so on; where it is empty or 0, requests are rounded to 512 bytes.
+    """
+
+    expandable_segments: bool = False
+    max_split_bytes: int | None = None
+    garbage_collection_threshold: float = 0.0
+    roundup_power2_divisions: tuple[int, ...] = ()
+
+
+@frozen_dataclass(eq=False)
+class Segments:
+    """Memory that the allocator holds of a device, a row each: by cudaMalloc, or mapped into an expandable segment.
+
+    Attributes:
+        address: Where it begins.
+        bytes: Its size; negative where it is given back.
+        place: How many events of the device come before it.
+        stream: The stream that it belongs to.
+        pool: 0 for the pool of all, other numbers for private ones (as of CUDA graphs); 0 where the file does not say.
+        is_small: Whether it is for requests of up to 1 MiB; False where the file does not say.
+        is_expandable: Whether it is a part of an expandable segment.
+    """
+
+    address: Int64Array = field(default_factory=_ints)
+    bytes: Int64Array = field(default_factory=_ints)
+    place: Int64Array = field(default_factory=_ints)
+    stream: Int64Array = field(default_factory=_ints)
+    pool: Int64Array = field(default_factory=_ints)
+    is_small: BoolArray = field(default_factory=_flags)
+    is_expandable: BoolArray = field(default_factory=_flags)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@frozen_dataclass(eq=False)
 class EndState:
     """What a snapshot says of a device at its end.
 
@@ -253,6 +303,9 @@ class EndState:
         is_consistent: Whether the recorded events lead to it.
         opening_events: How many of its events, the first ones, stand for what was allocated before the recording.
         free_bytes: What was free of the device when a request failed for the last time; None where none did.
+        segments: What the allocator holds.
+        reservations: What it took and gave back in the recording.
+        settings: The allocator's settings; the defaults where the file does not say.
     """
 
     allocated_bytes: int
@@ -260,6 +313,9 @@ class EndState:
     is_consistent: bool
     opening_events: int
     free_bytes: int | None = None
+    segments: Segments = field(default_factory=Segments)
+    reservations: Segments = field(default_factory=Segments)
+    settings: AllocatorSettings = AllocatorSettings()
 
 
 @frozen_dataclass
@@ -348,7 +404,9 @@ class Trace:
 
     def freeze(self) -> None:
         """Make every column read-only: a Trace is a value."""
-        tables: tuple[Table | Comms | MemoryEvents, ...] = (*self.tables, self.comms, self.memory)
+        tables: list[Table | Comms | MemoryEvents | Segments] = [*self.tables, self.comms, self.memory]
+        for end in self.memory_ends.values():
+            tables += [end.segments, end.reservations]
         for table in tables:
             for column in fields(table):
                 getattr(table, column.name).flags.writeable = False

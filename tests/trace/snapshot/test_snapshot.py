@@ -14,6 +14,7 @@ import pytest
 
 from perfdoctor.errors import TraceError
 from perfdoctor.trace import NONE, Trace, read
+from perfdoctor.trace.tables.model import AllocatorSettings
 
 FRAMES = [
     {"name": "c10::alloc()", "filename": "alloc.cpp", "line": 0},
@@ -96,6 +97,45 @@ def test_expandable_segments_are_mapped_in_pieces(tmp_path: Path) -> None:
         segments=[segment(block(0, 16), block(16, 4, "inactive"))],
     )
     assert history(read_value(tmp_path, value)) == [(16, 0, 16, 20), (20, 20, 36, 40), (-20, 20, 16, 40)]
+
+
+def test_segments_are_those_of_the_end_and_what_changed_on_the_way(tmp_path: Path) -> None:
+    more = {"stream": 9, "segment_type": "small", "segment_pool_id": [0, 4], "is_expandable": True}
+    value = snapshot(
+        event("segment_map", 0, 20, stream=9),
+        event("alloc", 0, 16, stream=9),
+        event("segment_free", 300, 40),
+        segments=[segment(block(0, 16), block(16, 4, "inactive")) | more, segment(block(90, 5, "inactive"))],
+    )
+    trace = read_value(tmp_path, value)
+    end = trace.memory_ends[0]
+    columns = ("address", "bytes", "place", "stream", "pool", "is_small", "is_expandable")
+    rows = [
+        list(zip(*(getattr(table, each).tolist() for each in columns), strict=True))
+        for table in (end.segments, end.reservations)
+    ]
+    assert rows[0] == [(0, 20, 1, 9, 1, True, True), (90, 5, 1, 0, 0, False, False)]
+    assert rows[1] == [(0, 20, 0, 9, 0, False, True), (300, -40, 1, 0, 0, False, False)]
+    assert trace.memory.stream.tolist() == [9]
+    assert not end.segments.address.flags.writeable
+    assert end.settings == AllocatorSettings(expandable_segments=True)  # as one of the segments is
+
+
+def test_settings_of_the_allocator(tmp_path: Path) -> None:
+    divisions = {str(1 << i): 4 if i < 2 else 0 for i in range(16)}
+    settings = {"max_split_size": 1 << 20, "garbage_collection_threshold": 0.8, "roundup_power2_divisions": divisions}
+    trace = read_value(tmp_path, RING | {"allocator_settings": settings})
+    assert trace.memory_ends[0].settings == AllocatorSettings(
+        max_split_bytes=1 << 20, garbage_collection_threshold=0.8, roundup_power2_divisions=(4, 4, *(0,) * 14)
+    )
+    plain = {"max_split_size": -1, "garbage_collection_threshold": 0.0, "roundup_power2_divisions": {"1": 0}}
+    assert read_value(tmp_path, RING | {"allocator_settings": plain}).memory_ends[0].settings == AllocatorSettings()
+
+
+@pytest.mark.parametrize("settings", [{"max_split_size": -2}, {"roundup_power2_divisions": {"1": "x"}}, [1], 7])
+def test_settings_of_another_kind_are_no_snapshot(tmp_path: Path, settings: Any) -> None:
+    with pytest.raises(TraceError, match="no snapshot of PyTorch's allocator"):
+        read_value(tmp_path, RING | {"allocator_settings": settings})
 
 
 def test_each_device_has_its_own_history_and_a_request_may_fail(tmp_path: Path) -> None:
