@@ -26,6 +26,7 @@ DUPLICATE_RANK = (
 )
 
 
+NO_TORCH = "the program never imported torch, or only in a Python that keeps perfdoctor out (-I, -E, -S)"
 UNRECORDED_DUPLICATE = "Another process of the program trained as the same rank and was not recorded."
 
 
@@ -41,8 +42,17 @@ def collect_notes(
     ranks: tuple[int, ...],
     markers: frozenset[str],
     exit_code: int = 0,
+    left_running: int = 0,
 ) -> tuple[str, ...]:
-    """Everything that the user should know about a capture; empty when all went as planned."""
+    """Everything that the user should know about a capture; empty when all went as planned.
+
+    `left_running`: processes of the program that go on after its end.
+    """
+    if not ranks and left_running:
+        return (
+            f"nothing was recorded: the program has ended, and {left_running} of its processes run on in the "
+            "background, unrecorded; let it stay in the foreground.",
+        )
     if not ranks:
         return (explain_empty_capture(command, options, markers, exit_code),)
     by_text: dict[str, list[int]] = {}
@@ -86,7 +96,7 @@ def explain_empty_capture(
     if "torch" not in markers:
         # Behind the interpreter of a script or module stands the program; other commands may start any Python.
         hint = explain_missing_torch(command[1:]) if command[0] == sys.executable else None
-        return f"nothing was recorded: {hint or 'the program never imported torch'}."
+        return f"nothing was recorded: {hint or NO_TORCH}."
     if exit_code:
         return f"nothing was recorded: the program ended with exit code {exit_code} before a training step was seen."
     if options.ranks is not None:

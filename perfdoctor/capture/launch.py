@@ -26,7 +26,7 @@ from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.child_process import MARKER_VARIABLE, build_environment, run_program
 from perfdoctor.capture.command_line import parse_target, script_name
 from perfdoctor.capture.inject._perfdoctor_inject.messages import leave_marker
-from perfdoctor.capture.process_group import run_with_limit
+from perfdoctor.capture.process_group import find_processes, run_with_limit
 from perfdoctor.errors import CaptureError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
@@ -92,7 +92,8 @@ def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: P
         ranks = tuple(rank for rank in ranks if rank == rank_here)
     if rank_here == 0:
         wait_for_other_ranks(folder)
-    notes = collect_notes(command, options, folder, ranks, markers, code)
+    left = [] if ranks else find_processes(f"{MARKER_VARIABLE}={environment[MARKER_VARIABLE]}")
+    notes = collect_notes(command, options, folder, ranks, markers, code, len(left))
     if rank_here:
         # Every rank of the job runs its own perfdoctor; rank 0 reports on all ranks.
         return CaptureResult(code, None, ranks, notes)

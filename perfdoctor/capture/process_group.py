@@ -74,7 +74,8 @@ def run_with_limit(
         timed_out = True
     finally:
         # Also after an ordinary end: a launcher that fails may leave workers behind.
-        end_processes(child, mark)
+        with ignore_signals():
+            end_processes(child, mark)
     code = child.wait()
     return (code if code >= 0 else 128 - code), timed_out
 
@@ -96,6 +97,24 @@ def raise_on_signals() -> Iterator[None]:
     finally:
         for number in unhandled:
             signal.signal(number, signal.SIG_DFL)
+
+
+def signal_of(ended: SystemExit) -> signal.Signals:
+    """The signal that has raised this in `raise_on_signals`."""
+    return signal.Signals(int(ended.code or 0) - 128)
+
+
+@contextlib.contextmanager
+def ignore_signals() -> Iterator[None]:
+    """Let no second Ctrl-C or SIGTERM interrupt what takes a few seconds and must be done."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def end_processes(child: subprocess.Popen[bytes], mark: str) -> None:

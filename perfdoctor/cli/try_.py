@@ -19,10 +19,11 @@ from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
 if TYPE_CHECKING:
+    from signal import Signals
+
     from perfdoctor.report.report import Report
     from perfdoctor.trials.try_program import TrySettings
 
-_INTERRUPTED = 130
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 _DEFAULT_BUDGET = "10m"
 _DEFAULT_PAIRS = 6
@@ -115,7 +116,7 @@ def try_(
     and each run is ended after some steps. What makes the step shorter is applied together at the end. No file of the
     program is changed; what the program itself writes it writes in each run, and PERFDOCTOR_TRIAL=1 tells it.
 
-    Ctrl-C ends the running trial and prints the table so far; --resume continues.
+    Ctrl-C or SIGTERM ends the running trial and prints the table so far; --resume continues.
     """
     if lists:
         sys.stdout.write(list_changes())
@@ -142,13 +143,13 @@ def try_(
     check_surroundings()
     if resume is not None and out is not None:
         raise UsageError("--resume continues in its own folder: leave --out away.")
-    report, folder, interrupted = run_trials(command, settings, out, resume, quiet=quiet)
+    report, folder, ended_by = run_trials(command, settings, out, resume, quiet=quiet)
     print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, ReportOutput(files=tuple(output), verbosity=verbosity))
     if not quiet:
-        hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if interrupted else ""
+        hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if ended_by else ""
         sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")
-    return _INTERRUPTED if interrupted else 0
+    return 128 + ended_by if ended_by else 0
 
 
 def make_settings(
@@ -235,16 +236,16 @@ def check_surroundings() -> None:
 
 def run_trials(
     command: Sequence[str], settings: TrySettings, out: Path | None, resume: Path | None, *, quiet: bool
-) -> tuple[Report, Path, bool]:
-    """Try the changes; returns the report, the folder of the trials, and whether the user interrupted them."""
+) -> tuple[Report, Path, Signals | None]:
+    """Try the changes; returns the report, the folder of the trials, and the signal that has ended them early."""
     from perfdoctor.trials.run_log import read_state
     from perfdoctor.trials.try_program import make_trial_folder, try_program
 
     earlier = None if resume is None else read_state(resume)
     folder = make_trial_folder(command, out) if resume is None else resume.absolute()
     with open_try_progress(quiet=quiet) as progress:
-        report, interrupted = try_program(command, settings, folder, progress, earlier)
-    return report, folder, interrupted
+        report, ended_by = try_program(command, settings, folder, progress, earlier)
+    return report, folder, ended_by
 
 
 def print_trials(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:

@@ -21,6 +21,8 @@ from perfdoctor.trials.program_run import find_error
 DIAGNOSIS_FOLDER = "diagnosis"
 DIAGNOSIS_LOG = "diagnosis-log.txt"
 _INTERRUPTED = 128 + signal.SIGINT
+# How the recording of a run ends that was ended with `try` itself, before all windows were there.
+_ENDED_EARLY = ("running", "SIGTERM")
 
 
 @frozen_dataclass
@@ -39,7 +41,7 @@ class Diagnosis:
 
 
 def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
-    """Record the program as `perfdoctor run --stop-after` does, and analyse the recording; an earlier one is kept.
+    """Record the program as `perfdoctor run --stop-after` does, and analyse it; an earlier whole one is kept.
 
     Args:
         command: The command line.
@@ -50,7 +52,7 @@ def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
         KeyboardInterrupt: The user has interrupted the program.
     """
     capture, notes = folder / DIAGNOSIS_FOLDER, list[str]()
-    if not has_traces(capture):
+    if not has_traces(capture) or (read_facts(capture, 0) or NO_FACTS).exit in _ENDED_EARLY:
         log = folder / DIAGNOSIS_LOG
         ended = launch.run(command, CaptureOptions(out=capture, force=True, stop_after=True), log=log)
         if ended.exit_code == _INTERRUPTED:

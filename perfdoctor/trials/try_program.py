@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 
 from perfdoctor.capture.capture_folder import make_folder
 from perfdoctor.capture.command_line import script_name
+from perfdoctor.capture.process_group import raise_on_signals, signal_of
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.answer_findings import answer_report
@@ -98,7 +100,7 @@ class TrialState:
         log: All runs.
         pairs: Pairs of a change at most.
         quiet: The wait for other programs to leave the cores.
-        interrupted: Whether the user has ended it.
+        ended_by: The signal that has ended it early: Ctrl-C, or SIGTERM of a scheduler.
     """
 
     log: RunLog
@@ -110,7 +112,7 @@ class TrialState:
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[Trial] = field(default_factory=list)
     combination: Combination = field(default_factory=Combination)
-    interrupted: bool = False
+    ended_by: signal.Signals | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -147,7 +149,7 @@ def make_trial_folder(command: Sequence[str], out: Path | None) -> Path:
 
 def try_program(
     command: Sequence[str], settings: TrySettings, folder: Path, listener: Listener, earlier: Mapping[str, Any] | None
-) -> tuple[Report, bool]:
+) -> tuple[Report, signal.Signals | None]:
     """Try changes on a program.
 
     Args:
@@ -158,12 +160,12 @@ def try_program(
         earlier: What `run_log.read_state` returned, to go on with; None to begin.
 
     Returns:
-        The report with its trials, also written to report.json in the folder, and whether the user interrupted it.
+        The report with its trials, also written to report.json in the folder, and the signal that has ended it early.
 
     Raises:
         InputError: The program fails without any change, asks for input, makes too few steps, or is not seen to train.
         UsageError: It goes on with something else than it began with.
-        KeyboardInterrupt: The user has interrupted it before anything was measured.
+        KeyboardInterrupt, SystemExit: A signal has ended it before anything was measured.
     """
     identity = {
         "command": list(command),
@@ -193,16 +195,17 @@ def try_program(
             listener.say("recording the program as it is, to see what to try")
         state.diagnosis = diagnose_program(command, folder)
     try:
-        measure_plain(state, process, settings, listener.say)
-        choose(state, settings, listener.say)
-        measure_changes(state, settings)
-    except KeyboardInterrupt:
+        with raise_on_signals():
+            measure_plain(state, process, settings, listener.say)
+            choose(state, settings, listener.say)
+            measure_changes(state, settings)
+    except (KeyboardInterrupt, SystemExit) as ended:
         if not state.candidates:
             raise
-        state.interrupted = True
+        state.ended_by = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal_of(ended)
     report = make_report(state, settings)
     save_report(report, folder / "report.json")
-    return report, state.interrupted
+    return report, state.ended_by
 
 
 def measure_plain(state: TrialState, process: TrialProcess, settings: TrySettings, say: Callable[[str], None]) -> None:

@@ -22,7 +22,7 @@ PLAIN = 'import sys\nprint("hello", sys.argv[1:])\nsys.exit(4)\n'
 def test_a_program_without_torch_runs_unchanged(launcher: Any) -> None:
     recorded = launcher.record(PLAIN, "a", "b")
     assert (recorded.exit_code, recorded.stdout, recorded.stderr) == (4, "hello ['a', 'b']\n", "")
-    reason = "the program never imported torch." if find_spec("torch") else "the Python that runs perfdoctor ("
+    reason = "the program never imported torch" if find_spec("torch") else "the Python that runs perfdoctor ("
     assert recorded.notes.startswith(f"nothing was recorded: {reason}")
     assert not recorded.out.exists()
 
@@ -47,6 +47,29 @@ def test_a_perfdoctor_in_the_program_is_named(launcher: Any, capture_kit: dict[s
     recorded = launcher.run("--", *command)
     assert recorded.exit_code == 0
     assert recorded.notes == "nothing was recorded here: the program runs perfdoctor itself, which has its own folder."
+
+
+DAEMON = """
+import os, sys, time
+if os.fork():
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+for stream in (0, 1, 2):
+    os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def test_a_program_that_goes_on_in_the_background_is_said_to(launcher: Any, tmp_path: Path) -> None:
+    recorded = launcher.record(DAEMON, str(tmp_path / "pid"), is_forked=False)  # /proc tells what it was started with
+    assert recorded.exit_code == 0
+    assert "the program has ended, and 1 of its processes run on in the background" in recorded.notes
+    os.kill(int((tmp_path / "pid").read_text()), 9)  # still there: it is not ours to end
 
 
 def test_death_by_signal_is_128_and_the_signal(launcher: Any) -> None:
@@ -153,9 +176,10 @@ def test_a_python_without_torch_names_the_one_that_has_it(tmp_path: Path, monkey
     (package / "__init__.py").write_text("")
     python = tmp_path / "env" / "bin" / "python"
     assert f"which has it, perfdoctor run -- {python} train.py --epochs 1" in explain(here)
-    assert explain(["/other/python", "train.py"]) == "nothing was recorded: the program never imported torch."
+    nowhere = "nothing was recorded: the program never imported torch, or only in a Python that keeps perfdoctor out"
+    assert explain(["/other/python", "train.py"]) == f"{nowhere} (-I, -E, -S)."
     monkeypatch.setattr(missing_torch, "find_spec", lambda name: object() if name == "torch" else None)
-    assert explain(here) == "nothing was recorded: the program never imported torch."
+    assert explain(here) == f"{nowhere} (-I, -E, -S)."
 
 
 def test_what_is_injected_is_python_3_9() -> None:

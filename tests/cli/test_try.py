@@ -178,7 +178,8 @@ def test_a_program_that_cannot_be_tried_gets_one_sentence(perfdoctor, program, w
     assert words in ended.line
 
 
-def test_ctrl_c_prints_the_table_so_far_and_leaves_no_process(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_prints_the_table_so_far_and_leaves_no_process(tmp_path, number):
     write(str(tmp_path / "train.py"), SLOW_LOADER)
     options = ["--wait", "0", "--only", "workers=2", "--no-diagnose", "--pairs", "50", "--skip", "2", "--base", "8"]
     child = subprocess.Popen(
@@ -191,11 +192,11 @@ def test_ctrl_c_prints_the_table_so_far_and_leaves_no_process(tmp_path):
         # The second round has begun: there is a pair, and a run to be ended.
         while not list(runs.glob("round2*/log.txt")) and time.monotonic() < until and child.poll() is None:
             time.sleep(0.05)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         out, err = child.communicate(timeout=300)
     finally:
         child.kill()
-    assert child.returncode == 130, err
+    assert child.returncode == 128 + number, err
     assert "workers=2" in out
     assert "to go on: perfdoctor try --resume kept" in err
     assert json.loads((tmp_path / "kept" / "report.json").read_bytes())["trials"][0]["pairs"] == 1
@@ -203,6 +204,32 @@ def test_ctrl_c_prints_the_table_so_far_and_leaves_no_process(tmp_path):
     while (left := list_processes(str(tmp_path))) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
+
+
+STUBBORN = """
+import os, signal, sys
+from pathlib import Path
+from perfdoctor.capture.process_group import run_with_limit
+waits = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w'); time.sleep(600)"
+mark = {"PERFDOCTOR_CAPTURE_MARKS": os.getcwd()}
+with open(os.devnull, "wb") as nowhere:
+    run_with_limit([sys.executable, "-c", waits], {**os.environ, **mark}, None, nowhere, nowhere, *mark)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_impatient_signal_leaves_no_process(tmp_path, number):
+    # Started from here, so that Ctrl-C is not ignored, as it is in what a shell starts in the background.
+    begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)" + STUBBORN
+    child = subprocess.Popen([sys.executable, "-c", begin], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (tmp_path / "up").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    for _ in range(3):
+        child.send_signal(number)
+        time.sleep(0.4)
+    assert child.wait(60)
+    assert not list_processes(str(tmp_path))
 
 
 def list_processes(folder: str) -> list[str]:

@@ -69,7 +69,8 @@ class FakeProgram:
         noise: The largest deviation of a run, as a share.
         special: By the label of an arm, the run to return instead.
         runs: The labels of the runs made, in order.
-        interrupt_at: The number of the run at which the user presses Ctrl-C.
+        interrupt_at: The number of the run at which it is interrupted.
+        interrupt: What the interruption raises.
     """
 
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -78,13 +79,14 @@ class FakeProgram:
     special: Mapping[str, ProgramRun] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
     interrupt_at: int | None = None
+    interrupt: BaseException = field(default_factory=KeyboardInterrupt)
     seed: int = 0
     losses_differ: bool = False
 
     def __call__(self, name: str, arm: Arm) -> ProgramRun:
         del name
         if self.interrupt_at == len(self.runs):
-            raise KeyboardInterrupt
+            raise self.interrupt
         label = label_of(arm)
         self.runs.append(label)
         if label in self.special:

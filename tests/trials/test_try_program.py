@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fake_program import FakeProgram, loaded, run_of
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.capture.launch import CaptureResult
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.report.finding import Action, Finding
@@ -18,6 +20,7 @@ from perfdoctor.report.report import Report, StepSummary
 from perfdoctor.reporters.json_ import load_schema
 from perfdoctor.reporters.trial_reports import TrialTerminal
 from perfdoctor.savings.saving import Saving, SavingAlone
+from perfdoctor.trials import diagnose_program
 from perfdoctor.trials import try_program as trying
 from perfdoctor.trials.diagnose_program import Diagnosis, explain_failure
 from perfdoctor.trials.run_log import read_state
@@ -76,10 +79,10 @@ def attempt(monkeypatch, tmp_path):
         monkeypatch.setattr(trying, "diagnose_program", lambda *_: diagnosed or diagnosis())
         chosen = TrySettings(**({"wanted": ((WORKERS, None), (FUSED, None))} | settings))
         listener = Listener()
-        report, interrupted = try_program(COMMAND, chosen, tmp_path, listener, earlier)
+        report, ended_by = try_program(COMMAND, chosen, tmp_path, listener, earlier)
         written = json.loads((tmp_path / "report.json").read_text())
         jsonschema.Draft202012Validator(load_schema()).validate(written)
-        return report, interrupted, listener, written
+        return report, ended_by, listener, written
 
     return run
 
@@ -88,8 +91,8 @@ GOOD = {"workers=2": 0.8, "workers=4": 0.7, "fused": 0.9}
 
 
 def test_changes_are_measured_combined_and_answer_their_findings(attempt):
-    report, interrupted, listener, written = attempt(FakeProgram(GOOD, noise=0.002), only_advised=False)
-    assert not interrupted
+    report, ended_by, listener, written = attempt(FakeProgram(GOOD, noise=0.002), only_advised=False)
+    assert ended_by is None
     assert [(each.label, each.verdict) for each in report.trials] == [
         ("workers=2", "faster"), ("workers=4", "faster"), ("fused", "faster"), ("all", "faster"),
     ]  # fmt: skip
@@ -172,15 +175,16 @@ def test_without_a_diagnosis_the_steps_are_found_by_a_run_and_the_report_has_the
     assert len(written["trials"]) == 4
 
 
-def test_an_interrupted_try_has_its_table_and_goes_on_where_it_stopped(attempt, tmp_path):
-    cut = FakeProgram(GOOD, noise=0.002, interrupt_at=6)
-    report, interrupted, _, _ = attempt(cut, only_advised=False)
-    assert interrupted
+@pytest.mark.parametrize(("ended", "number"), [(KeyboardInterrupt(), 2), (SystemExit(128 + signal.SIGTERM), 15)])
+def test_an_interrupted_try_has_its_table_and_goes_on_where_it_stopped(attempt, tmp_path, ended, number):
+    cut = FakeProgram(GOOD, noise=0.002, interrupt_at=6, interrupt=ended)
+    report, ended_by, _, _ = attempt(cut, only_advised=False)
+    assert ended_by == number
     assert len(cut.runs) == 6
     assert {each.pairs for each in report.trials} == {1}
     rest = FakeProgram(GOOD, noise=0.002)
-    report, interrupted, listener, _ = attempt(rest, only_advised=False, earlier=read_state(tmp_path))
-    assert not interrupted
+    report, ended_by, listener, _ = attempt(rest, only_advised=False, earlier=read_state(tmp_path))
+    assert ended_by is None
     assert len(listener.ended) == len(rest.runs)
     assert "continuing after 6 runs, which are not repeated" in listener.said
     whole = FakeProgram(GOOD, noise=0.002)
@@ -225,9 +229,24 @@ def test_what_too_few_pairs_could_not_decide_is_named(attempt):
     assert report.trials[0].step_ns == round(report.trials[0].before_ns * report.trials[0].ratio.median)
 
 
-def test_to_interrupt_before_anything_is_measured_leaves_no_table(attempt):
-    with pytest.raises(KeyboardInterrupt):
-        attempt(FakeProgram(interrupt_at=1))
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), SystemExit(128 + signal.SIGTERM)])
+def test_to_interrupt_before_anything_is_measured_leaves_no_table(attempt, ended):
+    with pytest.raises(type(ended)):
+        attempt(FakeProgram(interrupt_at=1, interrupt=ended))
+
+
+@pytest.mark.parametrize(("end", "runs"), [("SIGTERM", 1), ("running", 1), ("stopped", 0), ("exit", 0)])
+def test_a_recording_that_was_ended_with_try_is_made_again(tmp_path, monkeypatch, end, runs):
+    made = []
+    monkeypatch.setattr(diagnose_program, "has_traces", lambda _: True)
+    monkeypatch.setattr(diagnose_program, "read_facts", lambda *_: CapturedFacts.parse({"exit": end}))
+    monkeypatch.setattr(diagnose_program, "find_traces", lambda _: [])
+    monkeypatch.setattr(diagnose_program, "analyze_traces", lambda *_: None)
+    monkeypatch.setattr(
+        diagnose_program.launch, "run", lambda *args, **_: made.append(args) or CaptureResult(0, tmp_path)
+    )
+    diagnose_program.diagnose_program(COMMAND, tmp_path)
+    assert len(made) == runs
 
 
 def test_a_program_that_saves_is_warned_of(attempt):
