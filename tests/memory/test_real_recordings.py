@@ -11,9 +11,11 @@ from typing import Any, Never
 
 import pytest
 
+from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.categories import CATEGORIES
 from perfdoctor.rank import Rank
 from perfdoctor.trace import read
+from perfdoctor.trace.tables.model import AllocatorSettings
 
 pytestmark = pytest.mark.corpus
 
@@ -92,6 +94,30 @@ def test_the_first_owner_of_real_peaks(shared: Path) -> None:
 def test_what_does_not_fit_is_said_to_be_inconsistent(shared: Path, name: str) -> None:
     [memory] = Rank(read(shared / "memory" / name)).memory
     assert (memory.is_consistent, memory.peak) == (False, None)
+
+
+def test_the_allocator_reserves_in_its_replay_what_was_recorded(shared: Path) -> None:
+    checked = 0
+    for path in snapshots(shared):
+        for memory in Rank(read(path)).memory:
+            if memory.peak is None:
+                continue
+            replay = AllocatorReplay(memory)
+            assert replay.distrust is None, path.name
+            assert (replay.plain.reserved_bytes == replay.recorded_bytes).all(), path.name
+            end = [block for segment in replay.plain.segments for block in segment if block.in_use]
+            assert len(end) == memory.allocations.alive_at(len(memory.allocations.rows) - 1).sum()
+            checked += 1
+    assert checked >= 13
+
+
+def test_no_setting_makes_room_for_a_batch_that_is_too_large(shared: Path) -> None:
+    # 84.1 GB are allocated and 5.3 are asked for, with 0.1 free and 0.1 of slack: nothing is fragmented.
+    [memory, *_] = Rank(read(shared / "memory/oom-expandable-multigpu-codelocation.pickle")).memory
+    replay = AllocatorReplay(memory)
+    assert replay.capacity_bytes is not None
+    assert replay.plain.served is False
+    assert replay.replay(settings=AllocatorSettings(), capacity_bytes=replay.capacity_bytes).served is not True
 
 
 @pytest.mark.parametrize(
