@@ -15,10 +15,11 @@ import pytest
 torch = pytest.importorskip("torch")
 resource = pytest.importorskip("resource", reason="Windows has no limits")
 
+import perfdoctor  # noqa: E402
 from perfdoctor.analysis.step_times import describe_sample  # noqa: E402
 from perfdoctor.capture.capture_notes import notes_of_rank, read_facts  # noqa: E402
 from perfdoctor.capture.capture_options import CaptureOptions  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject import recorder  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject import rank_folder, recorder  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.rank_folder import RankFolder  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.step_meter import StepWork  # noqa: E402
 from perfdoctor.capture.session import profile  # noqa: E402
@@ -67,11 +68,25 @@ def test_evidence_is_cut_to_its_bytes_and_says_so(tmp_path: Path, monkeypatch: p
         CaptureOptions(max_evidence_bytes=0)
 
 
+def test_evidence_beyond_its_estimate_loses_calls_of_python_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "EXPENSIVE_STACKS_NS", 1 << 60)
+    monkeypatch.setattr(recorder, "EVENT_BYTES", 1)  # an estimate that is far too low
+    monkeypatch.setattr(rank_folder, "COPY_BYTES", 4096)
+    facts, kinds = record(tmp_path / "capture", max_evidence_bytes=200_000)
+    assert {"cpu_op", "python_function"} <= kinds
+    assert len(gzip.decompress((tmp_path / "capture" / "rank0" / "evidence.json.gz").read_bytes())) < 800_000
+    (note,) = (note for note in facts.notes if "2 times --max-evidence" in note)
+    assert "calls of functions were left out" in note
+    assert perfdoctor.read(tmp_path / "capture" / "rank0" / "evidence.json.gz").complete
+
+
 def test_calls_are_counted_beside_no_profile_function_of_the_program(tmp_path: Path) -> None:
     sys.setprofile(own := lambda *_: None)
     try:
         facts, _ = record(tmp_path / "capture", max_evidence_bytes=500_000)
-        assert facts.notes == ()
+        assert [note.split(":")[0] for note in facts.notes] == ["the evidence has more than 2 times --max-evidence"]
         assert sys.getprofile() in (own, None), "torch's own profiler takes its place in the evidence window"
     finally:
         sys.setprofile(None)

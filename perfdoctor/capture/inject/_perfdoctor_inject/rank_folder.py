@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 COPY_BYTES = 1 << 20
 COMPLETE_EVENT = b'"ph": "X"'
+# Kineto writes the end of an event as a line of its own; no event has so many lines.
+EVENT_END, MAX_EVENT_LINES = b"  },\n", 200
+PYTHON_CALL = b'"cat": "python_function"'
+# How much evidence there will be is estimated from a step before it: calls of Python go from this much of the cap on.
+EVIDENCE_SLACK = 2
 # Kineto writes each of these at the start of a line.
 BASE_TIME_KEY, EVENTS_KEY = b'"baseTimeNanoseconds":', b'"traceEvents": ['
 
@@ -29,9 +34,10 @@ class RankFolder:
         broken: Why the folder could not be written; None where it could.
         events: Events of the trace that was written last.
         writing_ns: Time for writing it.
+        dropped_calls: How many calls of Python it lacks, because its text is longer than `max_evidence_bytes` allows.
     """
 
-    def __init__(self, capture: str, rank: int) -> None:
+    def __init__(self, capture: str, rank: int, max_evidence_bytes: int | None = None) -> None:
         """Make the folder for this process.
 
         Raises:
@@ -41,7 +47,8 @@ class RankFolder:
         self.path = os.path.join(capture, f"rank{rank}")
         os.mkdir(self.path)
         self.broken: str | None = None
-        self.events = self.writing_ns = self._written_steps = 0
+        self.events = self.writing_ns = self.dropped_calls = self._written_steps = 0
+        self._max_evidence_bytes = max_evidence_bytes
         # Append mode and one write for each line: a process that is killed leaves whole lines.
         self._samples: int | None = None
         self._steps = os.open(os.path.join(self.path, "steps.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -115,7 +122,13 @@ class RankFolder:
             # Level 1: traces shrink about tenfold at any level, and this runs inside the user's program.
             with save_plain(results, plain) as source, gzip.open(packed, "wb", 1) as target:
                 copy_head_and_insert(source, target, calls)  # type: ignore[arg-type]
-                self.events = copy_trace(source, target, partial_step)  # type: ignore[arg-type]
+                max_bytes = self._max_evidence_bytes if name == "evidence" else None
+                self.events, self.dropped_calls = copy_trace(
+                    source,
+                    target,  # type: ignore[arg-type]
+                    partial_step,
+                    None if max_bytes is None else EVIDENCE_SLACK * max_bytes,
+                )
             self.writing_ns = time.perf_counter_ns() - start_ns
             os.replace(packed, self._path_of(f"{name}.json.gz"))
         except OSError as error:
@@ -181,12 +194,38 @@ def copy_head_and_insert(source: BinaryIO, target: BinaryIO, calls: Sequence[Lon
         target.write(call.to_trace_row(base_ns))
 
 
-def copy_trace(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> int:
-    """Copy the rest of a trace, with the range of a partial step renamed, and return the number of its events."""
+def copy_trace(
+    source: BinaryIO, target: BinaryIO, partial_step: int | None, max_bytes: int | None = None
+) -> tuple[int, int]:
+    """Copy the rest of a trace, with the range of a partial step renamed.
+
+    After `max_bytes` calls of Python are left out: ops, kernels and shapes, some of which come last, stay.
+
+    Returns:
+        The number of its events, and how many calls of Python were left out.
+    """
     name = b"" if partial_step is None else f'"ProfilerStep#{partial_step}"'.encode()
-    events = 0
+    events = dropped = copied = 0
     while chunk := source.read(COPY_BYTES):
         chunk += source.readline()  # Kineto writes the head of an event on one line
+        if max_bytes is not None:
+            chunk += read_to_event_end(source, chunk)
+            copied += len(chunk)
+            if copied > max_bytes and copied > len(chunk):
+                parts = chunk.split(EVENT_END)
+                kept = [part for part in parts if PYTHON_CALL not in part]
+                chunk, dropped = EVENT_END.join(kept), dropped + len(parts) - len(kept)
         events += chunk.count(COMPLETE_EVENT)
         target.write(chunk.replace(name, b'"perfdoctor::partial_step"') if name and name in chunk else chunk)
-    return events
+    return events, dropped
+
+
+def read_to_event_end(source: BinaryIO, chunk: bytes) -> bytes:
+    """The lines up to the end of the event in which a chunk ends."""
+    lines: list[bytes] = []
+    while not (lines[-1] if lines else chunk).endswith(EVENT_END) and len(lines) < MAX_EVENT_LINES:
+        line = source.readline()
+        if not line:
+            break
+        lines.append(line)
+    return b"".join(lines)

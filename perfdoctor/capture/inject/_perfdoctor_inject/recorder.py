@@ -30,7 +30,7 @@ from .optimizer_records import OptimizerRecords
 from .parameter_checksums import ParameterChecksums
 from .phase_ranges import PhaseRanges
 from .python_calls import PythonCalls
-from .rank_folder import RankFolder
+from .rank_folder import EVIDENCE_SLACK, RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .retained_graphs import RetainedGraphs
@@ -482,7 +482,7 @@ class Recorder:
             leave_marker("duplicate")
             return False
         try:
-            self.folder = RankFolder(self.settings.folder, self.rank)
+            self.folder = RankFolder(self.settings.folder, self.rank, self.settings.max_evidence_bytes)
         except FileExistsError:
             self.finished = True
             leave_marker("duplicate")
@@ -593,6 +593,11 @@ class Recorder:
         name = self.profiler.stop_and_save(self.folder, self.step if step_range is not None else None)
         self.windows[trace] = {**self._open_window, "complete": not partial, "file": name}
         self.totals.keep_window(trace)
+        if self.folder.dropped_calls:
+            self._add_note(
+                f"the evidence has more than {EVIDENCE_SLACK} times --max-evidence: {self.folder.dropped_calls:,} "
+                "calls of functions were left out, so time in Python has no function in a part of it"
+            )
         if name is not None:
             self._count_events(trace, self.folder.events, time.perf_counter_ns() - start_ns)
 
