@@ -316,6 +316,10 @@ class AllocatorReplay:
         """The replay without edits, from the segments of the beginning."""
         return self._replay((), self.settings, self.capacity_bytes, self._opening)[0]
 
+    def state_at(self, place: int) -> Replay:
+        """The replay without edits up to an event: its segments are those after it."""
+        return self._replay((), self.settings, self.capacity_bytes, self._opening, last=place)[0]
+
     def replay(
         self,
         edits: Sequence[Reduction] = (),
@@ -372,9 +376,11 @@ class AllocatorReplay:
         opening: Sequence[OpeningSegment] | None,
         *,
         trims_pages: bool = False,
+        last: int | None = None,
     ) -> tuple[Replay, list[bool]]:
-        """The replay from some segments, and whether each was used; from none where `opening` is None."""
-        allocations, count = self.memory.allocations, len(self.memory.allocations.rows)
+        """The replay up to an event from some segments (`opening`; None for none), and whether each was used."""
+        allocations = self.memory.allocations
+        count = len(allocations.rows) if last is None else last + 1
         requests = _requests_of(allocations, edits)
         reservations = self.memory.end.reservations if self.memory.end else Segments()
         taken = reservations.bytes > 0
@@ -396,7 +402,9 @@ class AllocatorReplay:
         released = np.unique(reservations.place[~taken])
         refused_bytes = self.memory.trace.memory.requested_bytes[allocations.rows]
         refused = np.flatnonzero(refused_bytes) if capacity_bytes is not None else np.empty(0, np.int64)
-        makes, frees = np.flatnonzero(~is_open), np.flatnonzero(requests.free < count * _SLOTS)
+        released, refused = released[released < count], refused[refused < count]
+        makes = np.flatnonzero(~is_open & (requests.make < count * _SLOTS))
+        frees = np.flatnonzero(requests.free < count * _SLOTS)
         result = run.play(
             (
                 (released * _SLOTS + _RELEASE, run.release, released),
@@ -426,10 +434,10 @@ class AllocatorReplay:
     def _pools(self) -> Int64Array:
         """For each allocation its private pool, by where it lies; 0 for none."""
         pools = np.zeros(len(self.memory.allocations.bytes), np.int64)
-        held = self.memory.end.segments if self.memory.end else Segments()
-        private = np.flatnonzero(held.pool)
+        at_end = self.memory.end.segments if self.memory.end else Segments()
+        private = np.flatnonzero(at_end.pool)
         for each in private.tolist():
-            pools[self._is_in(held, each)] = held.pool[each]
+            pools[self._is_in(at_end, each)] = at_end.pool[each]
         return pools
 
     @cached_property
@@ -437,9 +445,9 @@ class AllocatorReplay:
         """For each allocation its stream; 0, the default stream, where it is not known."""
         origin = self.memory.allocations.origin
         streams = np.where(origin >= 0, self.memory.trace.memory.stream[origin], NONE)
-        held = self.memory.end.segments if self.memory.end else Segments()
-        for each in np.flatnonzero(held.stream).tolist():
-            streams[self._is_in(held, each) & (streams < 0)] = held.stream[each]
+        at_end = self.memory.end.segments if self.memory.end else Segments()
+        for each in np.flatnonzero(at_end.stream).tolist():
+            streams[self._is_in(at_end, each) & (streams < 0)] = at_end.stream[each]
         return np.maximum(streams, 0)
 
     def _is_in(self, segments: Segments, row: int) -> BoolArray:

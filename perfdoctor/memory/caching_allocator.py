@@ -81,14 +81,22 @@ class Block:
         """Whether it is a part of a segment, so that it cannot be given back alone."""
         return self.before is not None or self.after is not None
 
+    @property
+    def pages(self) -> tuple[int, int]:
+        """Begin and end of the whole pages in a block of an expandable segment; the end may lie before the begin."""
+        base, page_bytes = self.segment.address, self.segment.pool.page_bytes
+        begin, end = self.address - base, self.address - base + self.size
+        return base + _round_up(begin, page_bytes), base + end // page_bytes * page_bytes
+
 
 class _Pool:
     """The free blocks of a stream for small or for large requests, by size and then by address."""
 
-    __slots__ = ("free", "free_at", "is_private", "is_small", "unmapped")
+    __slots__ = ("free", "free_at", "is_private", "is_small", "stream", "unmapped")
 
-    def __init__(self, *, is_small: bool, is_private: bool) -> None:
-        self.is_small, self.is_private = is_small, is_private
+    def __init__(self, key: PoolKey) -> None:
+        pool, self.stream, self.is_small = key
+        self.is_private = pool != 0
         self.free: list[tuple[int, int]] = []
         self.free_at: dict[int, Block] = {}
         self.unmapped: list[tuple[int, Block]] = []  # by address, each once
@@ -228,7 +236,7 @@ class CachingAllocator:
 
     def _pool(self, key: PoolKey) -> _Pool:
         if key not in self._pools:
-            self._pools[key] = _Pool(is_small=key[2], is_private=key[0] != 0)
+            self._pools[key] = _Pool(key)
         return self._pools[key]
 
     def _use(self, block: Block) -> None:
@@ -383,9 +391,8 @@ class CachingAllocator:
 
     def _unmap(self, block: Block) -> None:
         """Give back the whole pages in a free block of an expandable segment."""
-        pool, base = block.segment.pool, block.segment.address
-        begin = base + _round_up(block.address - base, pool.page_bytes)
-        end = base + (block.address + block.size - base) // pool.page_bytes * pool.page_bytes
+        pool = block.segment.pool
+        begin, end = block.pages
         if end <= begin:
             return
         pool.remove(block)

@@ -67,11 +67,11 @@ def opening_segments(
         address: Their addresses.
         size: Their sizes, rounded as the allocator does.
     """
-    ranges = _ranges_at_begin(end)
-    if ranges is None:
-        return None
     order = np.argsort(address, kind="stable")
     blocks = list(zip(address[order].tolist(), size[order].tolist(), which[order].tolist(), strict=True))
+    ranges = _ranges_at_begin(end, blocks)
+    if ranges is None:
+        return None
     found: list[OpeningSegment] = []
     used = 0
     for place, each in enumerate(ranges):
@@ -119,39 +119,50 @@ def _continues(segment: OpeningSegment, part: _Range) -> bool:
     return part.is_expandable and segment.is_expandable and segment.key == part.key and is_on_page
 
 
-def _ranges_at_begin(end: EndState) -> list[_Range] | None:
+def _ranges_at_begin(end: EndState, blocks: Sequence[tuple[int, int, int]]) -> list[_Range] | None:
     """What the allocator holds at the beginning, by address; None where that is not possible."""
-    held, changes = end.segments, end.reservations
+    at_end, changes = end.segments, end.reservations
     key_of = {
         address: (pool, stream, is_small)
-        for address, pool, stream, is_small in _rows(held, "address", "pool", "stream", "is_small")
+        for address, pool, stream, is_small in _rows(at_end, "address", "pool", "stream", "is_small")
     }
     count: Counter[tuple[int, int]] = Counter()
-    for address, size in _rows(held, "address", "bytes", of=~held.is_expandable):
+    for address, size in _rows(at_end, "address", "bytes", of=~at_end.is_expandable):
         count[address, size] += 1
     for address, size, stream in _rows(changes, "address", "bytes", "stream", of=~changes.is_expandable):
         count[address, abs(size)] -= 1 if size > 0 else -1
         key_of.setdefault(address, (0, stream, abs(size) == SMALL_SEGMENT_BYTES))
     if not set(count.values()) <= {0, 1}:
         return None
-    ranges = [_Range(*at, key_of[at[0]], is_expandable=False) for at, times in count.items() if times]
-    expandable = _mapped_at_begin(held, changes)
+    ranges = [_Range(*at, key_of[at[0]], is_expandable=False) for at, times in count.items() if times and at[1]]
+    expandable = _mapped_at_begin(at_end, changes)
     if expandable is None:
         return None
-    known = sorted(_rows(held, "address", "pool", "stream", "is_small", of=held.is_expandable))
+    known = _rows(at_end, "address", "bytes", "pool", "stream", "is_small", of=at_end.is_expandable)
+    # What is not there at the end was given back, which nothing of a private pool is while its graphs are there.
+    known += [
+        (address, -size, 0, stream, None)
+        for address, size, stream in _rows(changes, "address", "bytes", "stream", of=changes.is_expandable)
+        if size < 0
+    ]
     for address, size in expandable:
-        # Segments of one pool lie close together, and far from others.
-        nearest = min(known, key=lambda each: abs(each[0] - address), default=None)
-        key = tuple(nearest[1:]) if nearest else (0, 0, size % LARGE_SEGMENT_BYTES != 0)
-        ranges.append(_Range(address, size, (key[0], key[1], bool(key[2])), is_expandable=True))
+        # Segments of different pools lie far apart.
+        pool, stream, is_small = next(
+            each[2:] for each in known if each[0] < address + size and address < each[0] + each[1]
+        )
+        if is_small is None:
+            first = bisect_left(blocks, (address,))
+            is_in_use = first < len(blocks) and blocks[first][0] < address + size
+            is_small = blocks[first][1] <= SMALL_BYTES if is_in_use else size % LARGE_SEGMENT_BYTES != 0
+        ranges.append(_Range(address, size, (pool, stream, is_small), is_expandable=True))
     return sorted(ranges)
 
 
-def _mapped_at_begin(held: Segments, changes: Segments) -> list[tuple[int, int]] | None:
+def _mapped_at_begin(at_end: Segments, changes: Segments) -> list[tuple[int, int]] | None:
     """Address and size of what is mapped at the beginning; None where something is mapped twice, or unmapped twice."""
-    is_held, is_changed = held.is_expandable, changes.is_expandable
-    begin = np.concatenate((held.address[is_held], changes.address[is_changed]))
-    size = np.concatenate((held.bytes[is_held], -changes.bytes[is_changed]))
+    is_at_end, is_changed = at_end.is_expandable, changes.is_expandable
+    begin = np.concatenate((at_end.address[is_at_end], changes.address[is_changed]))
+    size = np.concatenate((at_end.bytes[is_at_end], -changes.bytes[is_changed]))
     bounds = np.concatenate((begin, begin + np.abs(size)))
     at, place = np.unique(bounds, return_inverse=True)
     times = np.cumsum(np.bincount(place, np.concatenate((np.sign(size), -np.sign(size))), len(at)).astype(np.int64))
