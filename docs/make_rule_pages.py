@@ -23,6 +23,7 @@ FAMILIES = {
     "PD4": "Several ranks",
     "PD5": "Settings and results",
     "PD6": "The GPU itself",
+    "PD7": "What fills the memory",
 }
 # What to know first comes first; the docstring begins with how a number is measured.
 SECTIONS = (

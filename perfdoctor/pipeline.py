@@ -22,6 +22,7 @@ from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
+from perfdoctor.report.memory_pricing import price_memory
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.own_steps import steps_without_waits
 from perfdoctor.report.pricing import doubt_prices, price_findings, prioritize_fleet, step_after_fixes_ns
@@ -135,6 +136,8 @@ def summarize_rank(
         items = rank.kernels.of_category("communication").rows if collectives.on_gpu else None
         fleet = Fleet((replace(summary, collective_items=items),))
         run_rules((rule for rule in analyzers if issubclass(rule, FleetAnalyzer)), fleet)
+    if any(finding.memory_edit is not None for finding in findings):
+        findings = list(price_memory(findings, rank.memory))
     return replace(
         summary,
         findings=price_rank(rank, findings, shareable=None if options.is_only_rank else collectives.exposed),

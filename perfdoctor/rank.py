@@ -270,6 +270,7 @@ class Rank:
             "stacks": bool(len(trace.frames)) or (evidence is not None and bool(len(evidence.frames))),
             "facts": bool(self.facts),
             "nvml": bool(self.facts.nvml.devices),
+            "memory": self.memory_source is not None,
         }
         return frozenset(name for name, available in has.items() if available)
 

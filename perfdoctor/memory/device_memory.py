@@ -24,6 +24,7 @@ from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import EndState, Trace
 
 _CPU = 0  # c10::DeviceType
+_MIN_LARGE = 1e-4
 # Stacks of a snapshot begin in C++, where many functions have no line.
 _NOT_PYTHON = re.compile(r"\(0\): |\.(c|cc|cpp|cu|cuh|h|hpp)\(\d+\): ")
 
@@ -78,6 +79,18 @@ class DeviceMemory:
             return None
         return Peak(self, int(self.trace.memory.allocated_bytes[rows].argmax()))
 
+    @property
+    def capacity_bytes(self) -> int | None:
+        """The memory of the device; None where the recording does not say."""
+        return None if self.is_cpu else self.trace.device.memory_bytes
+
+    @cached_property
+    def large(self) -> Selection:
+        """The recorded allocations of a ten-thousandth of the peak or more: what fixes are about."""
+        allocations, peak_bytes = self.allocations, 0 if self.peak is None else self.peak.allocated_bytes
+        is_large = (allocations.begins >= 0) & (allocations.bytes >= max(peak_bytes * _MIN_LARGE, 1))
+        return Selection(self, np.flatnonzero(is_large))
+
     @cached_property
     def phases(self) -> Phases:
         """The phase of each event."""
@@ -130,57 +143,93 @@ class Peak:
         return int(self.memory.phases.phase[self.place])
 
     @cached_property
-    def holders(self) -> Int64Array:
-        """What is allocated, places in the columns of `memory.allocations`."""
-        return np.flatnonzero(self.memory.allocations.alive_at(self.place))
+    def holders(self) -> Selection:
+        """The allocations that hold memory then."""
+        return Selection(self.memory, np.flatnonzero(self.memory.allocations.alive_at(self.place)))
 
     @cached_property
     def bytes(self) -> Int64Array:
         """The size of each holder, and as the last one what was allocated before the recording and no event names."""
-        allocations = self.memory.allocations
-        return np.append(allocations.bytes[self.holders], allocations.unlisted_bytes)
+        return np.append(self.holders.bytes, self.memory.allocations.unlisted_bytes)
 
     @cached_property
     def categories(self) -> Int8Array:
         """For each of `bytes` an index into `CATEGORIES`."""
-        memory, allocations = self.memory, self.memory.allocations
-        released = np.zeros(len(self.holders), bool)
-        if memory.trace.stacks:
-            ends = allocations.ends[self.holders]
-            freed = np.flatnonzero(ends < len(allocations.rows))
-            released[freed] = releases_graph(memory.trace, allocations.rows[ends[freed]])
-        found = categorize(allocations, self.holders, memory.phases, self.evidence, released)
-        return np.append(found, np.int8(BEFORE_RECORDING))
-
-    @cached_property
-    def evidence(self) -> Evidence:
-        """Where each holder was made; of one whose event is not recorded it says nothing that holds."""
-        return evidence_of(self.memory.trace, self.memory.joins, self._origin)
+        return np.append(self.holders.categories, np.int8(BEFORE_RECORDING))
 
     @property
     def has_origin(self) -> BoolArray:
         """Which of `bytes` have an event that says where they were allocated."""
-        return np.append(self._origin != NONE, False)
-
-    @property
-    def _origin(self) -> Int64Array:
-        return self.memory.allocations.origin[self.holders]
+        return np.append(self.holders.origin != NONE, False)
 
     @cached_property
     def lines(self) -> tuple[Sequence[SourceLocation], Int32Array]:
-        """The user's lines, each once, and for each of `bytes` the number of its own; NONE where it is not known.
+        """The user's lines, each once, and for each of `bytes` the number of its own; NONE where it is not known."""
+        locations, code = self.holders.lines
+        return locations, np.append(code, NONE).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Some allocations of a device, and what is known of each.
+
+    Attributes:
+        memory: The device.
+        places: Places in the columns of `memory.allocations`.
+    """
+
+    memory: DeviceMemory
+    places: Int64Array
+
+    @property
+    def bytes(self) -> Int64Array:
+        """The size of each."""
+        return self.memory.allocations.bytes[self.places]
+
+    @property
+    def origin(self) -> Int64Array:
+        """The row of `Trace.memory` that says where each was made; NONE where none does."""
+        return self.memory.allocations.origin[self.places]
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Where each was made; of one whose event is not recorded it says nothing that holds."""
+        return evidence_of(self.memory.trace, self.memory.joins, self.origin)
+
+    def made_by(self, pattern: str) -> BoolArray:
+        """Which were made by an op whose name, without its overload, matches all of a regular expression."""
+        names = re.compile(rf"aten::({pattern})(_[A-Z]\w*|_(int|dim|self)\w*)?")
+        known = [names.fullmatch(name) is not None for name in self.evidence.op_names]
+        result: BoolArray = np.array([*known, False])[self.evidence.op_name]
+        return result
+
+    def is_for(self, *categories: int) -> BoolArray:
+        """Which are for one of some purposes, indices into `CATEGORIES`."""
+        return np.isin(self.categories, categories)
+
+    @cached_property
+    def categories(self) -> Int8Array:
+        """What each is for, an index into `CATEGORIES`."""
+        memory, allocations = self.memory, self.memory.allocations
+        released = np.zeros(len(self.places), bool)
+        if memory.trace.stacks:
+            ends = allocations.ends[self.places]
+            freed = np.flatnonzero(ends < len(allocations.rows))
+            released[freed] = releases_graph(memory.trace, allocations.rows[ends[freed]])
+        return categorize(allocations, self.places, memory.phases, self.evidence, released)
+
+    @cached_property
+    def lines(self) -> tuple[Sequence[SourceLocation], Int32Array]:
+        """The user's lines, each once, and for each allocation the number of its own; NONE where it is not known.
 
         What a trace says was made in a backward pass belongs to the line of its forward op.
         """
-        trace, origin = self.memory.trace, self._origin
+        trace, origin = self.memory.trace, self.origin
         if trace.stacks:
             locations, of_stack = _lines_of_stacks(trace)
-            code = np.where(origin >= 0, of_stack[trace.memory.stack[origin]], NONE)
-        else:
-            at_ns = np.where(origin >= 0, trace.memory.time_ns[origin], NONE)
-            thread = trace.memory.thread[origin]
-            locations, code = code_lines_of_work(trace, self.memory.joins, at_ns, thread, self.evidence.op)
-        return locations, np.append(code, NONE).astype(np.int32)
+            return locations, np.where(origin >= 0, of_stack[trace.memory.stack[origin]], np.int32(NONE))
+        at_ns = np.where(origin >= 0, trace.memory.time_ns[origin], NONE)
+        return code_lines_of_work(trace, self.memory.joins, at_ns, trace.memory.thread[origin], self.evidence.op)
 
 
 @frozen_dataclass

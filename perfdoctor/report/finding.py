@@ -14,7 +14,9 @@ import numpy as np
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.memory.memory_edits import MemoryEdit
 from perfdoctor.savings.edits import Edit
+from perfdoctor.savings.saved_bytes import SavedBytes
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -123,6 +125,8 @@ class Finding:
             merging ranks, comparisons and baselines.
         topics: More of what it is about, as the field guide asks for it, such as "convolution".
         edit: What the fix changes in the trace of the rank, for a replay.
+        memory_edit: What the fix changes in the allocations of a device, for a new sum.
+        saved_bytes: How much lower the peak of memory is after the fix; None where the finding is not about memory.
         order_key_ns: What the finding is ordered by instead of its saving. It lets a fix that pays only after another
             fix come after that one.
         scope: The limits of the finding; None where they are not known.
@@ -143,6 +147,7 @@ class Finding:
         *("rule", "name", "severity", "confidence", "title", "rank", "cost_ns", "share_of_step", "recurrence"),
         *(
             "saving",
+            "saved_bytes",
             "covered_by",
             "location",
             "evidence",
@@ -176,6 +181,8 @@ class Finding:
     edit: Edit | None = field(default=None, repr=False, compare=False)
     order_key_ns: float | None = field(default=None, repr=False, compare=False)
     scope: FindingScope | None = field(default=None, repr=False, compare=False)
+    memory_edit: MemoryEdit | None = field(default=None, repr=False, compare=False)
+    saved_bytes: SavedBytes | None = None
     recurrence: Recurrence | None = None
     occurs_once: bool = False
     covered_by: int | None = None
@@ -229,6 +236,8 @@ class Finding:
         _check_location(self.location)
         _check_evidence(self.evidence)
         _check_claim(self.claim)
+        _require_type("memory_edit", self.memory_edit, MemoryEdit, None)
+        _require_type("saved_bytes", self.saved_bytes, SavedBytes, None)
         _require_type("edit", self.edit, Edit, None)
         if self.edit is not None:
             self.edit.check()

@@ -10,7 +10,7 @@ from perfdoctor.reporters.clean_text import clean_block, clean_line
 from perfdoctor.reporters.format_values import format_finding_saving, format_place
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import per_step_suffix, share_of_step
-from perfdoctor.units import UNKNOWN, format_duration, format_share
+from perfdoctor.units import UNKNOWN, format_duration, format_share, format_size
 
 SEVERITY_MARKS: Mapping[Severity, str] = {"high": "🔴", "medium": "🟠", "low": "🟡", "info": "⚪"}
 """A mark for each severity, which stands beside its word."""
@@ -25,8 +25,10 @@ def short_cost(report: Report, finding: Finding) -> str:
 
 
 def short_saving(finding: Finding) -> str:
-    """What its fix saves, for a cell of a table: "15.0 ms", "up to 19.0 ms"; "n/a" where that is not known."""
+    """What its fix saves, for a cell of a table: "15.0 ms", "up to 19.0 ms", "1.20 GB"; "n/a" where it is not known."""
     saving = finding.saving
+    if finding.saved_bytes is not None:
+        return format_size(finding.saved_bytes.expected)
     if saving.expected_ns is not None and (saving.basis != "bounded" or saving.low_ns):
         return format_duration(saving.expected_ns)
     return UNKNOWN if saving.high_ns is None else f"up to {format_duration(saving.high_ns)}"

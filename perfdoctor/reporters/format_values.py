@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.finding import USED_AT, Evidence, Finding
 from perfdoctor.reporters.clean_text import clean_line, shorten_path
+from perfdoctor.savings.saved_bytes import SavedBytes
 from perfdoctor.savings.saving import Saving, SavingAlone, SavingPromise
 from perfdoctor.units import UNKNOWN, format_duration, format_percent, format_range, format_size, three_digits
 
@@ -56,12 +57,24 @@ WRONG_RESULTS = "makes the results wrong, so it comes before anything that is sl
 def format_finding_saving(finding: Finding) -> str:
     """What the fix of a finding saves; a bound that is nearly the whole step says nothing and is not printed."""
     saving, share = finding.saving, finding.share_of_step
+    if finding.saved_bytes is not None:
+        return format_saved_bytes(finding.saved_bytes)
     if finding.makes_results_wrong and not saving.high_ns and not saving.expected_ns:
         return WRONG_RESULTS
     upper_ns = saving.high_ns or 0
     if saving.expected_ns is None and share and finding.cost_ns and share * upper_ns >= _MEANINGLESS * finding.cost_ns:
         return "how much a fix saves is not known"
     return format_saving(saving)
+
+
+def format_saved_bytes(saved: SavedBytes) -> str:
+    """How much lower the peak is after a fix: "lowers the peak by 9.80 GB (8.00 GB to 11.6 GB)"."""
+    low, high = format_size(saved.low), format_size(saved.high)
+    if saved.high <= 0:
+        return f"lowers the peak by nothing more after the fixes above (alone by {format_size(saved.alone)})"
+    if low == high:
+        return f"lowers the peak by {high}"
+    return f"lowers the peak by about {format_size(saved.expected)} ({low} to {high})"
 
 
 def format_saving(saving: Saving) -> str:

@@ -14,6 +14,7 @@ from typing import ClassVar
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.errors import UsageError
+from perfdoctor.memory.memory_edits import MemoryEdit
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import ONCE, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
@@ -125,6 +126,7 @@ class Analyzer(ABC):
         subject: str = "",
         topics: tuple[str, ...] = (),
         edit: Edit | None = None,
+        memory_edit: MemoryEdit | None = None,
         recurrence: Recurrence | None = None,
         happens_once: bool = False,
         occurs_once: bool = False,
@@ -133,12 +135,13 @@ class Analyzer(ABC):
         """A finding of this rule on one rank.
 
         `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
-        saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. `advice`
-        from the table brings its code and actions along. `per {unit}` in a label becomes "per step", or "in the
-        recording" without steps. `count_recurrence` counts the recurrence of some time. What `happens_once` is for
-        information, as nothing to come is faster without it, unless the trace holds hardly anything else; with
-        `occurs_once` the title says that it is a single event. What `makes_results_wrong` is high and stands first,
-        whatever it costs: say "wrong" in the title, with a cost of 0 unless time was measured.
+        saves; both count only where the trace cannot be replayed. With a `memory_edit` a sum over the recording decides
+        how many bytes it saves. Severity follows from what the fix is worth. `advice` from the table brings its code
+        and actions along. `per {unit}` in a label becomes "per step", or "in the recording" without steps.
+        `count_recurrence` counts the recurrence of some time. What `happens_once` is for information, as nothing to
+        come is faster without it, unless the trace holds hardly anything else; with `occurs_once` the title says that
+        it is a single event. What `makes_results_wrong` is high and stands first, whatever it costs: say "wrong" in the
+        title, with a cost of 0 unless time was measured.
 
         Raises:
             TypeError, ValueError: See `Finding`.
@@ -171,6 +174,7 @@ class Analyzer(ABC):
             topics=topics,
             occurs_once=occurs_once,
             edit=edit,
+            memory_edit=memory_edit,
             scope=scope_of(rank) if isinstance(rank, Rank) else None,
             recurrence=recurrence,
             makes_results_wrong=makes_results_wrong,

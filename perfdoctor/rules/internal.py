@@ -115,3 +115,9 @@ from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy,
 
 # The threshold of conditions in the table of advice, for a rule that asks the same itself.
 from perfdoctor.rules.advice.programs import MAIN_SHARE
+
+# The allocations of a device and what fixes change in them: asked by the rules on memory alone.
+from perfdoctor.memory import categories as memory_categories
+from perfdoctor.memory.device_memory import DeviceMemory, Selection
+from perfdoctor.memory.evidence import BACKWARD, FORWARD, OPTIMIZER
+from perfdoctor.memory.memory_edits import MemoryEdit, peak_after, shrink

@@ -21,6 +21,7 @@ REQUIREMENTS: Mapping[str, str] = MappingProxyType(
         "shapes": "the trace has no input shapes: record with record_shapes=True",
         "stacks": "the trace has no Python frames: record with with_stack=True, or with `perfdoctor run`",
         "nvml": "NVML was not sampled: record with `perfdoctor run` where nvidia-ml-py is installed",
+        "memory": "memory was not recorded: record with profile_memory=True, or give a snapshot of it",
         "facts": "there are no captured facts: record with `perfdoctor run`",
         "sizes": "no collective says how large it is: record with PyTorch 2.3 or newer, which writes that on NCCL's",
         "flops": "what a step has to compute is not known: record with record_shapes=True, or with `perfdoctor run`",

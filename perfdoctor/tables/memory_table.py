@@ -66,7 +66,7 @@ def _peak_table(rank: Rank, peak: Peak, by: str, notes: Sequence[str]) -> Table:
     names, code = _GROUPINGS[by](rank, peak)
     groups = Groups.by(parts, peak.bytes[parts], code[parts])
     total = max(peak.allocated_bytes, 1)
-    is_listed = parts < len(peak.holders)
+    is_listed = parts < len(peak.holders.places)
     columns = [
         text_column("name", by, [names[each] for each in groups.of_first(code[parts])]),
         number_column("bytes", "bytes", "bytes", groups.time_ns, "Allocated at the peak."),
@@ -105,15 +105,15 @@ def _by_line(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
 
 def _by_module(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
     """By the module, in a backward pass that of the forward op."""
-    table, origin = rank.trace.memory, peak.memory.allocations.origin[peak.holders]
+    table, origin = rank.trace.memory, peak.memory.allocations.origin[peak.holders.places]
     at_ns = np.where(origin >= 0, table.time_ns[origin], NONE)
-    names, code = code_modules(rank, at_ns, table.thread[origin], peak.evidence.op)
+    names, code = code_modules(rank, at_ns, table.thread[origin], peak.holders.evidence.op)
     return [*names, _BEFORE], np.append(np.where(origin >= 0, code, len(names)), len(names))
 
 
 def _by_op(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
     del rank
-    names, code = peak.evidence.op_names, np.append(peak.evidence.op_name, NONE)
+    names, code = peak.holders.evidence.op_names, np.append(peak.holders.evidence.op_name, NONE)
     return [*names, _BEFORE, _NO_OP], _with_rest(peak, code.astype(np.int64), len(names))
 
 

@@ -209,6 +209,10 @@ def check_finding(finding: Finding, expected: ExpectedFinding, prefix: str = "")
     _require_equal(f"{prefix}cost_ns", finding.cost_ns, expected.cost_ns)
     if expected.saving is not None:
         _require_equal(f"{prefix}saving", (saving.low_ns, saving.expected_ns, saving.high_ns), expected.saving)
+    if expected.saved_bytes is not None:
+        saved = finding.saved_bytes
+        found = None if saved is None else (saved.low, saved.expected, saved.high)
+        _require_equal(f"{prefix}saved_bytes", found, expected.saved_bytes)
     texts = {"title": finding.title, "advice": finding.advice, "fix": finding.fix or ""}
     for name, text in texts.items():
         wanted = getattr(expected, name)

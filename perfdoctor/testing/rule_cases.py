@@ -26,6 +26,7 @@ class ExpectedFinding:
         title, advice, fix: Parts of these texts.
         rank, confidence: The exact values; None leaves them unchecked.
         evidence: The exact values of some pieces of evidence by their labels.
+        saved_bytes: The exact bytes by which the peak gets lower: low, expected, high; None leaves it unchecked.
     """
 
     severity: str
@@ -38,6 +39,7 @@ class ExpectedFinding:
     rank: int | None = None
     confidence: float | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    saved_bytes: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""What the rules on memory look at: devices with a peak, what allocations hold then, and the line of most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfdoctor.rules import Evidence, Int64Array, Rank, SourceLocation
+from perfdoctor.rules.internal import DeviceMemory, MemoryEdit, Selection
+
+# Of less nobody runs out.
+MIN_PEAK_BYTES = 64 << 20
+
+
+def devices_of(rank: Rank) -> Iterator[tuple[int, DeviceMemory]]:
+    """The devices whose peak is known and worth a look, each with its position in `Rank.memory`."""
+    for number, memory in enumerate(rank.memory):
+        if memory.peak is not None and memory.peak.allocated_bytes >= MIN_PEAK_BYTES:
+            yield number, memory
+
+
+def bytes_at_peak(memory: DeviceMemory, places: Int64Array) -> int:
+    """What some allocations hold at the peak."""
+    assert memory.peak is not None
+    return int(memory.allocations.bytes[np.intersect1d(places, memory.peak.holders.places)].sum())
+
+
+def most_at_once(memory: DeviceMemory, edit: MemoryEdit) -> int:
+    """The most of an edit's bytes that are allocated at one instant."""
+    change = np.zeros(len(memory.allocations.rows) + 1, np.int64)
+    np.add.at(change, edit.begins, edit.bytes)
+    np.subtract.at(change, edit.ends, edit.bytes)
+    return int(np.cumsum(change).max(initial=0))
+
+
+def line_of(chosen: Selection) -> SourceLocation | None:
+    """The user's line that allocated most of some allocations; None where none is known."""
+    locations, code = chosen.lines
+    known = code >= 0
+    if not known.any():
+        return None
+    of_line = np.zeros(len(locations), np.int64)
+    np.add.at(of_line, code[known], chosen.bytes[known])
+    return locations[int(of_line.argmax())]
+
+
+def peak_evidence(memory: DeviceMemory, *more: tuple[str, int]) -> tuple[Evidence, ...]:
+    """The peak and other figures in bytes, as evidence."""
+    assert memory.peak is not None
+    figures = (("allocated at the peak", memory.peak.allocated_bytes), *more)
+    return tuple(Evidence(label, size, "bytes") for label, size in figures)
+
+
+def name_device(memory: DeviceMemory) -> str:
+    """The device as titles and subjects name it."""
+    return "the CPU" if memory.is_cpu else f"GPU {memory.device}"

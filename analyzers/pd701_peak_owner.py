@@ -1,0 +1,201 @@
+"""PD701: values of the forward pass fill the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
+from perfdoctor.rules import NONE, Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import BACKWARD, FORWARD, MemoryEdit, Selection, memory_categories, shrink
+
+# Blocks of a model are alike: what a line and an op allocate in one size so often, and in this share of all
+# activations, belongs to as many blocks.
+_MIN_BLOCKS = 4
+_MIN_VALUE_SHARE = 0.03
+# Of a graph that is never used each value is needed until the next ones are made: three of a chain of ops, twelve of a
+# block with branches.
+_CHAIN, _BRANCHES = 3, 12
+
+
+class PeakOwner(RankAnalyzer):
+    """Values that the forward pass keeps for the backward pass fill the memory.
+
+    What it finds:
+        A peak of which at least `min_share` are activations: values that the forward pass made, and that the backward
+        pass frees. And values that a graph kept although no backward pass ran in the whole recording.
+
+    Why it costs time:
+        What does not fit has to be smaller, or ends the program. Each op keeps what its derivative needs until the
+        backward pass has come back to it, so that all layers are there at once. They grow with the batch, the length
+        and the depth.
+
+    How it is measured:
+        By the recorded allocations, each with the events that made and freed it. The sum over the recording is made
+        again: with checkpointing the values of a block, but for its input (the smallest of its values, or the mean of
+        them), are gone from the next block's forward pass to the end of its backward pass. Without a graph a value is
+        gone when the next three (twelve at least) are made.
+
+    How to fix:
+        With no backward pass: `torch.no_grad()`, or `torch.inference_mode()`. Else `torch.utils.checkpoint` around the
+        blocks, which computes their forward pass twice; or half of the batch, twice, with gradient accumulation.
+
+    When it is wrong:
+        The peak fits, and nothing larger is wanted: then memory costs nothing.
+
+    Needs:
+        Recorded memory: a snapshot, or a trace with profile_memory=True.
+
+    References:
+        Chen et al., "Training Deep Nets with Sublinear Memory Cost"; PyTorch, torch.utils.checkpoint.
+    """
+
+    rule = "PD701"
+    name = "peak-owner"
+    needs = frozenset({"memory"})
+    # min_share: of the peak. Below a quarter something else is the owner.
+    defaults = {"min_share": 0.25}
+    references = ("https://arxiv.org/abs/1604.06174", "https://docs.pytorch.org/docs/stable/checkpoint.html")
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding for each device whose peak is made of activations."""
+        for number, memory in devices_of(rank):
+            large = memory.large
+            chosen = Selection(memory, large.places[large.is_for(memory_categories.ACTIVATIONS)])
+            assert memory.peak is not None
+            held_bytes = bytes_at_peak(memory, chosen.places)
+            if held_bytes < self.settings["min_share"] * memory.peak.allocated_bytes:
+                continue
+            # A program that ran out of memory in its forward pass would have gone on to the backward pass.
+            if memory.failed_request is None and not (memory.phases.phase == BACKWARD).any():
+                yield self._report_unused_graph(rank, number, chosen, held_bytes)
+            elif not rank.context.is_forward_only:
+                yield self._report_activations(rank, number, chosen, held_bytes)
+
+    def _report_unused_graph(self, rank: Rank, number: int, chosen: Selection, held_bytes: int) -> Finding:
+        title = f"A forward pass keeps {format_bytes(held_bytes)} for a backward pass that never runs"
+        advice = Advice(
+            "Run it without a graph: nothing in the recording asked for gradients, and without a graph each value is "
+            "freed as soon as the next ones are made.",
+            "with torch.inference_mode():   # torch.no_grad() where results enter a graph later",
+        )
+        edit = _free_behind(chosen, number, _CHAIN)
+        edit = replace(edit, at_least=_free_behind(chosen, number, _BRANCHES))
+        return self._report(rank, chosen, title, held_bytes, edit, advice)
+
+    def _report_activations(self, rank: Rank, number: int, chosen: Selection, held_bytes: int) -> Finding:
+        memory = chosen.memory
+        title = f"Activations hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}"
+        blocks = _Blocks(chosen)
+        if not blocks.count:
+            advice = Advice(
+                "Halve the batch and accumulate the gradients of two: activations are half as large, and the gradients "
+                "are the same (batch norms aside).",
+                "(loss / 2).backward()   # twice, then optimizer.step()",
+            )
+            edit = replace(shrink(memory, number, chosen.places, 0.5), costs_time=True)
+            return self._report(rank, chosen, title, held_bytes, edit, advice)
+        advice = Advice(
+            f"Checkpoint the blocks that repeat (about {blocks.count}): each keeps its input alone, and computes the "
+            "rest again in the backward pass, which takes up to its forward time.",
+            "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+        )
+        most, least = blocks.checkpoint(number)
+        edit = replace(most, at_least=least, costs_time=True)
+        return self._report(rank, chosen, title, held_bytes, edit, advice)
+
+    def _report(
+        self, rank: Rank, chosen: Selection, title: str, held_bytes: int, edit: MemoryEdit, advice: Advice
+    ) -> Finding:
+        evidence = peak_evidence(chosen.memory, ("of it activations", held_bytes))
+        forward = rank.phases.get("forward") if edit.costs_time and rank.steps.count else None
+        if forward is not None and len(forward):
+            evidence = (*evidence, Evidence("forward time per {unit}, spent twice at most", iv.total(forward), "ns"))
+        return self.finding(
+            rank,
+            title=title,
+            cost_ns=0,
+            saving=Saving(),
+            advice=advice,
+            claim=Claim(),
+            location=line_of(chosen),
+            evidence=evidence,
+            subject=name_device(chosen.memory),
+            memory_edit=edit,
+        )
+
+
+class _Blocks:
+    """The blocks alike of a model, by the values that they keep: those of one line, op and size.
+
+    Attributes:
+        count: How many there are; 0 where nothing repeats.
+    """
+
+    def __init__(self, chosen: Selection) -> None:
+        self._chosen, memory = chosen, chosen.memory
+        keys = np.stack((chosen.lines[1].astype(np.int64), chosen.evidence.op_name, chosen.bytes))
+        _, group = np.unique(keys, axis=1, return_inverse=True)
+        self._group = group.reshape(-1)
+        allocations, place = memory.allocations, 0 if memory.peak is None else memory.peak.place
+        is_forward = memory.phases.phase[allocations.begins[chosen.places]] == FORWARD
+        at_peak = is_forward & allocations.alive_at(place)[chosen.places]
+        counts = np.bincount(self._group[at_peak], minlength=self._group.max(initial=-1) + 1)
+        held = np.bincount(self._group[at_peak], chosen.bytes[at_peak], minlength=len(counts))
+        # A block makes some of its values several times: the rarest of the large ones tells how many blocks there are.
+        repeats = (held >= _MIN_VALUE_SHARE * held.sum()) & (counts >= _MIN_BLOCKS)
+        self.count = int(counts[repeats].min()) if repeats.any() else 0
+        self._movable = is_forward & (counts >= _MIN_BLOCKS)[self._group]
+        # The input of a block is the smallest of its values, or at most as large as they are in the mean.
+        self._input = int(np.where(repeats, held, np.inf).argmin()) if repeats.any() else NONE
+        self._mean_share = self.count / max(int(counts[counts >= _MIN_BLOCKS].sum()), 1)
+
+    def checkpoint(self, number: int) -> tuple[MemoryEdit, MemoryEdit]:
+        """What checkpointing all of them takes away at most and at least.
+
+        The values of a block are gone from the begin of the next block to the end of its backward pass.
+        """
+        chosen, allocations = self._chosen, self._chosen.memory.allocations
+        rows = np.flatnonzero(self._movable)
+        begins, ends = allocations.begins[chosen.places[rows]], allocations.ends[chosen.places[rows]]
+        phase = chosen.memory.phases.phase
+        of_pass = np.cumsum(np.diff(phase, prepend=phase[:1]) != 0)[begins]
+        # The values of one pass and group in their order: as many of them for each block.
+        order = np.lexsort((begins, self._group[rows], of_pass))
+        _, start, group, count = np.unique(
+            np.stack((of_pass, self._group[rows]))[:, order],
+            axis=1,
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
+        )
+        group = group.reshape(-1)
+        position = np.arange(len(order)) - start[group]
+        block = np.empty(len(order), np.int64)
+        block[order] = position * self.count // np.maximum(count[group], self.count)
+        number_of = of_pass * self.count + block
+        block_begins = np.full(int(number_of.max(initial=0)) + 2, len(phase), np.int64)
+        block_ends = np.zeros(len(block_begins), np.int64)
+        np.minimum.at(block_begins, number_of, begins)
+        np.maximum.at(block_ends, number_of, ends)
+        has_next = block < self.count - 1
+        others = has_next & (self._group[rows] != self._input)
+
+        def leave_out(which: BoolArray, share: float) -> MemoryEdit:
+            following = number_of[which] + 1
+            places = chosen.places[rows[which]]
+            return shrink(chosen.memory, number, places, share, block_begins[following], block_ends[following])
+
+        return leave_out(others, 1.0), leave_out(has_next, 1 - self._mean_share)
+
+
+def _free_behind(chosen: Selection, number: int, count: int) -> MemoryEdit:
+    """The edit by which each of some values is freed when so many later ones have been made."""
+    begins = chosen.memory.allocations.begins[chosen.places]
+    order = np.argsort(begins, kind="stable")
+    ends = np.full(len(order), len(chosen.memory.allocations.rows), np.int64)
+    ends[order[:-count]] = begins[order[count:]] + 1
+    return shrink(chosen.memory, number, chosen.places, begins=ends)

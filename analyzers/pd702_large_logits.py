@@ -1,0 +1,99 @@
+"""PD702: the logits of a large vocabulary, and copies of them, fill the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
+from perfdoctor.rules import Advice, Claim, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules.internal import Selection, memory_categories, shrink
+
+_LOSS = "_log_softmax|_log_softmax_backward_data|log_softmax"
+# Eight pieces: one of them is there at a time, and products of a piece are still large.
+_CHUNKS = 8
+# Logits have as many elements as their log-softmax, in half or single precision, or those of a position more.
+_SIZES = (0.5, 1.0)
+_TOLERANCE = 0.02
+
+
+class LargeLogits(RankAnalyzer):
+    """The logits over a large vocabulary, and what the loss makes of them, are in memory several times.
+
+    What it finds:
+        Log-softmaxes of a loss and their gradients, with the logits they are made of, that hold at least `min_share` of
+        the peak.
+
+    Why it costs time:
+        What does not fit has to be smaller, or ends the program. Samples times positions times vocabulary is the
+        largest tensor of a language model. The logits, a copy in float32, the log-softmax, its gradient and the
+        gradient of the logits exist at once: 4 to 5 times that size.
+
+    How it is measured:
+        The activations and temporaries with as many elements as the log-softmax of the loss are left out but for an
+        eighth of each, and the sum over the recording is made again. At least those of the loss alone.
+
+    How to fix:
+        A fused linear cross-entropy, or the head and the loss over pieces of the rows, so that only a piece of the
+        logits is there at a time.
+
+    When it is wrong:
+        The logits are needed as a whole after the loss.
+
+    Needs:
+        Recorded memory: a snapshot of a recent PyTorch, or a trace with profile_memory=True.
+
+    References:
+        Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models".
+    """
+
+    rule = "PD702"
+    name = "large-logits"
+    needs = frozenset({"memory"})
+    # min_share: of the peak. Less is no reason to rewrite a loss.
+    defaults = {"min_share": 0.05}
+    references = ("https://arxiv.org/abs/2411.09009",)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding for each device of whose peak the loss holds a good part."""
+        for number, memory in devices_of(rank):
+            large = memory.large
+            is_loss = large.made_by(_LOSS)
+            if not is_loss.any() or rank.context.is_forward_only:
+                continue
+            whole = int(large.bytes[is_loss].max())
+            alike = np.isclose(large.bytes[:, None], whole * np.array(_SIZES), rtol=_TOLERANCE).any(axis=1)
+            # Smaller softmaxes are those of attention and gates.
+            is_loss &= alike
+            chosen = Selection(
+                memory,
+                large.places[
+                    is_loss | (alike & large.is_for(memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES))
+                ],
+            )
+            assert memory.peak is not None
+            held_bytes = bytes_at_peak(memory, chosen.places)
+            if held_bytes < self.settings["min_share"] * memory.peak.allocated_bytes:
+                continue
+            share = 1 - 1 / _CHUNKS
+            edit = shrink(memory, number, chosen.places, share)
+            edit = replace(edit, at_least=shrink(memory, number, large.places[is_loss], share))
+            yield self.finding(
+                rank,
+                title=f"Logits and copies of them hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}",
+                cost_ns=0,
+                saving=Saving(),
+                advice=Advice(
+                    "Compute head and loss in pieces of the rows, or with a fused linear cross-entropy, so that the "
+                    "logits of all rows never exist at once.",
+                    "for h, y in zip(hidden.chunk(8), target.chunk(8)):  # each piece in torch.utils.checkpoint\n"
+                    "    loss = loss + F.cross_entropy(head(h), y, reduction='sum')",
+                ),
+                claim=Claim(),
+                location=line_of(Selection(memory, large.places[is_loss])),
+                evidence=peak_evidence(memory, ("of it logits and copies", held_bytes), ("a log-softmax", whole)),
+                subject=name_device(memory),
+                memory_edit=edit,
+            )

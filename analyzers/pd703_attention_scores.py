@@ -1,0 +1,93 @@
+"""PD703: the scores of attention that is written out fill the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
+from perfdoctor.rules import Advice, Claim, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules.internal import Selection, memory_categories, shrink
+
+_PRODUCT = "bmm|baddbmm|matmul|einsum"
+_SOFTMAX = "_softmax|softmax|exp"
+
+
+class AttentionScores(RankAnalyzer):
+    """Attention that is written out keeps a score for each pair of positions, in each head and layer.
+
+    What it finds:
+        Batched products and a softmax, or its exponential, with results of one size, that hold at least `min_share` of
+        the peak.
+
+    Why it costs time:
+        What does not fit has to be smaller, or ends the program. Scores grow with the square of the length. Written
+        out, scaling, mask, softmax and dropout each make a tensor of their size, and the backward pass keeps several of
+        them in every layer.
+
+    How it is measured:
+        All activations and temporaries of that size are left out, and the sum over the recording is made again. At
+        least those of products and softmaxes.
+
+    How to fix:
+        `torch.nn.functional.scaled_dot_product_attention`, which never has the scores in memory.
+
+    When it is wrong:
+        The scores are results, or a bias that no fused kernel knows is added to them (flex_attention knows many).
+
+    Needs:
+        Recorded memory: a snapshot of a recent PyTorch, or a trace with profile_memory=True.
+
+    References:
+        Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention".
+    """
+
+    rule = "PD703"
+    name = "attention-scores"
+    needs = frozenset({"memory"})
+    # min_share: of the peak.
+    defaults = {"min_share": 0.1}
+    references = (
+        "https://arxiv.org/abs/2205.14135",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding for each device of whose peak scores hold a good part."""
+        for number, memory in devices_of(rank):
+            large = memory.large
+            product, softmax = large.made_by(_PRODUCT), large.made_by(_SOFTMAX)
+            # With autocast products are of half precision, and softmaxes are not.
+            of_product = np.unique(large.bytes[product])
+            sizes = np.intersect1d(large.bytes[softmax], np.concatenate((of_product, 2 * of_product)))
+            sizes = np.union1d(sizes, of_product[np.isin(2 * of_product, sizes)])
+            is_score = np.isin(large.bytes, sizes) & large.is_for(
+                memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES
+            )
+            chosen = Selection(memory, large.places[is_score])
+            assert memory.peak is not None
+            held_bytes = bytes_at_peak(memory, chosen.places)
+            if held_bytes < self.settings["min_share"] * memory.peak.allocated_bytes:
+                continue
+            core = is_score & (product | softmax)
+            edit = shrink(memory, number, chosen.places)
+            edit = replace(edit, at_least=shrink(memory, number, large.places[core]))
+            yield self.finding(
+                rank,
+                title=f"Scores of attention hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}",
+                cost_ns=0,
+                saving=Saving(),
+                advice=Advice(
+                    "Use scaled_dot_product_attention instead of product, softmax and product: it computes the scores "
+                    "piece by piece and keeps none of them. It is faster as well.",
+                    "F.scaled_dot_product_attention(q, k, v, is_causal=True)   # or attn_mask=mask",
+                ),
+                claim=Claim(),
+                location=line_of(Selection(memory, large.places[core])),
+                evidence=peak_evidence(memory, ("of it scores", held_bytes), ("one of them", int(sizes.max()))),
+                subject=name_device(memory),
+                topics=("attention",),
+                memory_edit=edit,
+            )

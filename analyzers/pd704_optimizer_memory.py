@@ -1,0 +1,99 @@
+"""PD704: the optimizer's copies, or its state, fill the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
+from perfdoctor.rules import Advice, Claim, Finding, Int64Array, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules.internal import OPTIMIZER, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
+
+# Two states of one byte and a scale for each 256 of them, for two of four bytes (Dettmers et al.).
+_LEFT_OF_8_BIT = 0.26
+
+
+class OptimizerMemory(RankAnalyzer):
+    """The peak is in the optimizer's step, or what it keeps is a large part of the peak.
+
+    What it finds:
+        Tensors that the step makes and frees again, and states that stay, where they hold at least `min_share` of the
+        peak.
+
+    Why it costs time:
+        What does not fit has to be smaller, or ends the program. The `foreach` implementation, the default on a GPU,
+        makes a copy of all parameters for each of its passes (a square root, a quotient). States of Adam take twice the
+        memory of the parameters in float32.
+
+    How it is measured:
+        The copies are left out, or the states made as small as those of 8 bits, and the sum over the recording is made
+        again: the next peak is often close.
+
+    How to fix:
+        `fused=True`, which makes no copies and is faster, or `foreach=False`, which makes one parameter's at a time.
+        For states: an optimizer with states of 8 bits, or their sharding over ranks (ZeroRedundancyOptimizer, FSDP).
+
+    When it is wrong:
+        An optimizer of one's own, or one without a fused implementation: then `foreach=False`.
+
+    Needs:
+        Recorded memory: a snapshot, or a trace with profile_memory=True, with an optimizer's step in it.
+
+    References:
+        PyTorch, torch.optim; Dettmers et al., "8-bit Optimizers via Block-wise Quantization".
+    """
+
+    rule = "PD704"
+    name = "optimizer-memory"
+    needs = frozenset({"memory"})
+    # min_share: of the peak, for copies. min_state_share: of the peak, for states, which cost accuracy or a network.
+    defaults = {"min_share": 0.05, "min_state_share": 0.25}
+    references = ("https://docs.pytorch.org/docs/stable/optim.html", "https://arxiv.org/abs/2110.02861")
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """At most one finding on copies and one on states for each device."""
+        if rank.context.is_forward_only:
+            return
+        for number, memory in devices_of(rank):
+            large, phase, allocations = memory.large, memory.phases.phase, memory.allocations
+            in_step = phase[allocations.begins[large.places]] == OPTIMIZER
+            is_copy = in_step & large.is_for(memory_categories.TEMPORARIES)
+            copies, states = large.places[is_copy], large.places[large.is_for(memory_categories.OPTIMIZER_STATE)]
+            if self._hold(memory, copies, "min_share"):
+                advice = Advice(
+                    "Use the fused implementation: it updates each parameter in one kernel and makes no copies. Where "
+                    "there is none, foreach=False makes those of one parameter at a time.",
+                    "optimizer = AdamW(model.parameters(), fused=True)",
+                )
+                title = "Copies in the optimizer's step hold {} at the peak"
+                yield self._report(rank, memory, copies, title, advice, shrink(memory, number, copies))
+            if self._hold(memory, states, "min_state_share"):
+                advice = Advice(
+                    "Keep the states in 8 bits, or shard them over the ranks: both leave the parameters as they are.",
+                    "optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())   # or ZeroRedundancyOptimizer",
+                )
+                edit = replace(shrink(memory, number, states, 1 - _LEFT_OF_8_BIT), costs_time=True)
+                yield self._report(rank, memory, states, "Optimizer states hold {} at the peak", advice, edit)
+
+    def _hold(self, memory: DeviceMemory, places: Int64Array, threshold: str) -> bool:
+        assert memory.peak is not None
+        share = max(self.settings[threshold], self.settings["min_share"])
+        return bytes_at_peak(memory, places) >= max(share * memory.peak.allocated_bytes, 1)
+
+    def _report(
+        self, rank: Rank, memory: DeviceMemory, places: Int64Array, title: str, advice: Advice, edit: MemoryEdit
+    ) -> Finding:
+        held_bytes = bytes_at_peak(memory, places)
+        return self.finding(
+            rank,
+            title=f"{title.format(format_bytes(held_bytes))} of {name_device(memory)}",
+            cost_ns=0,
+            saving=Saving(),
+            advice=advice,
+            claim=Claim(),
+            location=line_of(Selection(memory, places)),
+            evidence=peak_evidence(memory, ("of it the optimizer's", held_bytes)),
+            subject=f"{name_device(memory)} {'states' if edit.costs_time else 'copies'}",
+            topics=("optimizer",),
+            memory_edit=edit,
+        )

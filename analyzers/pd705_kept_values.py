@@ -1,0 +1,155 @@
+"""PD705: gradients, or values of the step before, are alive while the next forward pass runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, most_at_once, name_device, peak_evidence
+from perfdoctor.rules import Advice, Claim, Finding, Int64Array, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
+
+_KEPT = (memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES, memory_categories.UNKNOWN)
+
+
+class KeptValues(RankAnalyzer):
+    """What the step before no longer needs is still there while the next forward pass fills the memory.
+
+    What it finds:
+        Gradients that live on through a forward pass, and results of a forward pass that live until the next one has
+        made its own, of at least `min_share` of the peak.
+
+    Why it costs time:
+        What does not fit has to be smaller, or ends the program. Gradients are as large as the parameters. `zero_grad`
+        right before `backward`, or with `set_to_none=False`, keeps them through the forward pass, beside its
+        activations. A name such as `output` holds the old tensor until the new one is assigned to it.
+
+    How it is measured:
+        Gradients are left out from the end of the optimizer's step to the next backward pass, kept results from the
+        end of their own backward pass on, and the sum over the recording is made again.
+
+    How to fix:
+        `optimizer.zero_grad()` right behind `optimizer.step()`; `del output, loss` at the end of the step.
+
+    When it is wrong:
+        Gradients are accumulated over several passes: then they have to stay.
+
+    Needs:
+        Recorded memory of two steps: a snapshot, or a trace with profile_memory=True.
+
+    References:
+        PyTorch, torch.optim.Optimizer.zero_grad.
+    """
+
+    rule = "PD705"
+    name = "kept-values"
+    needs = frozenset({"memory"})
+    # min_share: of the peak.
+    defaults = {"min_share": 0.05}
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """At most one finding on gradients and one on results for each device."""
+        if rank.context.is_forward_only:
+            return
+        for number, memory in devices_of(rank):
+            passes = _Passes(memory)
+            large = memory.large
+            gradients = large.places[large.is_for(memory_categories.GRADIENTS)]
+            yield from self._report(
+                rank,
+                memory,
+                _leave_out_of_forward(memory, number, gradients, passes),
+                "Gradients of {} live on through the next forward pass",
+                Advice(
+                    "Set the gradients to None right behind the optimizer's step, so that they are not there beside "
+                    "the activations of the next forward pass.",
+                    "optimizer.step()\noptimizer.zero_grad()   # not before backward(), and not set_to_none=False",
+                ),
+            )
+            results = large.places[large.is_for(*_KEPT)]
+            yield from self._report(
+                rank,
+                memory,
+                _free_after_own_pass(memory, number, results, passes),
+                "Results of {} live on until the next step has made its own",
+                Advice(
+                    "Delete the names that hold them at the end of the step: Python frees the old tensor only after "
+                    "the new one is assigned.",
+                    "del output, loss   # at the end of the loop's body, or make the body a function",
+                ),
+            )
+
+    def _report(
+        self, rank: Rank, memory: DeviceMemory, edit: MemoryEdit, title: str, advice: Advice
+    ) -> Iterator[Finding]:
+        assert memory.peak is not None
+        kept_bytes = most_at_once(memory, edit)
+        if kept_bytes < self.settings["min_share"] * memory.peak.allocated_bytes:
+            return
+        yield self.finding(
+            rank,
+            title=f"{title.format(format_bytes(kept_bytes))} on {name_device(memory)}",
+            cost_ns=0,
+            saving=Saving(),
+            advice=advice,
+            claim=Claim(),
+            location=line_of(Selection(memory, edit.places)),
+            evidence=peak_evidence(memory, ("kept at once", kept_bytes)),
+            subject=f"{name_device(memory)} {title.split(' ', 1)[0].lower()}",
+            memory_edit=edit,
+        )
+
+
+class _Passes:
+    """Where passes of the loop begin.
+
+    Attributes:
+        number: The pass of each event.
+        forward, backward: The event with which each pass of that phase begins, as columns that rise.
+    """
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        phase = memory.phases.phase
+        begins = np.flatnonzero(np.diff(phase, prepend=-1) != 0)
+        self.end = len(phase)
+        self.begins: Int64Array = np.append(begins, self.end)
+        self.forward: Int64Array = begins[phase[begins] == FORWARD]
+        self.backward: Int64Array = begins[phase[begins] == BACKWARD]
+
+    def next_of(self, starts: Int64Array, places: Int64Array) -> Int64Array:
+        """For each event the first of some starts behind it; the end where there is none."""
+        return np.append(starts, self.end)[np.searchsorted(starts, places, side="right")]
+
+
+def _leave_out_of_forward(memory: DeviceMemory, number: int, places: Int64Array, passes: _Passes) -> MemoryEdit:
+    """The edit by which gradients are not there in the forward pass behind their optimizer's step.
+
+    Of a gradient that stays for several steps it is the forward pass of the peak.
+    """
+    allocations = memory.allocations
+    made = allocations.begins[places]
+    peak = memory.peak.place if memory.peak is not None else 0
+    # The last forward pass that begins before the peak, where the gradient is from before it; else the next one.
+    last = (
+        passes.forward[max(int(np.searchsorted(passes.forward, peak, side="right")) - 1, 0)]
+        if len(passes.forward)
+        else passes.end
+    )
+    begins = np.where(made < last, last, passes.next_of(passes.forward, made))
+    return shrink(memory, number, places, begins=begins, ends=passes.next_of(passes.backward, begins))
+
+
+def _free_after_own_pass(memory: DeviceMemory, number: int, places: Int64Array, passes: _Passes) -> MemoryEdit:
+    """The edit by which results of a forward pass end with the backward pass behind it.
+
+    Only of what the program frees in a later forward pass: what stays is kept for a reason that is not known here.
+    """
+    allocations = memory.allocations
+    made, freed = allocations.begins[places], allocations.ends[places]
+    own_backward = passes.next_of(passes.backward, made)
+    behind = passes.next_of(passes.begins, own_backward)
+    phase = np.append(memory.phases.phase, np.int8(-1))
+    is_kept = (phase[made] == FORWARD) & (phase[np.minimum(freed, passes.end)] == FORWARD) & (freed > behind)
+    return shrink(memory, number, places[is_kept], begins=behind[is_kept])

@@ -1,0 +1,90 @@
+"""Prices findings on memory: by how many bytes each fix lowers the peak of the device, alone and in its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfdoctor.memory.device_memory import DeviceMemory
+from perfdoctor.memory.memory_edits import MemoryEdit, peak_after
+from perfdoctor.report.finding import Finding, severity_of
+from perfdoctor.savings.fix_order import MASKED_SHARE
+from perfdoctor.savings.saved_bytes import SavedBytes
+
+# A fix that lowers the peak by less, alone and in its turn, is not worth its line.
+_MIN_SHARE_OF_PEAK = 0.02
+_WORTH_WITH_COST = 0.5
+# From here on the next larger batch, or a longer sequence, does not fit: memory is a limit.
+_FULL = 0.9
+
+
+def price_memory(findings: Sequence[Finding], devices: Sequence[DeviceMemory]) -> tuple[Finding, ...]:
+    """Findings of a rank, those with an edit of memory priced by it and in the order of their bytes; others stay first.
+
+    In its turn each fix saves what the peak is lower than after the ones before it: next the one that saves most, where
+    one that costs time has to save twice as much. What lowers the peak neither alone nor in its turn is left out. Where
+    memory is no limit the findings are for information.
+    """
+    others = [finding for finding in findings if finding.memory_edit is None]
+    priced: list[Finding] = []
+    for number, memory in enumerate(devices):
+        mine = [each for each in findings if each.memory_edit is not None and each.memory_edit.device == number]
+        if memory.peak is not None:
+            priced += _price(mine, memory, memory.peak.allocated_bytes)
+    return (*others, *sorted(priced, key=lambda each: each.order_key_ns or 0, reverse=True))
+
+
+def _price(findings: list[Finding], memory: DeviceMemory, peak_bytes: int) -> list[Finding]:
+    left = [(finding, finding.memory_edit) for finding in findings if finding.memory_edit is not None]
+    binds = is_limit(memory)
+    done: list[MemoryEdit] = []
+    result: list[Finding] = []
+    before_bytes = peak_bytes
+    while left:
+        ranges = [_saved(memory, done, edit, before_bytes) for _, edit in left]
+        worths = [
+            sum(each) * (_WORTH_WITH_COST if edit.costs_time else 1)
+            for each, (_, edit) in zip(ranges, left, strict=True)
+        ]
+        best = worths.index(max(worths))
+        (finding, edit), (low, high) = left.pop(best), ranges[best]
+        alone = _saved(memory, (), edit, peak_bytes)
+        before_bytes = peak_after(memory, [*done, edit])
+        done.append(edit)
+        if max(high, alone[1]) < _MIN_SHARE_OF_PEAK * peak_bytes:
+            continue
+        saved = SavedBytes(low, (low + high) // 2, high, sum(alone) // 2)
+        worth = max(saved.expected, saved.alone) / peak_bytes
+        is_covered = saved.expected < MASKED_SHARE * saved.alone and result
+        result.append(
+            replace(
+                finding,
+                saved_bytes=saved,
+                covering_key=result[0].key if is_covered else None,
+                severity=severity_of(worth) if binds else "info",
+                # Behind all that saves time, in this order.
+                order_key_ns=-float(len(result)),
+                memory_edit=None,  # places mean nothing without their recording
+            )
+        )
+    return result
+
+
+def _saved(memory: DeviceMemory, done: Sequence[MemoryEdit], edit: MemoryEdit, before_bytes: int) -> tuple[int, int]:
+    """The least and the most that a fix saves after others."""
+    high = before_bytes - peak_after(memory, [*done, edit])
+    low = high if edit.at_least is None else before_bytes - peak_after(memory, [*done, edit.at_least])
+    return min(low, high), high
+
+
+def is_limit(memory: DeviceMemory) -> bool:
+    """Whether memory is what the user asks about, or what there is too little of.
+
+    It is in a snapshot, which is taken for it; where a request failed; and where the peak takes nearly all of the GPU.
+    """
+    if memory.end is not None or memory.failed_request is not None:
+        return True
+    peak, capacity_bytes = memory.peak, memory.capacity_bytes
+    if peak is None or capacity_bytes is None:
+        return False
+    return (peak.reserved_bytes or peak.allocated_bytes) >= _FULL * capacity_bytes
