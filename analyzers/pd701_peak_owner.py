@@ -81,6 +81,7 @@ class PeakOwner(RankAnalyzer):
             "Run it without a graph: nothing in the recording asked for gradients, and without a graph each value is "
             "freed as soon as the next ones are made.",
             "with torch.inference_mode():   # torch.no_grad() where results enter a graph later",
+            "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
         )
         edit = _free_behind(chosen, number, _CHAIN)
         edit = replace(edit, at_least=_free_behind(chosen, number, _BRANCHES))
@@ -95,6 +96,7 @@ class PeakOwner(RankAnalyzer):
                 "Halve the batch and accumulate the gradients of two: activations are half as large, and the gradients "
                 "are the same (batch norms aside).",
                 "(loss / 2).backward()   # twice, then optimizer.step()",
+                "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
             )
             edit = replace(shrink(memory, number, chosen.places, 0.5), costs_time=True)
             return self._report(rank, chosen, title, held_bytes, edit, advice)
@@ -102,6 +104,7 @@ class PeakOwner(RankAnalyzer):
             f"Checkpoint the blocks that repeat (about {blocks.count}): each keeps its input alone, and computes the "
             "rest again in the backward pass, which takes up to its forward time.",
             "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+            "https://docs.pytorch.org/docs/stable/checkpoint.html",
         )
         most, least = blocks.checkpoint(number)
         edit = replace(most, at_least=least, costs_time=True)
@@ -144,13 +147,13 @@ class _Blocks:
         is_forward = memory.phases.phase[allocations.begins[chosen.places]] == FORWARD
         at_peak = is_forward & allocations.alive_at(place)[chosen.places]
         counts = np.bincount(self._group[at_peak], minlength=self._group.max(initial=-1) + 1)
-        held = np.bincount(self._group[at_peak], chosen.bytes[at_peak], minlength=len(counts))
+        kept_bytes = np.bincount(self._group[at_peak], chosen.bytes[at_peak], minlength=len(counts))
         # A block makes some of its values several times: the rarest of the large ones tells how many blocks there are.
-        repeats = (held >= _MIN_VALUE_SHARE * held.sum()) & (counts >= _MIN_BLOCKS)
+        repeats = (kept_bytes >= _MIN_VALUE_SHARE * kept_bytes.sum()) & (counts >= _MIN_BLOCKS)
         self.count = int(counts[repeats].min()) if repeats.any() else 0
         self._movable = is_forward & (counts >= _MIN_BLOCKS)[self._group]
         # The input of a block is the smallest of its values, or at most as large as they are in the mean.
-        self._input = int(np.where(repeats, held, np.inf).argmin()) if repeats.any() else NONE
+        self._input = int(np.where(repeats, kept_bytes, np.inf).argmin()) if repeats.any() else NONE
         self._mean_share = self.count / max(int(counts[counts >= _MIN_BLOCKS].sum()), 1)
 
     def checkpoint(self, number: int) -> tuple[MemoryEdit, MemoryEdit]:

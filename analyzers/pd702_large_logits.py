@@ -90,6 +90,7 @@ class LargeLogits(RankAnalyzer):
                     "logits of all rows never exist at once.",
                     "for h, y in zip(hidden.chunk(8), target.chunk(8)):  # each piece in torch.utils.checkpoint\n"
                     "    loss = loss + F.cross_entropy(head(h), y, reduction='sum')",
+                    "https://arxiv.org/abs/2411.09009",
                 ),
                 claim=Claim(),
                 location=line_of(Selection(memory, large.places[is_loss])),

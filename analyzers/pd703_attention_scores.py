@@ -83,6 +83,7 @@ class AttentionScores(RankAnalyzer):
                     "Use scaled_dot_product_attention instead of product, softmax and product: it computes the scores "
                     "piece by piece and keeps none of them. It is faster as well.",
                     "F.scaled_dot_product_attention(q, k, v, is_causal=True)   # or attn_mask=mask",
+                    "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
                 ),
                 claim=Claim(),
                 location=line_of(Selection(memory, large.places[core])),

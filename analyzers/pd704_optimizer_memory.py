@@ -64,6 +64,7 @@ class OptimizerMemory(RankAnalyzer):
                     "Use the fused implementation: it updates each parameter in one kernel and makes no copies. Where "
                     "there is none, foreach=False makes those of one parameter at a time.",
                     "optimizer = AdamW(model.parameters(), fused=True)",
+                    "https://docs.pytorch.org/docs/stable/optim.html",
                 )
                 title = "Copies in the optimizer's step hold {} at the peak"
                 yield self._report(rank, memory, copies, title, advice, shrink(memory, number, copies))
@@ -71,6 +72,7 @@ class OptimizerMemory(RankAnalyzer):
                 advice = Advice(
                     "Keep the states in 8 bits, or shard them over the ranks: both leave the parameters as they are.",
                     "optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())   # or ZeroRedundancyOptimizer",
+                    "https://arxiv.org/abs/2110.02861",
                 )
                 edit = replace(shrink(memory, number, states, 1 - _LEFT_OF_8_BIT), costs_time=True)
                 yield self._report(rank, memory, states, "Optimizer states hold {} at the peak", advice, edit)

@@ -66,6 +66,7 @@ class KeptValues(RankAnalyzer):
                     "Set the gradients to None right behind the optimizer's step, so that they are not there beside "
                     "the activations of the next forward pass.",
                     "optimizer.step()\noptimizer.zero_grad()   # not before backward(), and not set_to_none=False",
+                    "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
                 ),
             )
             results = large.places[large.is_for(*_KEPT)]
@@ -78,6 +79,7 @@ class KeptValues(RankAnalyzer):
                     "Delete the names that hold them at the end of the step: Python frees the old tensor only after "
                     "the new one is assigned.",
                     "del output, loss   # at the end of the loop's body, or make the body a function",
+                    "https://docs.pytorch.org/docs/stable/notes/faq.html",
                 ),
             )
 

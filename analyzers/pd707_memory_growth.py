@@ -84,6 +84,7 @@ class MemoryGrowth(RankAnalyzer):
                 "Look who keeps what this line makes: a list of results, a cache, a running sum. Keep its value; "
                 "a tensor with a graph keeps all that the graph saved.",
                 "history.append(result.detach().cpu())   # not result",
+                "https://docs.pytorch.org/docs/stable/notes/faq.html",
             ),
             claim=Claim(),
             confidence=0.9,

@@ -32,9 +32,10 @@ KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data paral
 # An action begins with a verb; words in braces do, too, and what follows another advice may begin with "Or".
 ACTION = re.compile(
     r"$|\{(ahead|stream|Way)\}|(First |Or )?(?i:allocate|allow|balance|bring|broadcast|build|call|capture|cast|change|"
-    r"choose|collect|combine|compare|compile|compute|copy|count|cut|deal|decode|detach|do|fetch|find|freeze|fuse|give|keep|launch|leave|"
-    r"let|load|log|look|make|move|multiply|offload|overlap|pad|pass|pin|post|prefetch|prepare|print|put|record|reduce|remove|"
-    r"replace|run|save|schedule|see|send|serve|shard|shorten|start|step|sum|train|try|turn|update|use|wait|warm|work|write)\b"
+    r"checkpoint|choose|collect|combine|compare|compile|compute|copy|count|cut|deal|decode|delete|detach|do|fetch|find|"
+    r"freeze|fuse|give|halve|keep|launch|leave|let|load|log|look|make|move|multiply|offload|overlap|pad|pass|pin|post|"
+    r"prefetch|prepare|print|put|record|reduce|remove|replace|run|save|schedule|see|send|serve|set|shard|shorten|start|"
+    r"step|sum|train|try|turn|update|use|wait|warm|work|write)\b"
 )
 
 # Rules append these to the name of a situation.
@@ -50,7 +51,14 @@ NOT_BEFORE_VOLTA = re.compile(r"^(bound by ops on the CPU|recompiles|kernels of 
 OF_WRAPPERS = re.compile(r"^(DDP |FSDP |DataParallel$|gradients reduced)")
 
 # Rules that find what only training does.
-RULES_OF_TRAINING = ("pd308_retained_graph", "pd520_unused_gradients")
+RULES_OF_TRAINING = (
+    "pd308_retained_graph",
+    "pd520_unused_gradients",
+    "pd701_peak_owner",  # but for its advice to run without a graph
+    "pd702_large_logits",
+    "pd704_optimizer_memory",
+    "pd705_kept_values",
+)
 
 
 def programs_of(when: When) -> list[Context]:

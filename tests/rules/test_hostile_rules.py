@@ -121,6 +121,8 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "order_key_ns": (None, 3, 2.5, 7),
     "location": (None,),
     "edit": (None,),
+    "memory_edit": (None,),
+    "saved_bytes": (None,),
     "scope": (None,),
     "recurrence": (None,),
     "covered_by": (None, 3),
