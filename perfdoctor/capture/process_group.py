@@ -20,6 +20,8 @@ from perfdoctor.errors import CaptureError
 # Between SIGTERM and SIGKILL: launchers end their workers in that time, and nobody waits for checkpoints of a trial.
 END_GRACE_S = 3.0
 POLL_S = 0.02
+# In which a new process shows its environment, also on a busy machine.
+START_S = 0.3
 
 
 def run_with_limit(
@@ -62,9 +64,8 @@ def run_with_limit(
     except OSError as error:
         raise CaptureError(explain_failed_start(command, error)) from error
     except BaseException:  # interrupted: it may run already, and nobody has its number
-        for pid in find_processes(mark):
-            with contextlib.suppress(OSError):
-                os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        with ignore_signals():
+            kill_starting_processes(mark)
         raise
     timed_out = False
     try:
@@ -126,6 +127,16 @@ def end_processes(child: subprocess.Popen[bytes], mark: str) -> None:
     while time.monotonic() < kill_s + END_GRACE_S and (child.poll() is None or find_processes(mark)):
         if time.monotonic() >= kill_s:
             send_signal(child, find_processes(mark), getattr(signal, "SIGKILL", signal.SIGTERM))
+        time.sleep(POLL_S)
+
+
+def kill_starting_processes(mark: str) -> None:
+    """Kill the processes with this mark that run or are about to: for an instant a new one shows no environment."""
+    until_s = time.monotonic() + START_S
+    while time.monotonic() < until_s:
+        for pid in find_processes(mark):
+            with contextlib.suppress(OSError):
+                os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         time.sleep(POLL_S)
 
 
