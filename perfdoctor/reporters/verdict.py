@@ -30,6 +30,9 @@ from perfdoctor.units import format_count, format_duration, format_share
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.
 _MIN_STEP_DIFFERENCE = 0.02
+# From this share of the step on, a finding below keeps the head from saying that nothing costs as much.
+_MIN_COST = 0.01
+_NO_FIX = "no rule found a fix worth 1% of it"
 # From this share of the step on, time between steps is said, as other time is that nobody explains.
 _MIN_SHARE_BETWEEN = 0.05
 # Where recording takes longer than the program itself, it shifts the shares of short ops against those of long ones.
@@ -135,7 +138,7 @@ def _describe_program(report: Report) -> str:
     if largest.share >= MIN_UNEXPLAINED_SHARE and not is_work:
         is_smaller = largest.finding is None and largest.share < _busiest_share(report)
         work = _describe_limit(report) if is_smaller else ""
-        return f"{subject}, and no rule found a fix worth 1% of it{work}{_describe_part(report, largest)}"
+        return f"{subject}, and {_NO_FIX}{work}{_describe_part(report, largest)}"
     return f"{subject}{_describe_no_finding(report)}."
 
 
@@ -321,7 +324,7 @@ def _describe_no_finding(report: Report) -> str:
     rules = len(report.outcomes) - sum(len(group.rules) for group in skipped_rules(report) if group.needs_gpu)
     if 2 * ran < rules:
         few = f"; only {ran} of {rules} rules could judge it"
-        return f"{few}, and found nothing that costs 1% of it or more{use}"
+        return f"{few}, and {_say_nothing_found(report)}{use}"
     unknown = sorted({each.rule for each in info_findings(report) if each.actions and each.saving.basis == "unknown"})
     what = " and ".join(unknown)
     caution = f"; no trace shows what {what} (below) costs: perfdoctor try measures it" if unknown else ""
@@ -330,9 +333,15 @@ def _describe_no_finding(report: Report) -> str:
     if any(each.detail not in _WORK for each in report.unexplained):
         use += _describe_limit(report)
         return f", and no rule found what to change{use}; not all of its time is explained (below){caution}"
-    return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}" + (
+    return f", and {_say_nothing_found(report)} ({format_count(ran, 'rule')} judged it){use}" + (
         f"{_describe_limit(report)}{caution}"
     )
+
+
+def _say_nothing_found(report: Report) -> str:
+    """That nothing costs 1% of the step; where a finding below costs it, that no fix of one is worth as much."""
+    costs = [share_of_step(report, finding) or 0.0 for finding in report.findings]
+    return _NO_FIX if max(costs, default=0.0) >= _MIN_COST else "nothing was found that costs 1% of it or more"
 
 
 def _describe_limit(report: Report) -> str:
@@ -362,7 +371,7 @@ def _busiest_share(report: Report) -> float:
 
 def _describe_healthy_cpu(report: Report, ran: int) -> str:
     """That no rule found anything in a program on the CPU, and where its time goes."""
-    healthy = f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it)"
+    healthy = f", and {_say_nothing_found(report)} ({format_count(ran, 'rule')} judged it)"
     outside = _describe_unexplained(report)
     largest = largest_op(report)
     if outside or largest is None or largest[1] < MIN_UNEXPLAINED_SHARE:

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 import report_samples as samples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.finding import ONCE, Action, Recurrence
-from perfdoctor.report.report import Limit, StepSummary, UnexplainedSlice
+from perfdoctor.report.report import Limit, Report, StepSummary, UnexplainedSlice
+from perfdoctor.reporters.report_facts import share_of_step, step_length_ns
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.savings.saving import Saving
@@ -58,7 +61,7 @@ def test_a_trace_that_no_rule_judged_is_not_called_healthy():
 
 def test_a_trace_that_few_rules_judged_is_not_called_healthy():
     report = replace(samples.cpu_only(), findings=())
-    assert "only 1 of 4 rules could judge it, and found nothing" in verdict_of(report)
+    assert "only 1 of 4 rules could judge it, and nothing was found that" in verdict_of(report)
 
 
 def test_time_outside_of_pytorch_is_mentioned_where_nothing_was_found():
@@ -206,8 +209,46 @@ def test_a_large_cost_without_a_fix_is_named() -> None:
     assert "no rule found a fix worth 1% of it; 37.5 ms (79%) of it: matrix products" in verdict_of(
         replace(report, findings=(costly,))
     )
-    small = replace(costly, cost_ns=2_000_000, share_of_step=0.04)
+    below_head = replace(costly, cost_ns=2_000_000, share_of_step=0.04)
+    assert ", and no rule found a fix worth 1% of it (" in verdict_of(replace(report, findings=(below_head,)))
+    small = replace(costly, cost_ns=200_000, share_of_step=0.004)
     assert "nothing was found" in verdict_of(replace(report, findings=(small,)))
+
+
+@st.composite
+def reports_with_findings(draw: st.DrawFn) -> Report:
+    """Any findings, on all ranks, one, or several, below a head of any kind."""
+    report = draw(st.sampled_from((samples.healthy(), samples.cpu_only(), samples.four_ranks(), samples.incomplete())))
+    base, step_ns, ranks = samples.loader_stall().findings[0], step_length_ns(report), len(report.account)
+    findings = []
+    for position in range(draw(st.integers(0, 3))):
+        cost_ns = round(draw(st.sampled_from((0.0, 0.004, 0.0099, 0.01, 0.019, 0.04, 0.3))) * step_ns)
+        saving = draw(st.sampled_from((Saving(), Saving(0, 0, 0, "bounded"), Saving(0, cost_ns, cost_ns, "bounded"))))
+        findings.append(
+            replace(
+                base,
+                cost_ns=cost_ns,
+                severity=draw(st.sampled_from(("info", "low", "high"))),
+                saving=saving,
+                rank=draw(st.sampled_from((None, *range(ranks)))) if ranks > 1 else None,
+                covered_by=draw(st.sampled_from((None, *range(position)))),
+                recurrence=draw(st.sampled_from((None, Recurrence(1, 8, cost_ns, cost_ns)))),
+            )
+        )
+    return replace(report, findings=tuple(findings))
+
+
+@given(reports_with_findings())
+def test_the_head_denies_no_cost_that_stands_below_it(report: Report) -> None:
+    costs = [share_of_step(report, finding) or 0.0 for finding in report.findings]
+    assert max(costs, default=0.0) < 0.01 or "nothing was found" not in verdict_of(report)
+
+
+@given(reports_with_findings())
+def test_a_head_without_costs_below_it_says_that_nothing_was_found(report: Report) -> None:
+    cheap = tuple(replace(finding, severity="info", cost_ns=0, saving=Saving()) for finding in report.findings)
+    head = verdict_of(replace(samples.healthy(), findings=cheap))
+    assert "nothing was found that costs 1% of it or more" in head
 
 
 def test_what_happens_once_is_said_once() -> None:
