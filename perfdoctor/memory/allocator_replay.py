@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -17,31 +16,13 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.allocations import Allocations
 from perfdoctor.memory.caching_allocator import Block, CachingAllocator, Segment, round_sizes
 from perfdoctor.memory.device_memory import DeviceMemory
+from perfdoctor.memory.memory_edits import MemoryEdit, peak_after
 from perfdoctor.memory.opening_segments import OpeningSegment, opening_segments
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables.model import AllocatorSettings, Segments
 
 TRUSTED_SHARE = 0.02
 """How far the replayed peak of what is reserved may be from the recorded one."""
-
-
-class Reduction(Protocol):
-    """What a fix changes in the allocations of a device: some bytes of each are not there for some events.
-
-    Attributes:
-        places: The allocations, places in the columns of `Allocations`, each once.
-        bytes: How much of each is not there.
-        begins, ends: From which event on, and before which one it is not there.
-    """
-
-    @property
-    def places(self) -> Int64Array: ...  # noqa: D102
-    @property
-    def bytes(self) -> Int64Array: ...  # noqa: D102
-    @property
-    def begins(self) -> Int64Array: ...  # noqa: D102
-    @property
-    def ends(self) -> Int64Array: ...  # noqa: D102
 
 
 @frozen_dataclass
@@ -102,21 +83,6 @@ class Savings:
     reason: str | None
 
 
-def what_if(
-    memory: DeviceMemory, edits: Sequence[Reduction] = (), settings: AllocatorSettings | None = None
-) -> Savings:
-    """The peaks of a device with some edits, or with other settings of its allocator (None: those of the recording).
-
-    To ask more than once, keep an `AllocatorReplay` and ask its `what_if`.
-
-    For example, without one allocation, and with expandable segments::
-
-        what_if(memory, [edit]).peak_allocated_bytes
-        what_if(memory, settings=AllocatorSettings(expandable_segments=True)).peak_reserved_bytes
-    """
-    return AllocatorReplay(memory).what_if(edits, settings)
-
-
 _SLOTS = 4  # what may happen at an event, in its order
 _RELEASE, _EDITED_FREE, _EDITED_MAKE, _OWN = range(_SLOTS)
 
@@ -137,7 +103,7 @@ class _Requests:
     free: Int64Array
 
 
-def _requests_of(allocations: Allocations, edits: Sequence[Reduction]) -> _Requests:
+def _requests_of(allocations: Allocations, edits: Sequence[MemoryEdit]) -> _Requests:
     """An allocation of which an edit takes some bytes for some events is up to three requests, one after the other."""
     make = np.where(allocations.begins < 0, NONE, allocations.begins * _SLOTS + _OWN)
     free = allocations.ends * _SLOTS + _OWN
@@ -164,16 +130,6 @@ def _requests_of(allocations: Allocations, edits: Sequence[Reduction]) -> _Reque
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     is_made = columns[1] > 0
     return _Requests(*(column[is_made] for column in columns))
-
-
-def allocated_after(allocations: Allocations, edits: Sequence[Reduction] = ()) -> Int64Array:
-    """What is allocated after each event, in bytes; an allocation is changed by the first edit that names it."""
-    requests, count = _requests_of(allocations, edits), len(allocations.rows)
-    change = np.zeros(count + 1, np.int64)
-    np.add.at(change, np.maximum(requests.make // _SLOTS, 0), requests.bytes)
-    np.subtract.at(change, requests.free // _SLOTS, requests.bytes)
-    result: Int64Array = np.cumsum(change)[:-1] + allocations.unlisted_bytes
-    return result
 
 
 class _Run:
@@ -322,7 +278,7 @@ class AllocatorReplay:
 
     def replay(
         self,
-        edits: Sequence[Reduction] = (),
+        edits: Sequence[MemoryEdit] = (),
         settings: AllocatorSettings | None = None,
         capacity_bytes: int | None = None,
     ) -> Replay:
@@ -345,14 +301,13 @@ class AllocatorReplay:
         used = [segment for segment, was in zip(opening, was_used, strict=True) if was]
         return self._replay(edits, settings, capacity_bytes, used, trims_pages=True)[0]
 
-    def what_if(self, edits: Sequence[Reduction] = (), settings: AllocatorSettings | None = None) -> Savings:
-        """See `what_if`."""
+    def what_if(self, edits: Sequence[MemoryEdit] = (), settings: AllocatorSettings | None = None) -> Savings:
+        """The peaks with some edits, or with other settings of the allocator (None: those of the recording)."""
         reason = self.distrust
         if reason is None and settings not in (None, self.settings) and not self._can_start_anew(settings):
             reason = "Without what was cached at its beginning the model reserves another amount than was recorded."
         reserved = self.replay(edits, settings).peak_reserved_bytes if reason is None else None
-        allocated = allocated_after(self.memory.allocations, edits)
-        return Savings(int(allocated.max(initial=0)), reserved, reason)
+        return Savings(peak_after(self.memory, edits), reserved, reason)
 
     def _can_start_anew(self, settings: AllocatorSettings | None) -> bool:
         """Whether a replay that allocates anew what is there at the beginning can be compared with the recording.
@@ -370,7 +325,7 @@ class AllocatorReplay:
 
     def _replay(
         self,
-        edits: Sequence[Reduction],
+        edits: Sequence[MemoryEdit],
         settings: AllocatorSettings,
         capacity_bytes: int | None,
         opening: Sequence[OpeningSegment] | None,

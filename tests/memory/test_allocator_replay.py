@@ -6,46 +6,29 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.memory.allocator_replay import AllocatorReplay, allocated_after, what_if
+from perfdoctor.memory.allocator_replay import AllocatorReplay, Savings
 from perfdoctor.memory.caching_allocator import LARGE_SEGMENT_BYTES, MIB, Block, CachingAllocator, round_sizes
 from perfdoctor.memory.device_memory import DeviceMemory
+from perfdoctor.memory.memory_edits import MemoryEdit, allocated_after, shrink
 from perfdoctor.memory.slack import Slack, slack_at
 from perfdoctor.rank import Rank
 from perfdoctor.trace import read
-from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.model import AllocatorSettings
 
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
-class Edit(NamedTuple):
-    places: Int64Array
-    bytes: Int64Array
-    begins: Int64Array
-    ends: Int64Array
-
-
-def shrink(
-    memory: DeviceMemory,
-    places: Int64Array,
-    share: float = 1.0,
-    begins: Int64Array | None = None,
-    ends: Int64Array | None = None,
-) -> Edit:
-    """A share of some allocations is not there, between some events or for their lives."""
-    made, freed = memory.allocations.begins[places], memory.allocations.ends[places]
-    begins = np.maximum(made if begins is None else np.maximum(begins, made), 0)
-    ends = freed if ends is None else np.minimum(ends, freed)
-    lasts = ends > begins
-    size = np.floor(memory.allocations.bytes[places] * share).astype(np.int64)
-    return Edit(places[lasts], size[lasts], begins[lasts], ends[lasts])
+def what_if(
+    memory: DeviceMemory, edits: Sequence[MemoryEdit] = (), settings: AllocatorSettings | None = None
+) -> Savings:
+    return AllocatorReplay(memory).what_if(edits, settings)
 
 
 Step = tuple[int, int, int] | int | None  # an allocation (size, pool, stream), a free (which), or empty_cache
@@ -223,17 +206,17 @@ def test_less_is_never_more_allocated(
     count = len(memory.allocations.bytes)
     places = np.array(sorted(each for each in which if each < count), np.int64)
     begins, ends = (np.full(len(places), event) for event in (first, last))
-    edit = shrink(memory, places, share, begins, ends)
+    edit = shrink(memory, 0, places, share, begins, ends)
     replay = AllocatorReplay(memory)
     if replay.distrust is not None:
         return
     made = replay.replay([edit])
     # Rounding adds up to 512 bytes to each, and up to 1 MiB is not split off.
-    allocated = allocated_after(memory.allocations, [edit])
+    allocated = allocated_after(memory, [edit])
     assert (made.blocks_bytes >= allocated).all()
     assert (made.blocks_bytes <= allocated + count * (MIB + 512)).all()
     assert (made.reserved_bytes >= made.blocks_bytes).all()
-    assert (allocated <= allocated_after(memory.allocations)).all()
+    assert (allocated <= allocated_after(memory, [])).all()
 
 
 LOOP: list[Step] = [(60 * MIB, 0, 0), (40 * MIB, 0, 0), 0, (64 * MIB, 0, 0), 1, 0]
@@ -242,7 +225,7 @@ LOOP: list[Step] = [(60 * MIB, 0, 0), (40 * MIB, 0, 0), 0, (64 * MIB, 0, 0), 1, 
 def test_without_edits_the_recorded_totals_come_back(tmp_path: Path) -> None:
     memory = record(LOOP * 2, tmp_path, cut=3)
     np.testing.assert_array_equal(
-        allocated_after(memory.allocations), memory.trace.memory.allocated_bytes[memory.allocations.rows]
+        allocated_after(memory, []), memory.trace.memory.allocated_bytes[memory.allocations.rows]
     )
 
 
@@ -252,7 +235,7 @@ def test_what_is_never_made_is_not_reserved(tmp_path: Path) -> None:
     assert (plain.peak_allocated_bytes, plain.peak_reserved_bytes) == (104 * MIB, 164 * MIB)
     first = memory.allocations.begins.argsort()
     large = first[memory.allocations.bytes[first] == 64 * MIB]
-    made = what_if(memory, [shrink(memory, large)])
+    made = what_if(memory, [shrink(memory, 0, large)])
     assert (made.peak_allocated_bytes, made.peak_reserved_bytes, made.reason) == (100 * MIB, 100 * MIB, None)
 
 
@@ -261,7 +244,7 @@ def test_what_is_cached_from_before_is_not_reserved_again(tmp_path: Path) -> Non
     assert AllocatorReplay(memory).plain.peak_reserved_bytes == 310 * MIB
     assert what_if(memory).peak_reserved_bytes == 310 * MIB  # all were cut out of that of 300
     gone = np.flatnonzero(memory.allocations.begins >= 0)
-    assert what_if(memory, [shrink(memory, gone)]).peak_reserved_bytes == 10 * MIB
+    assert what_if(memory, [shrink(memory, 0, gone)]).peak_reserved_bytes == 10 * MIB
 
 
 def test_a_segment_of_the_beginning_that_is_never_used_does_not_count(tmp_path: Path) -> None:
@@ -273,12 +256,12 @@ def test_a_segment_of_the_beginning_that_is_never_used_does_not_count(tmp_path: 
 def test_freed_earlier_and_made_later(tmp_path: Path) -> None:
     memory = record([(30 * MIB, 0, 0), (40 * MIB, 0, 0), 0, (24 * MIB, 0, 0), 1], tmp_path)
     places = np.array([0])
-    early = shrink(memory, places, begins=np.array([1]))  # before the second
+    early = shrink(memory, 0, places, begins=np.array([1]))  # before the second
     assert what_if(memory, [early]).peak_allocated_bytes == 64 * MIB
     assert what_if(memory, [early]).peak_reserved_bytes == 70 * MIB  # 40 need a segment of their own, 24 fit into 30
-    late = shrink(memory, places, ends=np.array([2]))  # after the second, so it is not there at all
+    late = shrink(memory, 0, places, ends=np.array([2]))  # after the second, so it is not there at all
     assert AllocatorReplay(memory).replay([late]).blocks_bytes.tolist() == [size * MIB for size in (0, 40, 40, 64, 40)]
-    gap = shrink(memory, np.array([1]), 0.5, np.array([2]), np.array([3]))
+    gap = shrink(memory, 0, np.array([1]), 0.5, np.array([2]), np.array([3]))
     assert AllocatorReplay(memory).replay([gap]).blocks_bytes.tolist() == [size * MIB for size in (30, 70, 20, 64, 40)]
 
 
@@ -327,9 +310,9 @@ def test_a_request_that_was_refused_is_made_again(tmp_path: Path) -> None:
     replay = AllocatorReplay(memory_of(oom_snapshot(), tmp_path))
     assert (replay.capacity_bytes, replay.plain.served) == (140 * MIB, False)
     for place, served in ((2, True), (1, True), (0, True)):
-        edit = shrink(replay.memory, np.array([place]))
+        edit = shrink(replay.memory, 0, np.array([place]))
         assert replay.replay([edit], capacity_bytes=replay.capacity_bytes).served is served
-    half = shrink(replay.memory, np.array([2]), 0.5)
+    half = shrink(replay.memory, 0, np.array([2]), 0.5)
     assert replay.replay([half], capacity_bytes=replay.capacity_bytes).served is False  # 10 MiB free, 20 more wanted
 
 
