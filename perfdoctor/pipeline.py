@@ -27,7 +27,7 @@ from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.own_steps import steps_without_waits
 from perfdoctor.report.pricing import doubt_prices, price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
-from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
+from perfdoctor.report.reduce_ranks import FleetPart, from_rank, leave_out_unrecorded, reduce_parts
 from perfdoctor.report.report import (
     TABLES,
     UNKNOWN_LIMIT,
@@ -179,7 +179,8 @@ def report_on_summaries(
     """
     analyzers = tuple(analyzers)
     part = reduce_parts(parts)
-    fleet = Fleet(part.summaries)
+    compared, unrecorded = leave_out_unrecorded(part.summaries)
+    fleet = Fleet(tuple(compared))
     of_fleet = list(known_findings)
     outcome_of = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
     for rule in analyzers:
@@ -193,7 +194,7 @@ def report_on_summaries(
     findings = prioritize_fleet(of_ranks, shared, ledgers, own_steps_ns)
     return Report(
         version=version("perfdoctor"),
-        traces=(*(summary.trace for summary in fleet.summaries), *missing),
+        traces=(*(summary.trace for summary in fleet.summaries), *unrecorded, *missing),
         steps=_steps_of_report(fleet),
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),

@@ -12,7 +12,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import HOT_PATH, FindingKey
 from perfdoctor.report.merge_findings import SharedFinding, group_findings, merge_groups
 from perfdoctor.report.rank_summary import RankSummary
-from perfdoctor.report.report import Outcome
+from perfdoctor.report.report import Outcome, TraceSummary
 from perfdoctor.savings.saving import Claim
 
 # Rules over ranks name only the worst findings of a single rank.
@@ -77,6 +77,24 @@ def _merge(parts: list[FleetPart]) -> FleetPart:
         merge_groups(part.shared for part in parts),
         {rule: _merge_outcomes(of_parts) for rule, of_parts in outcomes.items()},
     )
+
+
+def leave_out_unrecorded(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], list[TraceSummary]]:
+    """The ranks to compare, and the traces of those left out: their GPU is not recorded, and that of others is.
+
+    So are a file that was cut short before its kernels, and a rank recorded without the GPU. All of its step would be
+    idle time, and the longest.
+    """
+    if not any(summary.trace.ran_on == "gpu" for summary in summaries):
+        return list(summaries), []
+    compared = [summary for summary in summaries if summary.trace.ran_on != "gpu_not_recorded"]
+    traces = [summary.trace for summary in summaries if summary.trace.ran_on == "gpu_not_recorded"]
+    return compared, [replace(trace, warnings=(_warn_unrecorded(trace), *trace.warnings)) for trace in traces]
+
+
+def _warn_unrecorded(trace: TraceSummary) -> str:
+    why = "its file has no GPU events" if trace.complete else "its file was cut short before the first GPU event"
+    return f"this rank is left out of the analysis: {why}"
 
 
 def drop_charts_of_shorter_steps(summaries: Sequence[RankSummary]) -> list[RankSummary]:

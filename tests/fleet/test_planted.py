@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -119,6 +121,34 @@ def test_a_missing_rank_is_named_and_the_others_are_still_compared(tmp_path: Pat
     assert [trace.rank for trace in report.traces] == [1, 2]
     assert any("2 of the job's 4 ranks have no trace here (0, 3)" in w for w in report.traces[0].warnings)
     assert [finding.rank for finding in report.findings] == [2]
+
+
+def drop_gpu_events(path: Path) -> None:
+    """Leave in a file what a recording without the GPU has, or one that was cut short before its kernels."""
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    trace["traceEvents"] = [
+        each for each in trace["traceEvents"] if each.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset")
+    ]
+    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+
+
+def test_a_rank_without_gpu_events_is_left_out_of_the_others(tmp_path: Path) -> None:
+    folder = SyntheticFleet().late_loader(2, by_us=3000).write(tmp_path / "run")
+    drop_gpu_events(folder / "rank0.json.gz")
+    report = perfdoctor.analyze(folder)
+    assert [trace.rank for trace in report.traces] == [1, 2, 3, 0]
+    assert [len(report.timeline), len(report.account), len(report.missing)] == [3, 3, 1]
+    assert report.missing[0].warnings[0] == "this rank is left out of the analysis: its file has no GPU events"
+    assert report.findings[0].rank == 2
+    assert report.unexplained == ()
+
+
+def test_ranks_that_are_all_without_gpu_events_are_all_there(tmp_path: Path) -> None:
+    folder = SyntheticFleet(ranks=2).write(tmp_path / "run")
+    for rank in range(2):
+        drop_gpu_events(folder / f"rank{rank}.json.gz")
+    report = perfdoctor.analyze(folder)
+    assert (len(report.timeline), report.missing) == (2, ())
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
