@@ -300,7 +300,7 @@ PD115 = [
             ExpectedFinding(
                 "high",
                 30 * MS,
-                (8_038_715, 12_769_525, 15 * MS),
+                (6_462_477, 12_769_525, 15 * MS),
                 title="One thread computes, and one core of 2 idles",
                 fix="torch.set_num_threads(2)",
                 evidence={"largest of them": "aten::addmm", "threads of PyTorch": 1},
