@@ -10,7 +10,7 @@ import numpy as np
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
 from perfdoctor.rules import NONE, Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, format_bytes
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import BACKWARD, FORWARD, MemoryEdit, Selection, memory_categories, shrink
+from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
 # Blocks of a model are alike: what a line and an op allocate in one size so often, and in this share of all
 # activations, belongs to as many blocks.
@@ -26,7 +26,8 @@ class PeakOwner(RankAnalyzer):
 
     What it finds:
         A peak of which at least `min_share` are activations: values that the forward pass made, and that the backward
-        pass frees. And values that a graph kept although no backward pass ran in the whole recording.
+        pass frees. And values that a graph kept although no backward pass ran in the whole recording, or that are still
+        there where the recording ends without one.
 
     Why it costs time:
         What does not fit has to be smaller, or ends the program. Each op keeps what its derivative needs until the
@@ -62,15 +63,20 @@ class PeakOwner(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding for each device whose peak is made of activations."""
+        # A program that ran out of memory in its forward pass would have gone on to the backward pass.
+        ran_out = any(memory.failed_request is not None for memory in rank.memory)
         for number, memory in devices_of(rank):
             large = memory.large
             chosen = Selection(memory, large.places[large.is_for(memory_categories.ACTIVATIONS)])
             assert memory.peak is not None
+            min_bytes = self.settings["min_share"] * memory.peak.allocated_bytes
             held_bytes = bytes_at_peak(memory, chosen.places)
-            if held_bytes < self.settings["min_share"] * memory.peak.allocated_bytes:
-                continue
-            # A program that ran out of memory in its forward pass would have gone on to the backward pass.
-            if memory.failed_request is None and not (memory.phases.phase == BACKWARD).any():
+            is_forward_alone = not ran_out and not (memory.phases.phase == BACKWARD).any()
+            if held_bytes < min_bytes:
+                left = _left_at_the_end(memory) if is_forward_alone else chosen
+                if (left_bytes := bytes_at_peak(memory, left.places)) >= min_bytes:
+                    yield self._report_cut_recording(rank, number, left, left_bytes)
+            elif is_forward_alone:
                 yield self._report_unused_graph(rank, number, chosen, held_bytes)
             elif not rank.context.is_forward_only:
                 yield self._report_activations(rank, number, chosen, held_bytes)
@@ -86,6 +92,17 @@ class PeakOwner(RankAnalyzer):
         edit = _free_behind(chosen, number, _CHAIN)
         edit = replace(edit, at_least=_free_behind(chosen, number, _BRANCHES))
         return self._report(rank, chosen, title, held_bytes, edit, advice)
+
+    def _report_cut_recording(self, rank: Rank, number: int, chosen: Selection, held_bytes: int) -> Finding:
+        title = f"{format_bytes(held_bytes)} of a forward pass are still there where the recording ends"
+        advice = Advice(
+            "Run it under torch.inference_mode() if no backward pass follows: then each value is freed as soon as the "
+            "next ones are made. Else record to the end of the backward pass, so that there is more to say.",
+            "with torch.inference_mode():   # torch.no_grad() where results enter a graph later",
+            "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
+        )
+        edit = replace(_free_behind(chosen, number, _CHAIN), at_least=shrink(chosen.memory, number, chosen.places[:0]))
+        return replace(self._report(rank, chosen, title, held_bytes, edit, advice), confidence=0.5)
 
     def _report_activations(self, rank: Rank, number: int, chosen: Selection, held_bytes: int) -> Finding:
         memory = chosen.memory
@@ -193,6 +210,18 @@ class _Blocks:
             return shrink(chosen.memory, number, places, share, block_begins[following], block_ends[following])
 
         return leave_out(others, 1.0), leave_out(has_next, 1 - self._mean_share)
+
+
+def _left_at_the_end(memory: DeviceMemory) -> Selection:
+    """What modules made in forward passes and nobody freed; nothing where less than half of what they made is left.
+
+    Without a graph most of it is freed at once, and caches and results are left.
+    """
+    large = memory.large
+    is_made = large.evidence.in_module & (memory.phases.phase[memory.allocations.begins[large.places]] == FORWARD)
+    is_left = is_made & (memory.allocations.ends[large.places] >= len(memory.allocations.rows))
+    is_most = 2 * large.bytes[is_left].sum() >= large.bytes[is_made].sum()
+    return Selection(memory, large.places[is_left & is_most & large.is_for(memory_categories.UNKNOWN)])
 
 
 def _free_behind(chosen: Selection, number: int, count: int) -> MemoryEdit:

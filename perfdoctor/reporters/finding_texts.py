@@ -28,7 +28,8 @@ def short_saving(finding: Finding) -> str:
     """What its fix saves, for a cell of a table: "15.0 ms", "up to 19.0 ms", "1.20 GB"; "n/a" where it is not known."""
     saving = finding.saving
     if finding.saved_bytes is not None:
-        return format_size(finding.saved_bytes.expected)
+        saved = finding.saved_bytes
+        return format_size(saved.expected) if saved.low > 0 else f"up to {format_size(saved.high)}"
     if saving.expected_ns is not None and (saving.basis != "bounded" or saving.low_ns):
         return format_duration(saving.expected_ns)
     return UNKNOWN if saving.high_ns is None else f"up to {format_duration(saving.high_ns)}"

@@ -74,6 +74,8 @@ def format_saved_bytes(saved: SavedBytes) -> str:
         return f"lowers the peak by nothing more after the fixes above (alone by {format_size(saved.alone)})"
     if low == high:
         return f"lowers the peak by {high}"
+    if saved.low <= 0:
+        return f"lowers the peak by up to {high}"
     return f"lowers the peak by about {format_size(saved.expected)} ({low} to {high})"
 
 

@@ -291,7 +291,51 @@ PD707 = [
     RuleCase("PD707", "two-steps", lambda: training(Tensor(60, 150, None), Tensor(40, 160, 450), steps=2)),
 ]
 
+
 # The same on a GPU, and what differs in size or in number.
+def forward_alone(*tensors: Tensor, is_in_model: bool = True) -> TraceBuilder:
+    """A forward pass of a model, and where the recording ends."""
+    b = TraceBuilder(device=None)
+    line = b.frame("infer.py(7): forward", 95, 210)
+    if is_in_model:
+        b.frame("nn.Module: Net_0", 100, 200, parent=line)
+    events: list[tuple[float, int, int]] = []
+    for place, tensor in enumerate(tensors):
+        made = tensor.made + place * 0.01
+        b.op(tensor.op, made - 0.002, 0.004)
+        events.append((made, tensor.megabytes * MB, place + 1))
+        if tensor.freed is not None:
+            events.append((tensor.freed + place * 0.01, -tensor.megabytes * MB, place + 1))
+    for at_us, size, address in sorted(events):
+        b.memory(at_us, size, address, device=0)
+    return b
+
+
+_LEFT = [Tensor(20, 150, None)] * 8
+PD701 += [
+    RuleCase(
+        "PD701",
+        "a-forward-pass-and-no-more",
+        lambda: forward_alone(*_LEFT),
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                saved_bytes=saved(0, 40, 80),
+                location="infer.py:7",
+                title="160 MB of a forward pass are still there where the recording ends",
+                fix="inference_mode",
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD701",
+        "a-cache-of-an-inference",
+        # Most of what the model makes is freed at once.
+        lambda: forward_alone(*[Tensor(40, 150, 160 + n) for n in range(8)], *_LEFT),
+    ),
+    RuleCase("PD701", "loaded-and-no-more", lambda: forward_alone(*_LEFT, is_in_model=False)),
+]
 PD701 += [
     RuleCase("PD701", "gpu", lambda: training(*blocks(8), device=0), found("320 MB at the peak of GPU 0")),
     RuleCase("PD701", "many-blocks", lambda: training(*blocks(40, (4, 2, 2))), found("320 MB")),
