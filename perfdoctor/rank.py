@@ -82,6 +82,7 @@ from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
+from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
 from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
 from perfdoctor.savings.edits import Edit, remove_cause
@@ -704,6 +705,11 @@ class Rank:
         """The memory of each device, that with the highest peak first; empty where it was not recorded."""
         source = self.memory_source
         return () if source is None else memory_of_devices(source.trace, source.forward_ops)
+
+    @cached_property
+    def allocators(self) -> tuple[AllocatorReplay, ...]:
+        """The replay of the allocator of each device of `memory`."""
+        return tuple(map(AllocatorReplay, self.memory))
 
     @property
     def memory_source(self) -> Rank | None:

@@ -309,6 +309,11 @@ class AllocatorReplay:
         reserved = self.replay(edits, settings).peak_reserved_bytes if reason is None else None
         return Savings(peak_after(self.memory, edits), reserved, reason)
 
+    def bytes_saved_by(self, settings: AllocatorSettings, edits: Sequence[MemoryEdit] = ()) -> int:
+        """How much lower the peak of what is reserved is with other settings, with the same edits before and after."""
+        own, other = (self.replay(edits, each).peak_reserved_bytes for each in (None, settings))
+        return max(own - other, 0)
+
     def _can_start_anew(self, settings: AllocatorSettings | None) -> bool:
         """Whether a replay that allocates anew what is there at the beginning can be compared with the recording.
 

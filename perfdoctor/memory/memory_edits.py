@@ -6,12 +6,14 @@ Every saving is a new sum over the whole recording: without the first peak the n
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.device_memory import DeviceMemory
 from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.tables.model import AllocatorSettings
 
 
 @frozen_dataclass(eq=False)
@@ -25,6 +27,8 @@ class MemoryEdit:
         begins, ends: From which event on, and before which one it is not there.
         at_least: The same of what the fix does in any case; None where it does all of this.
         costs_time: Whether the fix pays with time or with accuracy.
+        settings: Other settings of the allocator: what they save is of what is reserved. None for those of the
+            recording.
     """
 
     device: int
@@ -34,20 +38,14 @@ class MemoryEdit:
     ends: Int64Array
     at_least: MemoryEdit | None = None
     costs_time: bool = False
+    settings: AllocatorSettings | None = None
 
     def without(self, taken: Int64Array) -> MemoryEdit:
         """The same for the allocations that are not among some others."""
         left = ~np.isin(self.places, taken)
         at_least = None if self.at_least is None else self.at_least.without(taken)
-        return MemoryEdit(
-            self.device,
-            self.places[left],
-            self.bytes[left],
-            self.begins[left],
-            self.ends[left],
-            at_least,
-            self.costs_time,
-        )
+        places, size, begins, ends = (each[left] for each in (self.places, self.bytes, self.begins, self.ends))
+        return replace(self, places=places, bytes=size, begins=begins, ends=ends, at_least=at_least)
 
 
 def shrink(
@@ -65,6 +63,12 @@ def shrink(
     lasts = ends > begins
     size = np.floor(allocations.bytes[places] * share).astype(np.int64)
     return MemoryEdit(device, places[lasts], size[lasts], np.maximum(begins[lasts], 0), ends[lasts])
+
+
+def change_settings(device: int, settings: AllocatorSettings) -> MemoryEdit:
+    """The edit by which all allocations stay and the allocator has other settings."""
+    none = np.empty(0, np.int64)
+    return MemoryEdit(device, none, none, none, none, settings=settings)
 
 
 def allocated_after(memory: DeviceMemory, edits: Iterable[MemoryEdit]) -> Int64Array:

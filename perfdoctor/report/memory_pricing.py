@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
+from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory
 from perfdoctor.memory.memory_edits import MemoryEdit, peak_after
 from perfdoctor.report.finding import Finding, severity_of
@@ -35,25 +37,35 @@ def price_memory(findings: Sequence[Finding], devices: Sequence[DeviceMemory]) -
 
 
 def _price(findings: list[Finding], memory: DeviceMemory, peak_bytes: int) -> list[Finding]:
-    left = [(finding, finding.memory_edit) for finding in findings if finding.memory_edit is not None]
+    allocator = AllocatorReplay(memory)
+    left = [
+        (finding, finding.memory_edit, _saved(allocator, (), finding.memory_edit, peak_bytes))
+        for finding in findings
+        if finding.memory_edit is not None
+    ]
     binds = is_limit(memory)
     done: list[MemoryEdit] = []
     result: list[Finding] = []
     before_bytes = peak_bytes
     while left:
-        ranges = [_saved(memory, done, edit, before_bytes) for _, edit in left]
+        # A replay takes as long as hundreds of sums: what other settings save is asked for once more, in their turn.
+        ranges = [
+            alone if edit.settings is not None else _saved(allocator, done, edit, before_bytes)
+            for _, edit, alone in left
+        ]
         worths = [
             sum(each) * (_WORTH_WITH_COST if edit.costs_time else 1)
-            for each, (_, edit) in zip(ranges, left, strict=True)
+            for each, (_, edit, _) in zip(ranges, left, strict=True)
         ]
         best = worths.index(max(worths))
-        (finding, edit), (low, high) = left.pop(best), ranges[best]
-        alone = _saved(memory, (), edit, peak_bytes)
+        finding, edit, alone = left.pop(best)
+        low, high = ranges[best] if edit.settings is None else _saved(allocator, done, edit, before_bytes)
         before_bytes = peak_after(memory, [*done, edit])
         done.append(edit)
         if max(high, alone[1]) < _MIN_SHARE_OF_PEAK * peak_bytes:
             continue
-        saved = SavedBytes(low, (low + high) // 2, high, sum(alone) // 2)
+        of: Literal["allocated", "reserved"] = "allocated" if edit.settings is None else "reserved"
+        saved = SavedBytes(low, (low + high) // 2, high, sum(alone) // 2, of)
         worth = max(saved.expected, saved.alone) / peak_bytes
         is_covered = saved.expected < MASKED_SHARE * saved.alone and result
         result.append(
@@ -70,19 +82,27 @@ def _price(findings: list[Finding], memory: DeviceMemory, peak_bytes: int) -> li
     return result
 
 
-def _saved(memory: DeviceMemory, done: Sequence[MemoryEdit], edit: MemoryEdit, before_bytes: int) -> tuple[int, int]:
+def _saved(
+    allocator: AllocatorReplay, done: Sequence[MemoryEdit], edit: MemoryEdit, before_bytes: int
+) -> tuple[int, int]:
     """The least and the most that a fix saves after others."""
+    if edit.settings is not None:
+        saved = allocator.bytes_saved_by(edit.settings, done)
+        return saved, saved
+    memory = allocator.memory
     high = before_bytes - peak_after(memory, [*done, edit])
     low = high if edit.at_least is None else before_bytes - peak_after(memory, [*done, edit.at_least])
     return min(low, high), high
 
 
 def is_limit(memory: DeviceMemory) -> bool:
-    """Whether memory is what the user asks about, or what there is too little of.
+    """Whether memory is what the user asks about, as with a snapshot, or what there is too little of."""
+    return memory.end is not None or is_full(memory)
 
-    It is in a snapshot, which is taken for it; where a request failed; and where the peak takes nearly all of the GPU.
-    """
-    if memory.end is not None or memory.failed_request is not None:
+
+def is_full(memory: DeviceMemory) -> bool:
+    """Whether a request failed, or the peak takes nearly all of the device."""
+    if memory.failed_request is not None:
         return True
     peak, capacity_bytes = memory.peak, memory.capacity_bytes
     if peak is None or capacity_bytes is None:

@@ -68,15 +68,16 @@ def format_finding_saving(finding: Finding) -> str:
 
 
 def format_saved_bytes(saved: SavedBytes) -> str:
-    """How much lower the peak is after a fix: "lowers the peak by 9.80 GB (8.00 GB to 11.6 GB)"."""
+    """How much lower a peak is after a fix: "lowers the peak by about 9.80 GB (8.00 GB to 11.6 GB)"."""
     low, high = format_size(saved.low), format_size(saved.high)
+    lowers = "lowers the peak" if saved.of == "allocated" else "lowers what is reserved"
     if saved.high <= 0:
-        return f"lowers the peak by nothing more after the fixes above (alone by {format_size(saved.alone)})"
+        return f"{lowers} by nothing more after the fixes above (alone by {format_size(saved.alone)})"
     if low == high:
-        return f"lowers the peak by {high}"
+        return f"{lowers} by {high}"
     if saved.low <= 0:
-        return f"lowers the peak by up to {high}"
-    return f"lowers the peak by about {format_size(saved.expected)} ({low} to {high})"
+        return f"{lowers} by up to {high}"
+    return f"{lowers} by about {format_size(saved.expected)} ({low} to {high})"
 
 
 def format_saving(saving: Saving) -> str:

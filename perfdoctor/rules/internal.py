@@ -118,6 +118,10 @@ from perfdoctor.rules.advice.programs import MAIN_SHARE
 
 # The allocations of a device and what fixes change in them: asked by the rules on memory alone.
 from perfdoctor.memory import categories as memory_categories
+from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, Selection
 from perfdoctor.memory.evidence import BACKWARD, FORWARD, OPTIMIZER
-from perfdoctor.memory.memory_edits import MemoryEdit, peak_after, shrink
+from perfdoctor.memory.memory_edits import MemoryEdit, change_settings, peak_after, shrink
+from perfdoctor.memory.slack import Slack, slack_at
+from perfdoctor.report.memory_pricing import is_full
+from perfdoctor.trace.tables.model import AllocatorSettings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
 
@@ -12,9 +14,11 @@ class SavedBytes:
     Attributes:
         low, expected, high: After all fixes of memory above it in the report: at least, as expected, at most.
         alone: As expected, with no other fix.
+        of: Which peak: of what is allocated, or of what the allocator reserves of the device.
     """
 
     low: int
     expected: int
     high: int
     alone: int
+    of: Literal["allocated", "reserved"] = "allocated"

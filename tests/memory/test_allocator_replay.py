@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_allocator import Recorder, Step
 
 from perfdoctor.memory.allocator_replay import AllocatorReplay, Savings
-from perfdoctor.memory.caching_allocator import LARGE_SEGMENT_BYTES, MIB, Block, CachingAllocator, round_sizes
+from perfdoctor.memory.caching_allocator import LARGE_SEGMENT_BYTES, MIB
 from perfdoctor.memory.device_memory import DeviceMemory
 from perfdoctor.memory.memory_edits import MemoryEdit, allocated_after, shrink
 from perfdoctor.memory.slack import Slack, slack_at
@@ -29,104 +30,6 @@ def what_if(
     memory: DeviceMemory, edits: Sequence[MemoryEdit] = (), settings: AllocatorSettings | None = None
 ) -> Savings:
     return AllocatorReplay(memory).what_if(edits, settings)
-
-
-Step = tuple[int, int, int] | int | None  # an allocation (size, pool, stream), a free (which), or empty_cache
-
-
-class Recorder:
-    """Runs steps on the model, and writes the snapshot that PyTorch would, from `cut` steps on."""
-
-    def __init__(self, settings: AllocatorSettings) -> None:
-        self.settings, self.allocator = settings, CachingAllocator(settings)
-        self.alive: list[tuple[Block, int]] = []
-        self.history: list[dict[str, Any]] = []
-        self._held: dict[tuple[int, int], dict[str, Any]] = {}
-
-    def run(self, steps: Sequence[Step], cut: int) -> None:
-        for number, step in enumerate(steps):
-            entry = None
-            if step is None:
-                self.allocator.release_cached()
-            elif isinstance(step, int):
-                if self.alive:
-                    block, size = self.alive.pop(step % len(self.alive))
-                    entry = self._entry("free_completed", block.address, size)
-                    self.allocator.free(block)
-            else:
-                block_ = self.allocator.allocate(
-                    int(round_sizes(np.array([step[0]]), self.settings)[0]), pool=step[1], stream=step[2]
-                )
-                assert block_ is not None
-                self.alive.append((block_, step[0]))
-                entry = self._entry("alloc", block_.address, step[0]) | {"stream": step[2]}
-            self._note_segments()
-            self.history += [entry] if entry else []
-            if number + 1 == cut:
-                self.history.clear()
-
-    def _entry(self, action: str, address: int, size: int) -> dict[str, Any]:
-        return {"action": action, "addr": address, "size": size, "stream": 0, "frames": [], "time_us": 1}
-
-    def _note_segments(self) -> None:
-        """Add what was reserved and given back: of expandable segments piece by piece of a page."""
-        segments_now = {}
-        for blocks in self.allocator.segments():
-            pool, is_expandable = blocks[0].segment.pool, blocks[0].segment.is_expandable
-            step = pool.page_bytes if is_expandable else 1 << 60
-            for block in [each for each in blocks if each.is_mapped]:
-                at = block.segment.address + (block.address - block.segment.address) // step * step
-                while at < block.address + block.size:
-                    size = step if is_expandable else sum(each.size for each in blocks)
-                    segments_now[at, size] = {"expandable": is_expandable, "stream": pool.stream}
-                    at += size
-        for key, each in self._held.items():
-            if key not in segments_now:
-                action = "segment_unmap" if each["expandable"] else "segment_free"
-                self.history.append(self._entry(action, *key) | {"stream": each["stream"]})
-        for key, each in segments_now.items():
-            if key not in self._held:
-                action = "segment_map" if each["expandable"] else "segment_alloc"
-                self.history.append(self._entry(action, *key) | {"stream": each["stream"]})
-        self._held = segments_now
-
-    def snapshot(self) -> dict[str, Any]:
-        segments = []
-        requested = {block.address: size for block, size in self.alive}
-        pools = {id(pool): key for key, pool in self.allocator._pools.items()}
-        for blocks in self.allocator.segments():
-            key = pools[id(blocks[0].segment.pool)]
-            run: list[Block] = []
-            for block in [*blocks, None]:
-                if block is not None and block.is_mapped:
-                    run.append(block)
-                    continue
-                if run:
-                    segments.append(self._segment(key, run, requested))
-                run = []
-        settings = {"expandable_segments": self.settings.expandable_segments, "max_split_size": -1}
-        return {"segments": segments, "device_traces": [self.history], "allocator_settings": settings}
-
-    def _segment(self, key: tuple[int, int, bool], run: list[Block], requested: dict[int, int]) -> dict[str, Any]:
-        return {
-            "device": 0,
-            "address": run[0].address,
-            "total_size": sum(block.size for block in run),
-            "stream": key[1],
-            "segment_type": "small" if key[2] else "large",
-            "segment_pool_id": (0, key[0]),
-            "is_expandable": self.settings.expandable_segments,
-            "blocks": [
-                {
-                    "address": block.address,
-                    "size": block.size,
-                    "requested_size": requested.get(block.address, 0),
-                    "state": "active_allocated" if block.in_use else "inactive",
-                    "frames": [],
-                }
-                for block in run
-            ],
-        }
 
 
 def memory_of(value: dict[str, Any], folder: Path) -> DeviceMemory:

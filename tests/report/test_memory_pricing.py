@@ -7,15 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded_allocator import Request, SnapshotBuilder
 
 import perfdoctor
 from perfdoctor.memory.device_memory import DeviceMemory
-from perfdoctor.memory.memory_edits import MemoryEdit
+from perfdoctor.memory.memory_edits import MemoryEdit, change_settings
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_pricing import is_limit, price_memory
+from perfdoctor.reporters.format_values import format_saved_bytes
+from perfdoctor.savings.saved_bytes import SavedBytes
 from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables.model import AllocatorSettings
 
 
 def memory_of(*tensors: tuple[int, int, int], device: int | None = None, total: int | None = None) -> DeviceMemory:
@@ -47,6 +51,21 @@ def test_two_peaks_of_nearly_one_height() -> None:
     assert second.saved_bytes is not None
     assert (first.saved_bytes.expected, first.saved_bytes.alone) == (100, 100)
     assert (second.saved_bytes.expected, second.saved_bytes.alone) == (900, 0)
+
+
+def test_other_settings_of_the_allocator_save_of_what_is_reserved() -> None:
+    # 40 and 60 MiB one after the other: 100 are reserved, and 60 in pages. Then a setting gives nothing of 40 alone.
+    [memory] = Rank(SnapshotBuilder([Request(40 << 20), 0, Request(60 << 20), 0]).trace()).memory
+    expandable = change_settings(0, AllocatorSettings(expandable_segments=True))
+    larger = finding(memory, "PD703", 1)
+    other = Finding("PD706", "name", "PD706", 0, None, "info", Saving(), "Do it.", memory_edit=expandable)
+    [alone] = price_memory([other], [memory])
+    assert alone.saved_bytes == SavedBytes(*(40 << 20,) * 4, "reserved")
+    assert alone.severity == "high"
+    first, second = price_memory([larger, other], [memory])
+    assert (first.rule, first.saved_bytes) == ("PD706", alone.saved_bytes)
+    assert second.saved_bytes == SavedBytes(*(20 << 20,) * 4)
+    assert format_saved_bytes(alone.saved_bytes) == "lowers what is reserved by 41.9 MB"
 
 
 def test_what_costs_time_saves_twice_as_much_or_comes_later() -> None:

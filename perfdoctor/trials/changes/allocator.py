@@ -25,7 +25,7 @@ class Allocator:
 
     name = "allocator"
     summary = "expandable_segments on a GPU; on the CPU glibc keeps pages, or jemalloc or tcmalloc where installed"
-    rules = ("PD107", "PD513")
+    rules = ("PD107", "PD513", "PD706")
     effect_on_results = "none"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
