@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.rules import Evidence, Int64Array, Rank, SourceLocation
-from perfdoctor.rules.internal import DeviceMemory, MemoryEdit, Selection
+from perfdoctor.rules.internal import FORWARD, OPTIMIZER, DeviceMemory, MemoryEdit, Selection, memory_categories
 
 # Of less nobody runs out.
 MIN_PEAK_BYTES = 64 << 20
@@ -24,6 +24,19 @@ def bytes_at_peak(memory: DeviceMemory, places: Int64Array) -> int:
     """What some allocations hold at the peak."""
     assert memory.peak is not None
     return int(memory.allocations.bytes[np.intersect1d(places, memory.peak.holders.places)].sum())
+
+
+def grows_with_batch(memory: DeviceMemory) -> Int64Array:
+    """The large allocations that grow with the batch: what passes make for themselves, and inputs.
+
+    What is of unknown purpose may be gradients or states of the last step, unless a module's forward pass made it.
+    """
+    large, made = memory.large, memory.allocations.begins[memory.large.places]
+    phase = memory.phases.phase[made]
+    of_pass = large.is_for(memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES, memory_categories.INPUTS)
+    in_forward = large.is_for(memory_categories.UNKNOWN) & large.evidence.in_module & (phase == FORWARD)
+    places: Int64Array = large.places[(of_pass & (phase != OPTIMIZER)) | in_forward]
+    return places
 
 
 def most_at_once(memory: DeviceMemory, edit: MemoryEdit) -> int:

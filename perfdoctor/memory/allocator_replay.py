@@ -138,6 +138,7 @@ class _Run:
     def __init__(self, allocator: CachingAllocator, sizes: list[int], pools: list[int], streams: list[int]) -> None:
         self.allocator, self._sizes, self._pools, self._streams = allocator, sizes, pools, streams
         self.blocks: dict[int, Block] = {}
+        self.refused: list[tuple[int, int]] = []
         self.failed: FailedRequest | None = None
         self.served: bool | None = None
         self.place = NONE
@@ -171,9 +172,10 @@ class _Run:
     def release(self, _: int) -> None:
         self.allocator.release_cached()
 
-    def ask(self, size: int) -> None:
+    def ask(self, number: int) -> None:
         """Ask for what was refused in the recording. The program goes on as if it was refused again."""
-        block = self.allocator.allocate(size)
+        size, stream = self.refused[number]
+        block = self.allocator.allocate(size, stream=stream)
         self.served = block is not None
         if block is not None:
             self.allocator.free(block)
@@ -360,16 +362,18 @@ class AllocatorReplay:
             if request not in run.blocks and run.failed is None:
                 run.make(request)
         released = np.unique(reservations.place[~taken])
-        refused_bytes = self.memory.trace.memory.requested_bytes[allocations.rows]
-        refused = np.flatnonzero(refused_bytes) if capacity_bytes is not None else np.empty(0, np.int64)
-        released, refused = released[released < count], refused[refused < count]
+        released = released[released < count]
+        table, rows = self.memory.trace.memory, allocations.rows[:count]
+        refused = np.flatnonzero(table.requested_bytes[rows]) if capacity_bytes is not None else np.empty(0, np.int64)
+        asked_bytes = round_sizes(table.requested_bytes[rows[refused]], settings).tolist()
+        run.refused = list(zip(asked_bytes, np.maximum(table.stream[rows[refused]], 0).tolist(), strict=True))
         makes = np.flatnonzero(~is_open & (requests.make < count * _SLOTS))
         frees = np.flatnonzero(requests.free < count * _SLOTS)
         result = run.play(
             (
                 (released * _SLOTS + _RELEASE, run.release, released),
                 (requests.make[makes], run.make, makes),
-                (refused * _SLOTS + _OWN, run.ask, round_sizes(refused_bytes[refused], settings)),
+                (refused * _SLOTS + _OWN, run.ask, np.arange(len(refused))),
                 (requests.free[frees], run.free, frees),
             ),
             count,

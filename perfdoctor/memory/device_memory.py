@@ -102,6 +102,14 @@ class DeviceMemory:
         failed = np.flatnonzero(self.trace.memory.requested_bytes[self.allocations.rows])
         return int(failed[-1]) if len(failed) else None
 
+    def origin_of(self, place: int) -> tuple[SourceLocation | None, str | None]:
+        """The user's line and the op of an event; None where they are not known."""
+        rows = self.allocations.rows[[place]]
+        evidence = evidence_of(self.trace, self.joins, rows)
+        locations, [line] = _lines_of(self, rows, evidence)
+        [op] = evidence.op_name
+        return None if line == NONE else locations[line], None if op == NONE else evidence.op_names[op]
+
 
 @dataclass(frozen=True, eq=False)
 class Peak:
@@ -224,12 +232,7 @@ class Selection:
 
         What a trace says was made in a backward pass belongs to the line of its forward op.
         """
-        trace, origin = self.memory.trace, self.origin
-        if trace.stacks:
-            locations, of_stack = _lines_of_stacks(trace)
-            return locations, np.where(origin >= 0, of_stack[trace.memory.stack[origin]], np.int32(NONE))
-        at_ns = np.where(origin >= 0, trace.memory.time_ns[origin], NONE)
-        return code_lines_of_work(trace, self.memory.joins, at_ns, trace.memory.thread[origin], self.evidence.op)
+        return _lines_of(self.memory, self.origin, self.evidence)
 
 
 @frozen_dataclass
@@ -266,6 +269,18 @@ def memory_of_devices(trace: Trace, joins: ForwardOps) -> tuple[DeviceMemory, ..
     return tuple(
         sorted(found, key=lambda each: (each.device_type == _CPU, -int(trace.memory.allocated_bytes[each.rows].max())))
     )
+
+
+def _lines_of(
+    memory: DeviceMemory, rows: Int64Array, evidence: Evidence
+) -> tuple[Sequence[SourceLocation], Int32Array]:
+    """The user's lines, each once, and the number of that of each of some events, rows of `Trace.memory` or NONE."""
+    trace = memory.trace
+    if trace.stacks:
+        locations, of_stack = _lines_of_stacks(trace)
+        return locations, np.where(rows >= 0, of_stack[trace.memory.stack[rows]], np.int32(NONE))
+    at_ns = np.where(rows >= 0, trace.memory.time_ns[rows], NONE)
+    return code_lines_of_work(trace, memory.joins, at_ns, trace.memory.thread[rows], evidence.op)
 
 
 def _lines_of_stacks(trace: Trace) -> tuple[list[SourceLocation], Int32Array]:

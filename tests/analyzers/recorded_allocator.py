@@ -17,7 +17,7 @@ from perfdoctor.trace.tables.model import AllocatorSettings
 
 # Frames that say in which part of the loop something happens.
 _FRAMES = {
-    "forward": ("/torch/nn/modules/module.py", 1, "_call_impl"),
+    "forward": ("/site-packages/torch/nn/modules/module.py", 1, "_call_impl"),
     "backward": ("??", 0, "torch::autograd::Engine::evaluate_function"),
     "optimizer": ("/site-packages/torch/optim/optimizer.py", 1, "profile_hook_step"),
 }
@@ -33,23 +33,19 @@ class Request(NamedTuple):
     phase: str = ""
 
 
-class Refusal(NamedTuple):
-    """A request for which there is no room: its size, what is free of the device, and a line."""
-
-    bytes: int
-    free_bytes: int
-    line: int = 0
-
-
-Step: TypeAlias = "tuple[int, int, int] | Request | Refusal | int | None"
-"""An allocation, a request that is refused, a free (of which of those that are alive), or empty_cache."""
+Step: TypeAlias = "tuple[int, int, int] | Request | int | None"
+"""An allocation, a free (of which of those that are alive), or empty_cache."""
 
 
 class Recorder:
-    """Runs steps on the model, and writes the snapshot that PyTorch would, from `cut` steps on."""
+    """Runs steps on the model, and writes the snapshot that PyTorch would, from `cut` steps on.
 
-    def __init__(self, settings: AllocatorSettings, device: int = 0) -> None:
-        self.settings, self.allocator, self.device = settings, CachingAllocator(settings), device
+    Of a device with a capacity requests without room are refused, and the steps go on.
+    """
+
+    def __init__(self, settings: AllocatorSettings, device: int = 0, capacity_bytes: int | None = None) -> None:
+        self.settings, self.device, self.capacity_bytes = settings, device, capacity_bytes
+        self.allocator = CachingAllocator(settings, capacity_bytes)
         self.alive: list[tuple[Block, Request]] = []
         self.history: list[dict[str, Any]] = []
         self._held: dict[tuple[int, int], dict[str, Any]] = {}
@@ -64,17 +60,17 @@ class Recorder:
                     block, request = self.alive.pop(step % len(self.alive))
                     entry = self._entry("free_completed", block.address, request.bytes)
                     self.allocator.free(block)
-            elif isinstance(step, Refusal):
-                self.allocator.release_cached()  # before it gives up
-                entry = self._entry("oom", 0, step.bytes) | {"device_free": step.free_bytes}
-                entry["frames"] = _frames(step.line, "forward")
             else:
                 request = Request(*step)
                 size = int(round_sizes(np.array([request.bytes]), self.settings)[0])
                 block_ = self.allocator.allocate(size, pool=request.pool, stream=request.stream)
-                assert block_ is not None
-                self.alive.append((block_, request))
-                entry = self._entry("alloc", block_.address, request.bytes)
+                if block_ is not None:
+                    self.alive.append((block_, request))
+                    entry = self._entry("alloc", block_.address, request.bytes)
+                else:
+                    assert self.capacity_bytes is not None
+                    free = {"device_free": self.capacity_bytes - self.allocator.reserved_bytes}
+                    entry = self._entry("oom", 0, request.bytes) | free
                 entry |= {"stream": request.stream, "frames": _frames(request.line, request.phase)}
             self._note_segments()
             self.history += [entry] if entry else []
@@ -159,11 +155,17 @@ def _frames(line: int, phase: str) -> list[dict[str, Any]]:
 class SnapshotBuilder(TraceBuilder):
     """A snapshot where a case of a rule has a trace: what some devices did."""
 
-    def __init__(self, *devices: Sequence[Step], settings: AllocatorSettings | None = None, cut: int = 0) -> None:
+    def __init__(
+        self,
+        *devices: Sequence[Step],
+        settings: AllocatorSettings | None = None,
+        capacity_bytes: int | None = None,
+        cut: int = 0,
+    ) -> None:
         super().__init__(device=None)
         self._snapshots = []
         for number, steps in enumerate(devices):
-            recorder = Recorder(settings or AllocatorSettings(), number)
+            recorder = Recorder(settings or AllocatorSettings(), number, capacity_bytes)
             recorder.run(steps, cut)
             self._snapshots.append(recorder.snapshot())
 
