@@ -72,6 +72,11 @@ def format_size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} bytes"
 
 
+def format_signed_size(size_bytes: int) -> str:
+    """A difference of bytes with its sign: "+1.31 GB", "-253 MB"."""
+    return f"{'-' if size_bytes < 0 else '+'}{format_size(abs(size_bytes))}"
+
+
 def format_flops(flops: float) -> str:
     """A number of floating-point operations: "5.80 TFLOP"."""
     for factor, unit in _FLOP_UNITS:

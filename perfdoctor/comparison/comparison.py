@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.comparison.comparability import Reason, common_ops, find_differences, is_compiled
 from perfdoctor.comparison.match_findings import FindingChange, Promise, check_promises, match_findings
 from perfdoctor.comparison.match_rows import UNKNOWN_TABLE, ChangeTable, SideRows, match_rows
+from perfdoctor.comparison.memory_changes import MemoryChange, compare_peaks
 from perfdoctor.comparison.noise import StepDifference, compare_steps
 from perfdoctor.comparison.recording import Recording
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -71,6 +73,7 @@ class Comparison:
         account: The mean step by where its time went; empty where one side does not say.
         kernels, ops, modules, collectives: The rows that explain the difference of the mean step, which each of these
             tables divides anew.
+        memory: The peaks of memory, of the devices whose peak both sides know.
         findings: The findings that were fixed, are new, or still there.
         promises: What was promised for those that went, against what came.
         runs_on_gpu: Whether the program runs on a GPU; None where not known.
@@ -78,7 +81,7 @@ class Comparison:
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("schema", "version", "before", "after", "comparable", "reasons", "notes", "step", "account"),
-        *(*TABLES, "findings", "promises"),
+        *(*TABLES, "memory", "findings", "promises"),
     )
 
     schema: ClassVar[str] = "perfdoctor.compare/1"
@@ -94,6 +97,7 @@ class Comparison:
     ops: ChangeTable = UNKNOWN_TABLE
     modules: ChangeTable = UNKNOWN_TABLE
     collectives: ChangeTable = UNKNOWN_TABLE
+    memory: tuple[MemoryChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()
     promises: tuple[Promise, ...] = ()
     runs_on_gpu: bool | None = None
@@ -140,6 +144,7 @@ def compare_recordings(
         notes=(*notes, *_describe_notes(before, after)),
         step=step,
         account=_compare_accounts(before, after, old, new) if alike_in_steps else (),
+        memory=compare_peaks(*(chain.from_iterable(each.peaks for each in side) for side in (before, after))),
         findings=match_findings(old_findings, new_findings),
         promises=check_promises(old_findings, new_findings, judged),
         runs_on_gpu="gpu" in kinds if kinds else None,
@@ -214,6 +219,12 @@ def _describe_notes(before: Sequence[Recording], after: Sequence[Recording]) -> 
         notes.append(
             "the sides call no matrix op in common, such as fused ones on one side: whether their shapes are the same "
             "is not known"
+        )
+    knows_peak = [any(each.peaks for each in side) for side in (before, after)]
+    if any(knows_peak) and not all(knows_peak):
+        notes.append(
+            f"the peak of memory is known {'before' if knows_peak[0] else 'after'} alone: record memory on both sides "
+            "(profile_memory=True, or a snapshot)"
         )
     scales = [each.time_scale for each in every]
     if max(scales) > _UNLIKE_SCALES * min(scales):

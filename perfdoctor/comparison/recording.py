@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.step_breakdown import BreakdownTable, RowKey
 from perfdoctor.analysis.timeline.account import DETAILS
+from perfdoctor.comparison.memory_changes import SeenPeak, peaks_of_json, peaks_of_report
 from perfdoctor.comparison.noise import StepSample
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
 from perfdoctor.errors import InputError
@@ -56,6 +57,7 @@ class Recording:
         has_varying_shapes: See `StepBreakdown`.
         recorded: What the profiler recorded beside times; None where not known.
         findings: The findings, in order.
+        peaks: The peak of each device's memory, where it is known.
         missing: What cannot be compared because this recording lacks it, a sentence each.
     """
 
@@ -78,6 +80,7 @@ class Recording:
     has_varying_shapes: bool = False
     recorded: tuple[str, ...] | None = None
     findings: tuple[SeenFinding, ...] = ()
+    peaks: tuple[SeenPeak, ...] = ()
     missing: tuple[str, ...] = ()
 
 
@@ -122,6 +125,7 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         has_varying_shapes=breakdown.has_varying_shapes,
         recorded=breakdown.recorded,
         findings=tuple(map(finding_of_report, report.findings)),
+        peaks=peaks_of_report(report.memory),
         missing=tuple(warning for trace in report.missing for warning in trace.warnings[:1]),
     )
 
@@ -196,6 +200,7 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         rank=None,
         phase=str(report["context"]["phase"]),
         findings=tuple(map(finding_of_json, report["findings"])),
+        peaks=peaks_of_json(report.get("memory", ())),
         missing=(
             f"{path} is a report: it holds no single steps, kernels, shapes, modules and collectives, and only its ten "
             "largest ops; give the trace or the capture folder for the rest",

@@ -22,7 +22,7 @@ _MAX_LINES = 5
 _MIN_SECOND_SHARE = 0.1
 _MIN_SHOWN_BYTES = 1 << 20  # counters and scalars of a program that computes elsewhere
 _PHASE_NAMES = {"forward": "in the forward part", "backward": "in the backward pass", "optimizer": "in the optimizer"}
-_NAMES: Mapping[str, str] = {
+NAMES_OF_CATEGORIES: Mapping[str, str] = {
     "optimizer_state": "optimizer state",
     "collectives": "buffers of collectives",
     "before_recording": "from before the recording",
@@ -175,7 +175,7 @@ def describe_memory(memory: MemorySummary) -> str:
     shares = [(size / max(peak.allocated_bytes, 1), name) for name, size in peak.by_category.items()]
     largest, *others = sorted(shares, key=lambda each: -each[0])[:2]
     shown = [largest, *(each for each in others if each[0] >= _MIN_SECOND_SHARE)]
-    parts = [f"{format_share(share)} {_NAMES.get(name, name)}" for share, name in shown]
+    parts = [f"{format_share(share)} {NAMES_OF_CATEGORIES.get(name, name)}" for share, name in shown]
     text = f"{format_size(peak.allocated_bytes)} at the peak on {device}, {' and '.join(parts)}"
     if peak.by_line:
         first = peak.by_line[0]

@@ -8,10 +8,20 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.comparison.match_findings import ALL_TOGETHER, FindingChange, Promise
 from perfdoctor.comparison.match_rows import ChangeTable, RowChange
+from perfdoctor.comparison.memory_changes import CategoryChange, MemoryChange
 from perfdoctor.gpu.kernel_names import short_kernel_name
+from perfdoctor.report.memory_summary import NAMES_OF_CATEGORIES
 from perfdoctor.reporters.clean_text import clean_line, shorten_end, shorten_path
 from perfdoctor.reporters.time_split import CPU_DETAIL_LABELS, DETAIL_LABELS
-from perfdoctor.units import format_count, format_duration, format_percent, format_range, format_signed
+from perfdoctor.units import (
+    format_count,
+    format_duration,
+    format_percent,
+    format_range,
+    format_signed,
+    format_signed_size,
+    format_size,
+)
 
 TITLES = {"kernels": "By kernel", "ops": "By op", "modules": "By module", "collectives": "By collective"}
 _MAX_ROWS, _MAX_ROWS_LONG = 6, 25
@@ -19,11 +29,12 @@ _MAX_ROWS, _MAX_ROWS_LONG = 6, 25
 _MIN_SHARE = 0.001
 _MAX_SHAPE, _MAX_NAME = 40, 60
 _MAX_PATH = 40
+_MAX_DEVICES = 4
 _SHOWN_LOW = (("low", "fixed"), ("low", "smaller"), ("low", "new"))
 
 
 class ShownRow(NamedTuple):
-    """A row of a table: three times as text, and what it is."""
+    """A row of a table: three times or sizes as text, and what it is."""
 
     difference: str
     before: str
@@ -42,6 +53,8 @@ def verdict_of(comparison: Comparison) -> str:
     """What became of the step, in a sentence."""
     step, unit = comparison.step, "step" if comparison.has_steps else "recording"
     change = f"{format_duration(step.before_ns)} before, {format_duration(step.after_ns)} after"
+    if comparison.memory and not (comparison.before.mean_ns or comparison.after.mean_ns):
+        return "Memory alone is compared: snapshots have no times."
     if comparison.reasons:
         figures = "" if step.difference_ns is None else f" The {unit} takes {change}."
         return f"Cannot be judged: {clean_line(comparison.reasons[0].sentence)}.{figures}"
@@ -120,6 +133,51 @@ def _sum_row(comparison: Comparison) -> ShownRow:
     old_ns, new_ns = comparison.before.mean_ns, comparison.after.mean_ns
     what = "the mean step" if comparison.has_steps else "the recording"
     return ShownRow(format_signed(new_ns - old_ns), format_duration(old_ns), format_duration(new_ns), what)
+
+
+def memory_lines(comparison: Comparison) -> list[str]:
+    """A sentence on the peak of each device's memory: of the highest ones, where there are many."""
+    lines = [
+        f"The peak of memory on {_name_memory(change)}: {format_size(change.before_bytes)} before, "
+        f"{format_size(change.after_bytes)} after ({_say_difference(change)})."
+        for change in comparison.memory[:_MAX_DEVICES]
+    ]
+    more = len(comparison.memory) - len(lines)
+    return [*lines, f"{format_count(more, 'more device')} in the JSON."] if more else lines
+
+
+def _say_difference(change: MemoryChange) -> str:
+    if not change.difference_bytes:
+        return "the same"
+    share = (
+        f", {format_percent(100 * abs(change.difference_bytes) / change.before_bytes)}" if change.before_bytes else ""
+    )
+    return f"{format_signed_size(change.difference_bytes)}{share}"
+
+
+def _name_memory(change: MemoryChange) -> str:
+    device = "the CPU" if change.device is None else f"GPU {change.device}"
+    return device if change.rank is None else f"{device} of rank {change.rank}"
+
+
+def memory_table(comparison: Comparison) -> ShownTable | None:
+    """What the highest peak is made of before and after; None where no part of it changed."""
+    change = next(iter(comparison.memory), None)
+    if change is None or not any(part.difference_bytes for part in change.by_category):
+        return None
+    least = _MIN_SHARE * max(change.before_bytes, change.after_bytes)
+    parts = sorted(change.by_category, key=lambda part: -max(part.before_bytes, part.after_bytes))
+    rows = [
+        _size_row(part, NAMES_OF_CATEGORIES.get(part.category, part.category))
+        for part in parts
+        if max(part.before_bytes, part.after_bytes) >= least
+    ]
+    return ShownTable(f"What the peak on {_name_memory(change)} is made of", (*rows, _size_row(change, "the peak")))
+
+
+def _size_row(change: MemoryChange | CategoryChange, what: str) -> ShownRow:
+    sizes = (format_size(change.before_bytes), format_size(change.after_bytes))
+    return ShownRow(format_signed_size(change.difference_bytes), *sizes, what)
 
 
 def change_tables(comparison: Comparison, *, verbose: bool) -> list[ShownTable]:

@@ -23,9 +23,12 @@ def _blocks(comparison: Comparison) -> Iterator[str]:
     noise = facts.describe_noise(comparison)
     if noise:
         yield escape(noise)
+    memory = facts.memory_lines(comparison)
+    if memory:
+        yield escape("\n".join(memory))
     yield "\n".join(f"- {escape(side)}" for side in facts.describe_sides(comparison))
-    account = facts.account_table(comparison)
-    tables = [account] if account is not None else []
+    known = (facts.account_table(comparison), facts.memory_table(comparison))
+    tables = [table for table in known if table is not None]
     for table in (*tables, *facts.change_tables(comparison, verbose=True)):
         yield f"### {escape(table.title)}"
         yield _table(table)

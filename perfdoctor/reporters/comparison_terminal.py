@@ -57,10 +57,12 @@ class ComparisonTerminal:
         noise = facts.describe_noise(comparison)
         if noise:
             yield _text(noise)
+        for line in facts.memory_lines(comparison):
+            yield _text(line)
         for side in facts.describe_sides(comparison):
             yield _text(side, "dim")
-        account = facts.account_table(comparison)
-        tables = [account] if account is not None else []
+        known = (facts.account_table(comparison), facts.memory_table(comparison))
+        tables = [table for table in known if table is not None]
         for table in (*tables, *facts.change_tables(comparison, verbose=self.verbosity > 0)):
             yield Text()
             yield Text(table.title, style="bold")
