@@ -130,7 +130,7 @@ class Fragmentation(RankAnalyzer):
             )
         else:
             advice = Advice(
-                f"Let large blocks whole, so that small requests do not cut them up.{pads}",
+                f"Leave large blocks whole, so that small requests do not cut them up.{pads}",
                 f"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:{(better.max_split_bytes or 0) // _MIB} python ...",
                 _SETTINGS,
             )

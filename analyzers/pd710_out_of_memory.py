@@ -139,12 +139,13 @@ class OutOfMemory(RankAnalyzer):
 
 def _advice_of(passing: list[Change], changes: list[Change], allocator: AllocatorReplay, rest: str) -> Advice:
     if passing:
-        code = next((each.code for each in passing if each.code is not None), None)
+        # That of a later way would stand alone where a report has room for a sentence or for code.
+        code = passing[0].code
         return Advice(f"Make room for it: {'; or '.join(each.name for each in passing)}.{rest}", code, _FAQ)
     if bytes_left(allocator, changes) is not None:
         return Advice(
             f"Do several of the changes that are listed here: none of them alone makes room, and all do.{rest}",
-            next((each.code for each in changes if each.code is not None), None),
+            changes[0].code,
             _FAQ,
         )
     return Advice(
