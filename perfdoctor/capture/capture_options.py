@@ -33,6 +33,8 @@ class CaptureOptions:
         evidence: Steps of the evidence window; 0 leaves it out.
         max_evidence_bytes: Text of the evidence window before it is compressed to a tenth or less; the profiler takes
             seven times as much memory for it. What would have more has fewer steps, or no stacks.
+        memory: Record memory: the peaks of each step, the host's memory by a thread that looks at /proc, a snapshot of
+            CUDA's allocator with its history in the evidence window, and one where memory runs out.
         stop_after: End the program, with exit code 0, once everything is recorded.
         ranks: Record these ranks only; None records all of them.
         nvtx_only: Record nothing and only mark the phases of each step as NVTX ranges, for use under nsys.
@@ -51,6 +53,7 @@ class CaptureOptions:
     nvtx_only: bool = False
     trial: TrialOptions | None = None
     max_evidence_bytes: int = 500_000_000
+    memory: bool = False
 
     def __post_init__(self) -> None:
         for name, minimum in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
@@ -100,6 +103,7 @@ class CaptureOptions:
             "stop_after",
             "ranks",
             "nvtx_only",
+            "memory",
         )
         values = {"folder": str(folder), **{name: getattr(self, name) for name in names}}
         if self.trial is not None:

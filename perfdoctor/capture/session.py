@@ -108,6 +108,7 @@ class Session:
     ) -> None:
         if self._recorder is None or self._hooks is None:
             return
+        self._hooks.call_recorder(self._recorder.memory_watch.note_error, error)
         self._hooks.call_recorder(self._recorder.finish, "session" if kind is None else "exception")
         self._recorder.finished = True
         self._hooks.remove()
@@ -166,7 +167,7 @@ def profile(out: str | Path | None = None, **options: Any) -> Session:
         out: Capture folder; None makes `perfdoctor-<script>-<time>` in the working directory. A cell of a notebook that
             runs again replaces its recording there; where another process has recorded, the folder gets a number.
         **options: Any other field of `CaptureOptions`: skip, base, warmup, timing, evidence, max_evidence_bytes,
-            force, ranks.
+            memory, force, ranks.
 
     Returns:
         A `Session`: enter it around the loop, or decorate a function with it that holds the loop.

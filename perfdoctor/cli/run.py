@@ -87,6 +87,12 @@ def run(
             "--max-evidence", metavar="MB", min=0.001, help="Record no more for shapes and lines, before compression."
         ),
     ] = _DEFAULTS.max_evidence_bytes / 1e6,
+    memory: Annotated[
+        bool,
+        parameters.flag(
+            "--memory", help="Record memory, too: peaks of steps, of the host, and snapshots of CUDA's allocator."
+        ),
+    ] = False,
     stop_after: Annotated[
         bool, parameters.flag("--stop-after", help="End the program once everything is recorded.")
     ] = False,
@@ -160,6 +166,7 @@ def run(
         parameters.parse_numbers(ranks, "--ranks"),
         nvtx_only,
         max_evidence_bytes=round(max_evidence * 1e6),
+        memory=memory,
     )
     result = launch.run(launch.parse_target(typed_target(ctx, target)), options)
     _print_notes(result, is_reported=not no_report)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from perfdoctor.facts.part import NOTHING, CapturedPart, Later, OrNull, Written
+from perfdoctor.facts.recorded_memory import HostMemoryFacts, OutOfMemory, StepPeaks
 from perfdoctor.value_limits import Share
 
 
@@ -58,12 +59,21 @@ class MemoryFacts(CapturedPart):
         available_bytes: RAM that the program could still get: what the machine has left, and at most what its control
             group has left.
         windows: By window, at the end of its last step. Nothing is reset: peaks are those of the run so far.
+        peaks: The peaks of steps; this and the following only with --memory.
+        snapshot: The snapshot of CUDA's allocator with its history of the evidence window, in the folder of the rank.
+        out_of_memory: The last request that failed; null where none did.
+        pinned_bytes: The most pinned memory that torch had.
     """
 
     device_bytes: int | None = None
     host_bytes: int | None = None
     available_bytes: int | None = None
     windows: Mapping[Literal["skip", "base", "warm", "timing", "evidence", "after"], MemoryOfWindow] = NOTHING
+    peaks: Later[StepPeaks] = StepPeaks()
+    host: Later[HostMemoryFacts] = HostMemoryFacts()
+    snapshot: Later[str | None] = None
+    out_of_memory: Later[OrNull[OutOfMemory]] = OutOfMemory()
+    pinned_bytes: Later[int | None] = None
 
 
 class ThrottleReason(CapturedPart):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from perfdoctor.facts.part import CapturedLine, CapturedPart, Later, OrNull, Written
+from perfdoctor.facts.recorded_memory import DatasetObjects
 
 
 class BatchFetch(CapturedPart):
@@ -64,6 +65,7 @@ class LoaderFacts(CapturedPart):
         batch_tensors: Number of the tensors of the first batch.
         restarts: What starting workers anew costs, of steps without a profiler where there are any; null without
             workers.
+        dataset_objects: The largest container of Python objects in the data set; null without --memory, or without one.
     """
 
     dataset: Written[str] = None
@@ -93,3 +95,4 @@ class LoaderFacts(CapturedPart):
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     restarts: Later[OrNull[WorkerRestarts]] = WorkerRestarts()
+    dataset_objects: Later[OrNull[DatasetObjects]] = DatasetObjects()

@@ -22,6 +22,7 @@ from .environment_facts import describe_environment
 from .gradient_use import GradientUse
 from .loader_records import LoaderRecords
 from .memory_records import MemoryRecords
+from .memory_watch import MemoryWatch
 from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
@@ -51,6 +52,7 @@ class Recording(Protocol):
     meter: StepMeter
     core_usage: CoreUsage
     memory: MemoryRecords
+    memory_watch: MemoryWatch
     checkpoints: CheckpointCalls
     debug_switches: DebugSwitches
     retained: RetainedGraphs
@@ -120,7 +122,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "libraries": program.get("libraries"),
         "devices": machine_facts.describe_gpus(),
         "cuda_memory": machine_facts.read_cuda_memory(),
-        "memory": recording.memory.to_dict(),
+        "memory": {**recording.memory.to_dict(), **recording.memory_watch.to_dict()},
         "checkpointing": recording.checkpoints.to_dict(),
         "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
         "notes": recording.notes,

@@ -178,18 +178,21 @@ def count_available_cores() -> float | None:
 def read_quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> float | None:
     """The smallest CPU quota of the control groups around this process, in cores; None without one."""
     read = {2: _read_quota_v2, 1: _read_quota_v1}
-    found = (read[version](folder) for version, folder in _group_folders(root, groups))
+    found = (read[version](folder) for version, folder in group_folders(root, groups, "cpu"))
     return min((quota for quota in found if quota is not None), default=None)
 
 
 def read_throttled_ns(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int | None:
     """How long quotas have stopped the cores of this process's control groups so far; None where nothing says it."""
-    found = (_read_throttled(folder) for _, folder in _group_folders(root, groups))
+    found = (_read_throttled(folder) for _, folder in group_folders(root, groups, "cpu"))
     return max((ns for ns in found if ns is not None), default=None)
 
 
-def _group_folders(root: str, groups: str) -> list[tuple[int, str]]:
-    """The folders that may describe the control groups around this process, each with the version of its files."""
+def group_folders(root: str, groups: str, controller: str) -> list[tuple[int, str]]:
+    """The folders that may describe the control groups around this process, each with the version of its files.
+
+    `controller` is what the groups are asked for, such as cpu or memory. Of each version the innermost come first.
+    """
     try:
         with open(groups, encoding="utf-8", errors="replace") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -199,8 +202,8 @@ def _group_folders(root: str, groups: str) -> list[tuple[int, str]]:
     for _, controllers, path in (line for line in lines if len(line) == 3):
         if not controllers:
             version, folders = 2, (root, os.path.join(root, "unified"))
-        elif "cpu" in controllers.split(","):
-            version, folders = 1, (os.path.join(root, "cpu"), os.path.join(root, controllers))
+        elif controller in controllers.split(","):
+            version, folders = 1, (os.path.join(root, controller), os.path.join(root, controllers))
         else:
             continue
         found += [(version, folder + group) for folder in folders for group in _groups_upwards(path)]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .dataset_objects import describe_objects
 from .user_code import Location, code_location, user_location
 from .worker_fetches import Fetch, local_fetches, read_fetches
 
@@ -97,6 +98,7 @@ class LoaderRecord:
         fetches: Batches that workers have loaded, those that were still known when they were asked for.
         batch_bytes: Size of the tensors of the first batch; None before it.
         batch_tensors: Their number.
+        objects: What `describe_objects` said of its data set; None where it was not asked.
         workers: For the process id of each worker how many of its batches were read.
     """
 
@@ -116,6 +118,7 @@ class LoaderRecord:
     fetches: list[Fetch] = field(default_factory=list)
     workers: dict[int, int] = field(default_factory=dict)
     is_first_batch: bool = True
+    objects: dict[str, Any] | None = None
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     _stop_ns: int | None = None
@@ -199,6 +202,7 @@ class LoaderRecord:
             "wait_median_ns": _median(each.wall_ns for each in self.waits) if self.waits else None,
             "fetch": self.describe_fetch(span_ns),
             "restarts": self.describe_restarts(),
+            "dataset_objects": self.objects,
         }
 
 
@@ -284,9 +288,16 @@ def read_iterator_settings(iterator: Any) -> dict[str, Any]:
 
 @dataclass
 class LoaderRecords:
-    """The records of all loaders that a loop has used, found by the loader or by one of its iterators."""
+    """The records of all loaders that a loop has used, found by the loader or by one of its iterators.
+
+    Attributes:
+        measures_objects: Whether to look for Python objects that data sets hold.
+        processes: The workers that somebody still refers to.
+    """
 
     records: list[LoaderRecord] = field(default_factory=list)
+    measures_objects: bool = False
+    processes: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     _by_object: weakref.WeakKeyDictionary[Any, LoaderRecord] = field(default_factory=weakref.WeakKeyDictionary)
 
     def add_loader(self, loader: Any, frame: FrameType | None) -> None:
@@ -305,9 +316,12 @@ class LoaderRecords:
             self.records.append(record)
             record.location = user_location(frame)
             record.settings = read_settings(loader)
+            if self.measures_objects:
+                record.objects = describe_objects(loader.dataset)
         record.begin_iteration(start_ns)
         for process in getattr(iterator, "_workers", ()):
             record.workers.setdefault(process.pid, 0)
+            self.processes.add(process)
         self._by_object[iterator] = record
 
     def add_batch(self, iterator: Any, batch: Any) -> None:

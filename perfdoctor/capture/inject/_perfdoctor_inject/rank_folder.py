@@ -65,11 +65,24 @@ class RankFolder:
     def _path_of(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int, work: StepWork) -> None:
-        """Append one step, so that it is on disk even if the process is killed in the next step."""
+    def write_step(
+        self,
+        step: int,
+        dur_ns: int,
+        window: str,
+        loader_wait_ns: int,
+        work: StepWork,
+        peaks: dict[str, int] | None = None,
+    ) -> None:
+        """Append one step, so that it is on disk even if the process is killed in the next step.
+
+        `peaks` are those of memory in its phases, where they are recorded.
+        """
         if self.broken:
             return
         row = {"step": step, "dur_ns": dur_ns, "window": window, "loader_wait_ns": loader_wait_ns, **work.to_dict()}
+        if peaks is not None:
+            row["memory_bytes"] = peaks
         try:
             os.write(self._steps, (json.dumps(row, separators=(",", ":")) + "\n").encode())
             self._written_steps += 1

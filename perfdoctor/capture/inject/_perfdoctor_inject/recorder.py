@@ -23,6 +23,7 @@ from .gradient_use import GradientUse
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .memory_records import MemoryRecords, count_samples
+from .memory_watch import MemoryWatch
 from .messages import USER_PROFILER, leave_marker, warn
 from .model_facts import ModuleLines
 from .nvml_sampler import GpuSampler, devices_in_use
@@ -37,6 +38,7 @@ from .retained_graphs import RetainedGraphs
 from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals
 from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
+from .step_memory import BACKWARD, OPTIMIZER
 from .step_meter import StepMeter
 from .user_code import user_location
 from .window_plan import EVIDENCE_FACTOR, WindowPlan
@@ -113,7 +115,7 @@ class Recorder:
         self.plan = WindowPlan(replace(settings, skip=1) if misses_first_step else settings)
         self.detector = StepDetector()
         self.gradients = GradientUse()
-        self.profiler = WindowProfiler(self._on_training_thread_end, self.gradients)
+        self.profiler = self._make_profiler()
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
         self.optimizers = OptimizerRecords()
@@ -131,6 +133,9 @@ class Recorder:
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
+        self.memory_watch = MemoryWatch(
+            enabled=settings.memory, max_bytes=settings.max_evidence_bytes, loaders=self.loaders, note=self._add_note
+        )
         self.step = 0
         self.gpu_sampler: GpuSampler | None = None
         self.is_forked_helper = False
@@ -152,6 +157,9 @@ class Recorder:
         self._open_window: dict[str, Any] = {}
         self._recorded_steps = 0
 
+    def _make_profiler(self) -> WindowProfiler:
+        return WindowProfiler(self._on_training_thread_end, self.gradients, always_profiles_memory=self.settings.memory)
+
     def start(self) -> None:
         """Subclass hook, called once the hooks are installed and before the program's own code; a no-op here."""
 
@@ -168,6 +176,7 @@ class Recorder:
         if self._in_loader:
             return False
         self._loader_threads.add(threading.get_ident())
+        self.memory_watch.observe_failures(self._find_folder)
         self.meter.on_loader_next()
         self._end_step_if(self.detector.on_loader_next())
         self._close_window_in_long_step()
@@ -177,6 +186,8 @@ class Recorder:
     def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int, int | None]) -> None:
         """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
+        if batch is None:
+            self.memory_watch.note_killed_workers()
         self._loader_wait_ns += wait[0]
         self.loaders.add_batch(iterator, batch)
         self.meter.add_samples(count_samples(batch))
@@ -199,10 +210,16 @@ class Recorder:
         self.meter.add_backward()
         self.gradients.on_backward(frame)
         self.debug_switches.on_backward()
+        self.memory_watch.enter(BACKWARD)
+
+    def on_backward_end(self) -> None:
+        """The backward pass has returned or raised."""
+        self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
         self.detector.on_optimizer_built()
+        self.memory_watch.observe_failures(self._find_folder)
         self.optimizers.add_optimizer(optimizer, frame)
         self.gradients.add_optimizer(optimizer)
         if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
@@ -216,12 +233,14 @@ class Recorder:
         self._close_window_in_long_step()
         self._end_step_if(self.detector.on_optimizer_begin())
         self.optimizers.begin_call()
+        self.memory_watch.enter(OPTIMIZER)
 
     def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
         """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
         self.detector.on_optimizer_end()
         self.optimizers.end_optimizer_step(optimizer, frame)
         self.gradients.on_optimizer_end(optimizer)
+        self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
@@ -282,7 +301,8 @@ class Recorder:
             self.is_forked_helper = True
             self.folder = None
             self._step_range, self.gpu_sampler = None, None
-            self.profiler = WindowProfiler(self._on_training_thread_end, self.gradients)
+            self.profiler = self._make_profiler()
+            self.memory_watch.enabled = False  # its thread is the parent's
             self.ranges.forget()
         self._training_thread = None
         self._loader_threads.clear()
@@ -293,6 +313,9 @@ class Recorder:
         """Save what was recorded, because the process or the session ends; safe to call again."""
         if self.finished:
             return
+        # A session gets its error; what an earlier cell of a notebook has raised is none of its own.
+        if self.automatic and reason == "exit" and self.memory_watch.note_end():
+            self._find_folder()
         if self.folder is None:
             self.finished = True
             return
@@ -306,6 +329,7 @@ class Recorder:
         except Exception as error:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
+        self.memory_watch.stop()
         self._write_facts(reason)
         self.folder.close()
 
@@ -325,6 +349,7 @@ class Recorder:
         self.profiler.abort()
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
+        self.memory_watch.stop()
         self._write_facts("failed")
 
     # Steps ---------------------------------------------------------------------------------------------------------
@@ -409,6 +434,7 @@ class Recorder:
 
     def _begin_step(self) -> None:
         """Start the clocks of a step, after all work of ours."""
+        self.memory_watch.begin_step()
         self.meter.begin_step()
         self._step_start_ns = time.perf_counter_ns()
 
@@ -432,8 +458,9 @@ class Recorder:
             window = label = "user_profiler"
         compiled = self.totals.compiles.end_step(label)
         work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
+        peaks = self.memory_watch.end_step(label)
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
-            self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work)
+            self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work, peaks)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
         self.meter.host_calls.end_step(dur_ns, profiled=label not in UNPROFILED_WINDOWS)
         self.optimizers.end_step(window)
@@ -493,8 +520,15 @@ class Recorder:
                 f"cannot write to {self.settings.folder} ({error.strerror}); nothing is recorded, the program runs on."
             )
             return False
+        self.memory_watch.start()
         self._write_facts("running")
         return True
+
+    def _find_folder(self) -> str | None:
+        """The rank's folder for what must be kept even before the first whole step has ended."""
+        if self.folder is None and not self.finished:
+            self._make_rank_folder()
+        return None if self.folder is None else self.folder.path
 
     def _is_recorded_rank(self) -> bool:
         """Whether this process is a rank that is to be recorded, not a worker of a DataLoader."""
@@ -542,6 +576,7 @@ class Recorder:
             events = self._events_per_step.get("timing", 0) if self.plan.adapts else 0
             self.profiler.prepare(stage.trace, events, with_stacks=with_stacks)
         if stage.recording and not self.profiler.recording:
+            self.memory_watch.begin_window(stage.trace)
             self.profiler.start()
             self._open_window = {"steps": 0, "complete": False, "file": None, "first_step": None}
             self._recorded_steps = 0
@@ -577,6 +612,7 @@ class Recorder:
         trace = self.plan.stage.trace
         self.ranges.stop(in_training_thread=self._is_training_thread())
         step_range, self._step_range = self._step_range, None
+        self.memory_watch.history.stop(None if self.folder is None else self.folder.path)
         if self.profiler.belongs_to_other_thread:
             self._add_note(f"the {trace} window was lost: the training thread was gone or blocked in a call")
             return

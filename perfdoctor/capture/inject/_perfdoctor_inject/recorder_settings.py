@@ -49,6 +49,7 @@ class RecorderSettings:
     stop_after: bool = False
     ranks: tuple[int, ...] | None = None
     nvtx_only: bool = False
+    memory: bool = False
     trial: TrialOptions | None = None
 
     @property

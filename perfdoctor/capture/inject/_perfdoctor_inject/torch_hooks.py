@@ -93,6 +93,7 @@ class Hooks:
             self._patch(owner, name, wrap_host_call(self, call))
         self._undo.append(watch_collections(self))
         self._patch(checkpoint, "checkpoint", self._wrap_checkpoint)
+        self.recorder.memory_watch.install(self._patch)
         DebugHooks(self.recorder.debug_switches, self.recorder.is_listening, self.call_recorder).install(self._patch)
         self._patch(torch.nn.Module, "double", self._wrap_float64("Module.double"))
         self._patch(torch.nn.Module, "to", self._wrap_float64("Module.to"))
@@ -314,6 +315,7 @@ class Hooks:
                 if is_outermost:
                     self._is_in_backward = False
                     recorder.ranges.end(depth, "backward")
+                    self.call_recorder(recorder.on_backward_end)
 
         return backward
 

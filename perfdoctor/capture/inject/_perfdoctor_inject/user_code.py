@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import traceback
 from types import FrameType
 from typing import Any
 
@@ -51,6 +52,17 @@ def user_location(frame: FrameType | None) -> Location | None:
         return None
     code = outside_torch.f_code
     return {"file": name_file(code.co_filename), "line": outside_torch.f_lineno, "function": code.co_name}
+
+
+def error_location(error: BaseException) -> Location | None:
+    """The innermost line of the user's code that an error has passed, else of a library other than torch."""
+    lines = list(traceback.walk_tb(error.__traceback__))
+    for is_found in (is_user_file, lambda file: not file.startswith(_skipped_prefixes)):
+        for frame, line in reversed(lines):
+            if is_found(frame.f_code.co_filename):
+                code = frame.f_code
+                return {"file": name_file(code.co_filename), "line": line, "function": code.co_name}
+    return None
 
 
 def constructor_location(frame: FrameType | None, made: Any) -> Location | None:

@@ -75,13 +75,18 @@ class WindowProfiler:
         lines: The source lines of the evidence window.
     """
 
-    def __init__(self, on_thread_end: Callable[[], None], gradients: GradientUse) -> None:
+    def __init__(
+        self, on_thread_end: Callable[[], None], gradients: GradientUse, *, always_profiles_memory: bool = False
+    ) -> None:
         """Open nothing yet; `gradients` are watched in the evidence window.
+
+        `always_profiles_memory`: Even where a step has so many events that stacks are left out.
 
         `on_thread_end` is called in a thread other than the main thread that ends with an open session of ours. The
         session must be closed there, or the process crashes when it ends.
         """
         self._on_thread_end = on_thread_end
+        self._always_profiles_memory = always_profiles_memory
         self._thread_local = threading.local()
         self.recording = False
         self.used = False
@@ -129,6 +134,8 @@ class WindowProfiler:
                 self._options = ()
             elif not with_stacks or EVIDENCE_FACTOR * events_per_step > MAX_EVIDENCE_EVENTS:
                 self._options = LEAN_EVIDENCE_OPTIONS
+            if self._always_profiles_memory and can_profile_memory and MEMORY_OPTION not in self._options:
+                self._options = (*self._options, MEMORY_OPTION)
         options: dict[str, Any] = dict.fromkeys(self._options, True)
         session: Any = autograd_profiler.profile(use_kineto=True, use_device=device, **options)
         self._session, self._trace = session, trace

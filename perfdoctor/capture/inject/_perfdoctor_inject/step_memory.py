@@ -1,0 +1,160 @@
+"""The most memory in each phase of a step, without a profiler: forward, backward, optimizer.
+
+On a GPU by the allocator's peak, which is reset at the borders of phases; what the program reads of it is as if nobody
+had reset it, and once the program resets it by itself, nobody else does. On the CPU by the memory of the process in RAM
+at these borders: the end of a forward pass, where its values are kept, is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .machine_facts import cuda_is_initialized
+from .memory_records import read_rss_bytes, read_rss_peak_bytes
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+PHASES = (FORWARD, BACKWARD, OPTIMIZER)
+STEP = "step"
+_PEAK = ".peak"
+
+
+class CudaPeaks:
+    """The allocator's peaks, and what they were before they were reset here.
+
+    Attributes:
+        program_resets: Whether the program resets them by itself.
+    """
+
+    def __init__(self) -> None:
+        self.program_resets = False
+        self._hidden: dict[int, dict[str, int]] = {}
+
+    def take(self) -> int:
+        """The most that was allocated on the current GPU since the last call, or since the program's last reset."""
+        device = torch.cuda.current_device()
+        statistics = torch._C._cuda_memoryStats(device)
+        if not self.program_resets:
+            self._hidden[device] = dict(self._hide(statistics, self._hidden.get(device, {})))
+            torch._C._cuda_resetPeakMemoryStats(device)
+        return int(statistics["allocated_bytes"]["all"]["peak"])
+
+    def _hide(self, statistics: Any, before: dict[str, int], name: str = "") -> list[tuple[str, int]]:
+        """The peaks in nested statistics by their flat names, and those of before where they are higher."""
+        found = []
+        for key, value in statistics.items():
+            path = f"{name}.{key}" if name else key
+            if isinstance(value, dict):
+                found += self._hide(value, before, path)
+            elif path.endswith(_PEAK):
+                found.append((path, max(value, before.get(path, 0))))
+        return found
+
+    def restore(self, statistics: Any, device: Any) -> Any:
+        """Statistics that the program reads, nested or flat, with the peaks that they would have without a reset."""
+        for path, peak in self._hidden.get(to_index(device), {}).items():
+            part, keys = statistics, path.split(".")
+            if path not in statistics:
+                for key in keys[:-1]:
+                    part = part.get(key, {})
+            key = path if part is statistics else keys[-1]
+            if key in part:
+                part[key] = max(part[key], peak)
+        return statistics
+
+    def wrap_reader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A wrapper of a function of torch that returns statistics of a device."""
+
+        def read(device: Any = None, *args: Any, **kwargs: Any) -> Any:
+            return self.restore(original(device, *args, **kwargs), device)
+
+        return read
+
+    def wrap_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A wrapper of a function of torch by which the program resets the peaks of a device."""
+
+        def reset(device: Any = None, *args: Any, **kwargs: Any) -> Any:
+            result = original(device, *args, **kwargs)
+            self.program_resets = True
+            if self._hidden:
+                self._hidden.pop(to_index(device), None)
+            return result
+
+        return reset
+
+
+def to_index(device: Any) -> int:
+    """The number of a GPU as torch's functions take it: a number, a device, its name, or None for the current one."""
+    if isinstance(device, str):
+        device = torch.device(device)
+    index = getattr(device, "index", device)
+    return torch.cuda.current_device() if index is None or callable(index) else int(index)
+
+
+class StepMemory:
+    """The peaks of the running step, and the highest ones of each window."""
+
+    def __init__(self) -> None:
+        self.cuda = CudaPeaks()
+        self._kind: str | None = None
+        self._phase = FORWARD
+        self._peaks: dict[str, int] = {}
+        self._process_peak: int | None = None
+        self._windows: dict[str, dict[str, int]] = {}
+
+    def begin_step(self) -> None:
+        """A step begins, with its forward pass; what was allocated before belongs to no step."""
+        self._kind = "cuda" if cuda_is_initialized() else "rss"
+        self._peaks, self._phase = {}, FORWARD
+        self._process_peak = read_rss_peak_bytes()
+        if self._kind == "cuda":
+            self.cuda.take()
+        else:
+            self._note(FORWARD, read_rss_bytes())
+
+    def enter(self, phase: str) -> None:
+        """Another phase begins, and the one before it ends."""
+        if self._kind is None:
+            return
+        size = self.cuda.take() if self._kind == "cuda" else read_rss_bytes()
+        self._note(self._phase, size)
+        self._phase = phase
+        if self._kind != "cuda":
+            self._note(phase, size)
+
+    def end_step(self, window: str) -> dict[str, int] | None:
+        """The peaks of the step that ends, by phase and of all; None before the first one.
+
+        On the CPU that of the step is the process's own, where it has risen in the step.
+        """
+        if self._kind is None:
+            return None
+        self.enter(FORWARD)
+        if self._peaks:
+            self._peaks[STEP] = max(self._peaks.values())
+        process_peak = read_rss_peak_bytes()
+        if self._kind == "rss" and process_peak and self._process_peak and process_peak > self._process_peak:
+            self._note(STEP, process_peak)
+        known = self._windows.setdefault(window, {"steps": 0})
+        known["steps"] += 1
+        for name, size in self._peaks.items():
+            known[name] = max(known.get(name, 0), size)
+        return self._peaks
+
+    def _note(self, phase: str, size: int | None) -> None:
+        if size is not None:
+            self._peaks[phase] = max(size, self._peaks.get(phase, 0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What stands in facts.json: the highest peaks of each window."""
+        names = (*PHASES, STEP)
+        return {
+            "kind": self._kind,
+            "program_resets": self.cuda.program_resets,
+            "windows": {
+                window: {"steps": peaks["steps"], **{f"{name}_bytes": peaks.get(name) for name in names}}
+                for window, peaks in self._windows.items()
+            },
+        }
