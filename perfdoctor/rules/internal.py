@@ -124,4 +124,5 @@ from perfdoctor.memory.evidence import BACKWARD, FORWARD, OPTIMIZER
 from perfdoctor.memory.memory_edits import MemoryEdit, change_settings, peak_after, shrink
 from perfdoctor.memory.slack import Slack, slack_at
 from perfdoctor.report.memory_pricing import is_full
+from perfdoctor.savings.saved_bytes import SavedBytes
 from perfdoctor.trace.tables.model import AllocatorSettings

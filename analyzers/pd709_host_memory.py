@@ -1,0 +1,189 @@
+"""PD709: memory of the host runs short, or worker processes hold what they could share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median_low
+
+from perfdoctor.rules import (
+    Advice,
+    Claim,
+    Evidence,
+    Finding,
+    LoaderFacts,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_location,
+    format_bytes,
+)
+from perfdoctor.rules.internal import SavedBytes
+
+# What a worker copies is known by a sample of the objects: pages hold others, too, and samples differ in size.
+_LEAST_OF_ESTIMATE, _MOST_OF_ESTIMATE = 0.8, 1.25
+
+
+class HostMemory(RankAnalyzer):
+    """Workers of a DataLoader copy the data set, shared memory is full, or the limit of memory is near.
+
+    What it finds:
+        A data set that keeps its samples as Python objects in a list, a tuple, a dictionary or a set, and workers that
+        have copied them; /dev/shm that was nearly full; a control group that was nearly at its limit, or in which
+        processes were killed.
+
+    Why it costs time:
+        What does not fit ends the program: the system kills a worker, or all of it. A worker has the pages of the data
+        set in common with the program until it writes to them, and reading a Python object writes to it: the count of
+        its references. So each worker ends up with all objects that it has read. Batches come through /dev/shm, which
+        is small in containers.
+
+    How it is measured:
+        /proc, while the program runs: pages that each worker has written and shares with nobody, against the size of
+        the objects by a sample of them; file system and control group at each look. What a worker saves is what it has
+        copied by then.
+
+    How to fix:
+        Keep samples in one NumPy array or tensor, or in a pyarrow table: one object, whose pages stay shared, under
+        `spawn` in shared memory or mapped from a file. For /dev/shm: `docker run --shm-size=8g`, a smaller
+        `prefetch_factor`, fewer workers.
+
+    When it is wrong:
+        Objects that many samples share count once for each of them. A worker may hold as much of its own, such as a
+        cache, while it has copied little.
+
+    Needs:
+        Captured facts of `perfdoctor run --memory`, on Linux.
+
+    References:
+        PyTorch, issue 13246, "DataLoader num_workers > 0 causes CPU memory from parent process to be replicated";
+        PyTorch, `torch.utils.data`, "Multi-process data loading".
+    """
+
+    rule = "PD709"
+    name = "host-memory"
+    needs = frozenset({"facts"})
+    # min_copied_bytes: of all workers; what a start of torch takes, below which nobody looks for memory.
+    # min_copied_share: of the objects, in a worker; below it, it has not come to them, or reads a part.
+    # min_full_share: of /dev/shm and of the group's limit; the next batch, or a larger one, fails.
+    defaults = {"min_copied_bytes": 200_000_000, "min_copied_share": 0.5, "min_full_share": 0.9}
+    references = (
+        "https://github.com/pytorch/pytorch/issues/13246",
+        "https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """At most one finding each on copies of data sets, on /dev/shm, and on the limit."""
+        if not rank.facts.memory.host.samples:
+            return
+        loaders = [each for each in rank.facts.loaders if each.num_workers and each.dataset_objects.bytes]
+        loader = max(
+            loaders, key=lambda each: (each.num_workers or 0) * (each.dataset_objects.bytes or 0), default=None
+        )
+        if loader is not None:
+            yield from self._find_copies(rank, loader)
+        yield from self._find_full_shared_memory(rank)
+        yield from self._find_near_limit(rank)
+
+    def _find_copies(self, rank: Rank, loader: LoaderFacts) -> Iterator[Finding]:
+        private = [each.private_last_bytes for each in rank.facts.memory.host.processes if each.kind == "worker"]
+        workers, objects = loader.num_workers or 0, loader.dataset_objects
+        largest = sorted((size for size in private if size is not None), reverse=True)[:workers]
+        if not largest or objects.bytes is None:
+            return
+        written_bytes = median_low(largest)
+        copied_bytes = workers * min(written_bytes, objects.bytes)
+        has_read = written_bytes >= self.settings["min_copied_share"] * objects.bytes
+        if not has_read or copied_bytes < self.settings["min_copied_bytes"]:
+            return
+        low, high = round(_LEAST_OF_ESTIMATE * copied_bytes), round(_MOST_OF_ESTIMATE * workers * objects.bytes)
+        name = objects.attribute or "samples"
+        finding = self._report(
+            rank,
+            f"Each of {workers} workers copies the {objects.length:,} objects in the {objects.type} {name!r} of the "
+            f"data set {loader.dataset or ''}: {format_bytes(copied_bytes)} together",
+            Advice(
+                "Keep the samples in one NumPy array or tensor, texts in a pyarrow table or in one array of bytes with "
+                "the place of each: workers share its pages, since reading it writes to no count of references.",
+                f"{name} = np.array({name})   # or torch.tensor, or pyarrow.array",
+            ),
+            Evidence("written by a worker and shared with nobody", written_bytes, "bytes"),
+            Evidence("objects of the data set, by a sample", objects.bytes, "bytes"),
+            Evidence("num_workers", workers, "count"),
+            subject="copies",
+            loader=loader,
+        )
+        yield replace(finding, saved_bytes=SavedBytes(low, copied_bytes, high, copied_bytes))
+
+    def _find_full_shared_memory(self, rank: Rank) -> Iterator[Finding]:
+        host = rank.facts.memory.host
+        size, peak = host.shared_memory_bytes, host.shared_memory_peak_bytes
+        faults = sum(each.signal == signal.SIGBUS for each in host.killed_workers)
+        is_full = (
+            bool(size) and peak is not None and size is not None and peak >= self.settings["min_full_share"] * size
+        )
+        if not is_full and not faults:
+            return
+        died = f", and {faults} worker{'s' * (faults != 1)} died of it (SIGBUS)" if faults else ""
+        used = f"{format_bytes(peak)} of {format_bytes(size)}" if size and peak is not None else "an unknown part"
+        yield self._report(
+            rank,
+            f"Shared memory runs out: {used} of /dev/shm were used{died}",
+            Advice(
+                "Give the container more shared memory, or let fewer batches wait in it: a smaller prefetch_factor, "
+                "fewer workers.",
+                "docker run --shm-size=8g   # Kubernetes: an emptyDir with medium: Memory at /dev/shm",
+            ),
+            Evidence("size of /dev/shm", size, "bytes"),
+            Evidence("most that was used", peak, "bytes"),
+            subject="shared memory",
+            loader=rank.facts.main_loader,
+        )
+
+    def _find_near_limit(self, rank: Rank) -> Iterator[Finding]:
+        memory = rank.facts.memory
+        group, kills = memory.host.group, memory.host.group.oom_kills or 0
+        limit, peak = group.limit_bytes, group.peak_bytes
+        is_near = bool(limit) and peak is not None and peak >= self.settings["min_full_share"] * (limit or 0)
+        if not is_near and not kills:
+            return
+        by_kind = {
+            kind: sum(each.peak_bytes or 0 for each in memory.host.processes if each.kind == kind)
+            for kind in ("program", "worker", "other")
+        }
+        used = f"{format_bytes(peak)} of {format_bytes(limit)}" if limit and peak is not None else "of an unknown size"
+        killed = f", and the system killed {kills} process{'es' * (kills != 1)} in it" if kills else ""
+        yield self._report(
+            rank,
+            f"Memory of the host is near its limit: {used} in the control group{killed}",
+            Advice(
+                "Give the job more memory, or take the part below that holds most: fewer workers, a smaller "
+                "prefetch_factor, data that is mapped from a file (np.memmap) in place of data in memory.",
+                "loader = DataLoader(dataset, num_workers=2, prefetch_factor=2)",
+            ),
+            Evidence("limit of the control group", limit, "bytes"),
+            Evidence("most that was used, without file pages that give way", peak, "bytes"),
+            Evidence("the program", by_kind["program"], "bytes"),
+            Evidence("its workers", by_kind["worker"], "bytes"),
+            Evidence("other processes of it", by_kind["other"], "bytes"),
+            Evidence("pinned memory of PyTorch", memory.pinned_bytes, "bytes"),
+            subject="limit",
+            loader=rank.facts.main_loader,
+        )
+
+    def _report(
+        self, rank: Rank, title: str, advice: Advice, *evidence: Evidence, subject: str, loader: LoaderFacts
+    ) -> Finding:
+        return self.finding(
+            rank,
+            title=title,
+            cost_ns=0,
+            saving=Saving(),
+            advice=advice,
+            claim=Claim(),
+            confidence=0.8,
+            location=captured_location(loader.items_location) or captured_location(loader.created),
+            evidence=evidence,
+            subject=subject,
+        )
