@@ -47,6 +47,7 @@ def export(
 ) -> None:
     """Write the trace with its steps, account, findings and counters as additional tracks.
 
+    Where the trace has memory events, counters say what each device had allocated and reserved, and what for.
     Open the written file in ui.perfetto.dev or chrome://tracing.
     """
     if not output.lower().endswith((".json.gz", ".json")):

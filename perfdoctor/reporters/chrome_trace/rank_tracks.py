@@ -18,6 +18,7 @@ from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.chrome_trace.finding_arrows import Arrow, find_arrows
 from perfdoctor.reporters.chrome_trace.gpu_counters import Counter, gpu_counters, points_for
+from perfdoctor.reporters.chrome_trace.memory_counters import MemoryCounter, memory_counters
 from perfdoctor.reporters.chrome_trace.side_lanes import SideLanes, find_side_lanes
 from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.reporters.chrome_trace.trace_source import TraceSource
@@ -32,12 +33,14 @@ class RankTracks:
     Attributes:
         report: The report on this rank alone, with the intervals of its account and of its claims.
         counters: What its GPU did over time.
+        memory: What its devices held over time, where that was recorded.
         arrows: From its findings to what is behind them.
         collectives: When it came to each collective.
     """
 
     report: Report
     counters: tuple[Counter, ...]
+    memory: tuple[MemoryCounter, ...]
     arrows: tuple[Arrow, ...]
     collectives: CollectiveTable
 
@@ -95,8 +98,16 @@ def read_file_tracks(report: Report, indices: Sequence[int], options: AnalysisOp
     shown = []
     for index, rank in _read_again(report, indices, source, options):
         own = report if len(report.traces) == 1 else _report_alone(rank, report, index, options)
-        counters = tuple(gpu_counters(rank, points_for(len(slices))))
-        shown.append(RankTracks(own, counters, find_arrows(own.findings, rank, slices, moved), rank.collectives))
+        max_points = points_for(len(slices))
+        shown.append(
+            RankTracks(
+                report=own,
+                counters=tuple(gpu_counters(rank, max_points)),
+                memory=tuple(memory_counters(rank, max_points)),
+                arrows=find_arrows(own.findings, rank, slices, moved),
+                collectives=rank.collectives,
+            )
+        )
     return FileTracks(
         source=source,
         ranks=tuple(shown),

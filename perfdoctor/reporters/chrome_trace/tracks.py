@@ -49,6 +49,10 @@ def rank_events(of_rank: RankTracks, nvml_samples: bytes, writer: TrackWriter) -
     yield from track_events(report, 0, nvml_samples, writer)
     for counter in of_rank.counters:
         yield from writer.counter(counter.name, counter.series, counter.time_ns, counter.value)
+    for memory in of_rank.memory:
+        rows = np.stack(list(memory.series.values()), axis=1).tolist()
+        for time_ns, row in zip(memory.time_ns.tolist(), rows, strict=True):
+            yield writer.counter_point(memory.name, time_ns, dict(zip(memory.series, row, strict=True)))
     numbers = {id(finding): number for number, finding in enumerate(report.findings, 1)}
     for at, arrow in enumerate(of_rank.arrows):
         tid = _FIRST_FINDING_TID + numbers[id(arrow.finding)]

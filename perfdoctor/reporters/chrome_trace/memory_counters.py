@@ -1,0 +1,77 @@
+"""The memory of each device over time as counters in bytes: what is allocated, what it is for, and what is reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.memory.categories import BEFORE_RECORDING, CATEGORIES
+from perfdoctor.memory.device_memory import DeviceMemory, Selection
+from perfdoctor.rank import Rank
+from perfdoctor.report.memory_summary import is_worth_showing
+from perfdoctor.trace.arrays import Int64Array
+
+_UNIT = "bytes"
+
+
+@frozen_dataclass(eq=False)
+class MemoryCounter:
+    """A counter of one or more series, which viewers stack: from each time on it has the values that stand there."""
+
+    name: str
+    time_ns: Int64Array
+    series: Mapping[str, Int64Array]
+
+
+def memory_counters(rank: Rank, max_points: int) -> Iterator[MemoryCounter]:
+    """The memory of each device whose peak a report tells, of about `max_points` points; times are those of its file.
+
+    What the evidence window of a capture recorded is in another file, and not here.
+    """
+    if rank.memory_source is rank:
+        for memory, summary in zip(rank.memory, rank.memory_summary, strict=True):
+            if memory.peak is not None and is_worth_showing(summary):
+                yield from _counters_of(memory, memory.peak.place, max_points)
+
+
+def _counters_of(memory: DeviceMemory, peak: int, max_points: int) -> Iterator[MemoryCounter]:
+    table, device = memory.trace.memory, "CPU" if memory.is_cpu else f"GPU {memory.device}"
+    shown = _choose_events(table.allocated_bytes[memory.allocations.rows], peak, max_points)
+    rows = memory.allocations.rows[shown]
+    time_ns, reserved = table.time_ns[rows], table.reserved_bytes[rows]
+    yield MemoryCounter(f"{device} memory, allocated", time_ns, {_UNIT: table.allocated_bytes[rows]})
+    if (reserved > 0).any():  # there is no such allocator on the CPU
+        yield MemoryCounter(f"{device} memory, reserved", time_ns, {_UNIT: reserved})
+    by_category = zip(CATEGORIES, _bytes_of_categories(memory, shown), strict=True)
+    parts = {name: values for name, values in by_category if values.any()}
+    yield MemoryCounter(f"{device} memory by category", time_ns, parts)
+
+
+def _choose_events(allocated: Int64Array, peak: int, max_points: int) -> Int64Array:
+    """All events; of more than `max_points` the one with most in each of as many parts, with the first and the last.
+
+    The peak, the first instant at which that is most, is among them.
+    """
+    count = len(allocated)
+    if count <= max_points:
+        return np.arange(count)
+    first = np.unique(np.arange(max_points) * count // max_points)
+    most = [int(begin + part.argmax()) for begin, part in zip(first, np.split(allocated, first[1:]), strict=True)]
+    return np.unique([0, *most, peak, count - 1])
+
+
+def _bytes_of_categories(memory: DeviceMemory, shown: Int64Array) -> Int64Array:
+    """For each of `CATEGORIES` what is allocated for it after each of some events; a column adds up to all that is.
+
+    For example, with events 1 and 4 shown, what is made at event 2 and freed at event 4 is 0 in both.
+    """
+    allocations = memory.allocations
+    categories = Selection(memory, np.arange(len(allocations.bytes))).categories
+    changes = np.zeros((len(CATEGORIES), len(shown) + 1), np.int64)  # the last column is behind all that is shown
+    np.add.at(changes, (categories, np.searchsorted(shown, allocations.begins)), allocations.bytes)
+    np.subtract.at(changes, (categories, np.searchsorted(shown, allocations.ends)), allocations.bytes)
+    changes[BEFORE_RECORDING, 0] += allocations.unlisted_bytes
+    result: Int64Array = changes[:, :-1].cumsum(axis=1)
+    return result
