@@ -15,6 +15,10 @@ from perfdoctor.trials.run_log import Choice
 # A sweep over more settings of one change than this takes longer than it is worth, unless the change was asked for.
 MAX_SETTINGS = 4
 
+_NOTHING = "there is nothing to try on this program"
+# Without a recording no optimizer, loader or switch of the program is known: that is no reason against a change.
+_UNKNOWN = "its settings are chosen by a recording, and there is none: name one, as {name}=SETTING, or record first"
+
 PlainFinding = Mapping[str, Any]
 """A finding as in the JSON report."""
 
@@ -49,7 +53,7 @@ def choose_candidates(
                 verdict, why = "broke", f"{type(error).__name__}: {error}"
         if not settings or why:
             if not only_advised:
-                why = why or "there is nothing to try on this program"
+                why = why or (_NOTHING if facts else _UNKNOWN.format(name=loaded.name))
                 refused.append(Trial(loaded.name, "", verdict, why=why))
             continue
         promised_ns = max((worth_of(each) for each in find_advice(loaded, settings, findings)), default=None)

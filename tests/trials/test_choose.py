@@ -74,7 +74,13 @@ class Failing(FakeChange):
     [
         (loaded("a", needs="cuda"), {"devices": [], "world_size": 1}, "not applicable", "it needs a GPU"),
         (loaded("a", needs="ranks"), {"world_size": 1}, "not applicable", "it needs a job of several ranks"),
-        (loaded("a", tries=()), {}, "not applicable", "there is nothing to try on this program"),
+        (loaded("a", tries=()), {"world_size": 1}, "not applicable", "there is nothing to try on this program"),
+        (
+            loaded("a", tries=()),
+            {},
+            "not applicable",
+            "its settings are chosen by a recording, and there is none: name one, as a=SETTING, or record first",
+        ),
         (loading.LoadedChange(Failing("a"), "a.py", "Failing"), {}, "broke", "KeyError: 'no such fact'"),
     ],
 )
