@@ -99,9 +99,8 @@ HOST_PAUSE_ROWS = (
         ),
         (
             ANY,
-            f"{_LESS_OFTEN}, or write on a thread of its own: copy the state dict first, as the next step changes it.",
-            "state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}\n"
-            "threading.Thread(target=torch.save, args=(state, path)).start()",
+            f"{_LESS_OFTEN}, or write on a thread of its own: copy all of it first, as the next step changes it.",
+            "if step % save_every == 0:   # at most so many steps are lost\n    torch.save(state, path)",
             pages.CHECKPOINT,
         ),
     ),
