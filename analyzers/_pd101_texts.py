@@ -44,6 +44,7 @@ CHEAPER_BATCH: Mapping[str, tuple[str, str]] = MappingProxyType(
         kinds.IMAGE_DECODING: ("store smaller images", ", or decode on the GPU (nvJPEG, NVDEC)"),
         kinds.TOKENIZING: ("tokenize the data set once and store it", ""),
         kinds.LISTS_TO_TENSORS: ("keep numbers in NumPy arrays or tensors instead of lists", ""),
+        kinds.ARCHIVE: ("open the archive once, not for each item, and keep what it holds unpacked", ""),
         kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
         kinds.PREPROCESSING: ("preprocess ahead of time", ", or on the GPU"),
         kinds.SLEEP: ("wait for the event itself instead of sleeping", ""),

@@ -47,7 +47,9 @@ class PauseWork:
 
 _EAGER = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead, which costs memory"
 # What one more thread or process can do for the next input while the GPU works on this one.
-_DONE_AHEAD = frozenset({kinds.PREPROCESSING, kinds.IMAGE_DECODING, kinds.TOKENIZING, kinds.FILE_OR_SOCKET})
+_DONE_AHEAD = frozenset(
+    {kinds.PREPROCESSING, kinds.IMAGE_DECODING, kinds.TOKENIZING, kinds.ARCHIVE, kinds.FILE_OR_SOCKET}
+)
 # What the CPU does, by the kind of work: a verb and its object.
 _DOING: Mapping[str, str] = MappingProxyType(
     {
@@ -62,6 +64,7 @@ _DOING: Mapping[str, str] = MappingProxyType(
         kinds.TOKENIZING: "tokenizes",
         kinds.IMAGE_DECODING: "decodes images or video",
         kinds.LISTS_TO_TENSORS: "turns Python lists into tensors",
+        kinds.ARCHIVE: "unpacks an archive",
         kinds.FILE_OR_SOCKET: "waits for a file or socket",
         kinds.LOCK_WAIT: "waits for another thread",
         kinds.SLEEP: "sleeps",

@@ -23,6 +23,7 @@ LOGGING = "logging"
 TOKENIZING = "tokenizing"
 IMAGE_DECODING = "image decoding"
 LISTS_TO_TENSORS = "Python lists to tensors"
+ARCHIVE = "unpacking an archive"
 FILE_OR_SOCKET = "file or socket wait"
 LOCK_WAIT = "lock wait"
 SLEEP = "sleep"
@@ -81,6 +82,12 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
         r"\): read_video",
     ),
     LISTS_TO_TENSORS: (rf"{_BUILT_IN}(tensor|as_tensor|FloatTensor|LongTensor|IntTensor|BoolTensor) of type",),
+    # Asked before files, which archives are read from: their directory and what is inflated take cores, not the disk.
+    ARCHIVE: (
+        r"(^|/)(zipfile(/__init__)?|tarfile|gzip|bz2|lzma)\.py\(\d+\): "
+        r"(_?read\w*|_RealGetContents|next|extract\w*|getmembers?|decompress)$",
+        rf"{_BUILT_IN}decompress of (zlib|_bz2|_lzma)\.",
+    ),
     FILE_OR_SOCKET: (
         vocabulary.FILE_SYNC_MARK,
         rf"{_BUILT_IN}(read\w*|write\w*|recv\w*|send\w*|open|poll|select|connect|accept|fsync|flush|dump|compress)\b",

@@ -125,6 +125,12 @@ PAUSE_ROWS = (
         "x = torch.from_numpy(array)                # instead of torch.tensor(list)",
         _TENSOR,
     ),
+    any_program(
+        f"pause: {kinds.ARCHIVE}",
+        "{ahead} Or open the archive once, not for each item, and keep what it holds unpacked.",
+        None,
+        pages.DATA_LOADER,
+    ),
     any_program(f"pause: {kinds.FILE_OR_SOCKET}", "{ahead} Reading needs no GPU.", None, pages.DATA_LOADER),
     any_program(
         f"pause: {kinds.LOCK_WAIT}",
