@@ -34,8 +34,10 @@ _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does, and those of the recorder around them.
 _LOADER = rf"{vocabulary.LOADER_NEXT}|{vocabulary.DATALOADER_NEXT}|torch/utils/data/|perfdoctor/capture/"
 _PIN_OP = r"^aten::_?pin_memory$"
-# A line with less of a step than that is one of many.
-_MIN_LINE_SHARE = 0.1
+# A line with less of the time that lines take in the loader than that is one of many.
+_MIN_PART_OF_LOADING = 0.25
+# Less of a step than that is too few of the 2,048 instants at which lines are looked up.
+_MIN_LINE_SHARE = 0.02
 
 
 class WaitParts(NamedTuple):
@@ -133,15 +135,15 @@ def find_loading_work(rank: Rank, wait: LoaderWait) -> LoadingWork | None:
 def _find_busiest_line(rank: Rank, evidence: Trace, waits: LoaderWaits) -> SourceLocation | None:
     """The line of the user's data set, transform or collate function that takes most of the waits.
 
-    None where no line takes `_MIN_LINE_SHARE` of a step, or lines were not recorded. The hot path often ends in a
-    library, such as pandas; what the user can change is the line that calls it.
+    None where no line takes `_MIN_PART_OF_LOADING`, or lines were not recorded. The hot path often ends in a library,
+    such as pandas; what the user can change is the line that calls it.
     """
     loop = Locations(evidence, None).at(waits.thread[:1], waits.start_ns[:1])[0]
-    for line in rank.top_lines:
-        place = line.location
-        is_long = line.name == LOADER and line.share >= _MIN_LINE_SHARE
-        if is_long and not _is_same_function(place, loop):
-            return place
+    loading = [line for line in rank.top_lines if line.name == LOADER]
+    min_share = max(_MIN_LINE_SHARE, _MIN_PART_OF_LOADING * sum(line.share for line in loading))
+    for line in loading:
+        if line.share >= min_share and not _is_same_function(line.location, loop):
+            return line.location
     return None
 
 
