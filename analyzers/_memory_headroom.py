@@ -55,12 +55,12 @@ def _read_gpu_memory(facts: CapturedFacts) -> Memory | None:
     if not total or not reserved or not allocated or not known:
         return None
     # The context, libraries and other processes hold what NVML counts beyond the allocator of this process.
-    used = max(reserved, _used_by_nvml(facts.nvml) or 0)
+    used = max(reserved, used_by_nvml(facts.nvml) or 0)
     growing = max(allocated - min(known), 0) * max(reserved / allocated, 1.0)
     return Memory("GPU memory", total, reserved, max(int(USABLE_SHARE * (total - used)), 0), int(growing))
 
 
-def _used_by_nvml(nvml: NvmlFacts) -> float | None:
+def used_by_nvml(nvml: NvmlFacts) -> float | None:
     """The most memory in use on the GPU while NVML was sampled; None where several GPUs were, as nobody knows which."""
     return nvml.devices[0].memory_used_bytes.max if len(nvml.devices) == 1 else None
 

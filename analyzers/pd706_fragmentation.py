@@ -202,8 +202,10 @@ def _better_settings(allocator: AllocatorReplay, least_bytes: float) -> Allocato
     tried = [replace(now, expandable_segments=True)]
     if now.max_split_bytes is None:
         tried += [replace(now, max_split_bytes=size * _MIB) for size in _MAX_SPLIT_MIB]
+    own_bytes = allocator.replay().peak_reserved_bytes
     for settings in tried:
-        if allocator.what_if(settings=settings).reason is None and allocator.bytes_saved_by(settings) >= least_bytes:
+        left_bytes = allocator.what_if(settings=settings).peak_reserved_bytes
+        if left_bytes is not None and own_bytes - left_bytes >= least_bytes:
             return settings
     return None
 

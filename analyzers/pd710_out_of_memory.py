@@ -37,7 +37,8 @@ class OutOfMemory(RankAnalyzer):
 
     When it is wrong:
         What would have come after the request is not recorded. In a forward pass that was not finished the peak would
-        have been higher, so that a change with which this request passes may not be enough.
+        have been higher, so that a change with which this request passes may not be enough. A program that tries
+        sizes until one fits means to run out of memory.
 
     Needs:
         A snapshot with its history that was taken after the error: `torch.cuda.memory._record_memory_history()` at the

@@ -59,7 +59,8 @@ def _price(findings: list[Finding], memory: DeviceMemory, peak_bytes: int) -> li
         ]
         best = worths.index(max(worths))
         finding, edit, alone = left.pop(best)
-        low, high = ranges[best] if edit.settings is None else _saved(allocator, done, edit, before_bytes)
+        is_known = edit.settings is None or not done
+        low, high = ranges[best] if is_known else _saved(allocator, done, edit, before_bytes)
         before_bytes = peak_after(memory, [*done, edit])
         done.append(edit)
         if max(high, alone[1]) < _MIN_SHARE_OF_PEAK * peak_bytes:

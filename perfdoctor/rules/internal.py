@@ -121,7 +121,7 @@ from perfdoctor.memory import categories as memory_categories
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, Selection
 from perfdoctor.memory.evidence import BACKWARD, FORWARD, OPTIMIZER
-from perfdoctor.memory.memory_edits import MemoryEdit, change_settings, peak_after, shrink
+from perfdoctor.memory.memory_edits import MemoryEdit, allocated_after, change_settings, peak_after, shrink
 from perfdoctor.memory.slack import Slack, slack_at
 from perfdoctor.report.memory_pricing import is_full
 from perfdoctor.savings.saved_bytes import SavedBytes

@@ -1,4 +1,4 @@
-"""Cases of the rules about what fills the memory: PD701 to PD705, PD707.
+"""Cases of the rules about what fills the memory: PD701 to PD705, PD707, PD708.
 
 A step takes 1000 us: forward 100 to 300, backward 400 to 600, the optimizer 700 to 900.
 """
@@ -28,9 +28,11 @@ class Tensor(NamedTuple):
     once: bool = False
 
 
-def training(*tensors: Tensor, steps: int = 3, parameters: int = 0, device: int | None = None) -> TraceBuilder:
-    """Steps of a training, and the memory of the CPU or of a GPU."""
-    b = TraceBuilder(device=None)
+def training(
+    *tensors: Tensor, steps: int = 3, parameters: int = 0, device: int | None = None, capacity: int | None = None
+) -> TraceBuilder:
+    """Steps of a training, and the memory of the CPU or of a GPU, which may have a known size in MB."""
+    b = TraceBuilder(device=None) if capacity is None else TraceBuilder(memory_bytes=capacity * MB)
     line = b.frame("train.py(3): build", -200, 150)
     b.frame("torch/nn/modules/linear.py(96): __init__", -190, 100, parent=line)
     events: list[tuple[float, int, int]] = [(-150, parameters * MB, 1)] if parameters else []
@@ -338,6 +340,7 @@ PD701 += [
 ]
 PD701 += [
     RuleCase("PD701", "gpu", lambda: training(*blocks(8), device=0), found("320 MB at the peak of GPU 0")),
+    RuleCase("PD701", "beside-parameters", lambda: training(*blocks(8), parameters=100), found("320 MB")),
     RuleCase("PD701", "many-blocks", lambda: training(*blocks(40, (4, 2, 2))), found("320 MB")),
     RuleCase("PD701", "kept-to-the-next-step", lambda: training(*(each._replace(freed=1050) for each in blocks(4)))),
     RuleCase("PD701", "the-optimizer-s-instead", lambda: training(Tensor(200, 720, 760), *blocks(8, (2, 1, 1)))),
@@ -408,4 +411,63 @@ PD707 += [
     ),
     RuleCase("PD707", "freed-two-steps-later", lambda: training(Tensor(20, 150, 2140), *blocks(2), steps=8)),
     RuleCase("PD707", "tiny", lambda: training(*blocks(8), steps=6)),
+]
+
+
+def inference() -> TraceBuilder:
+    """Steps of forward passes alone."""
+    b = TraceBuilder(memory_bytes=8_000_000_000)
+    for at in (0, 1000):
+        b.step(at, 1000).op("aten::linear", at + 100, 50)
+        b.memory(at + 110, 300 * MB, 64, device=0).memory(at + 140, -300 * MB, 64, device=0)
+    return b
+
+
+PD708 = [
+    RuleCase(
+        "PD708",
+        "room",
+        # Of 6926 MB nine tenths are left, less the share that is reserved and not allocated (1074 for 320): 1858 more.
+        lambda: training(*blocks(8), device=0, capacity=8000),
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                location="train.py:7",
+                title="A batch at least 6.8 times as large fits: 6.93 GB of GPU 0 are free at the peak",
+                evidence={"grows with the batch": 320 * MB, "times as large, at least": 6.81},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD708",
+        "beside-parameters",
+        # 200 of 520 stay: (520 + 3019 - 200) / 320.
+        lambda: training(*blocks(8), parameters=200, device=0, capacity=8000),
+        found("A batch at least 10 times as large fits"),
+    ),
+    RuleCase(
+        "PD708",
+        "checkpoints-leave-more",
+        # At least two thirds of seven blocks of 40 MB are gone: 2178 / 133.
+        lambda: training(*blocks(8), device=0, capacity=8000),
+        (ExpectedFinding("info", 0, location="train.py:7", advice="With checkpoints (PD701) it may be 16 times"),),
+    ),
+    RuleCase(
+        "PD708",
+        "much-room",
+        lambda: training(*blocks(8), device=0, capacity=900_000),
+        found("A batch at least 100 times as large fits"),
+    ),
+    RuleCase(
+        "PD708",
+        "gradients-stay",
+        lambda: training(Tensor(60, 560, 1395), Tensor(100, 150, 450), device=0, capacity=8000),
+        found("times as large fits"),
+    ),
+    RuleCase("PD708", "a-full-gpu", lambda: training(*blocks(8), device=0, capacity=1100)),
+    RuleCase("PD708", "a-gpu-of-unknown-size", lambda: training(*blocks(8), device=0)),
+    RuleCase("PD708", "the-cpu", lambda: training(*blocks(8), capacity=8000)),
+    RuleCase("PD708", "no-backward-pass", inference),
+    RuleCase("PD708", "small", lambda: training(*blocks(8, (2, 1, 1)), device=0, capacity=8000)),
 ]

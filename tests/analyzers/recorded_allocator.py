@@ -1,4 +1,4 @@
-"""Snapshots as PyTorch writes them, of requests that the model of its allocator has served."""
+"""Recordings of memory: snapshots of requests that the model of PyTorch's allocator has served, and traces."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from perfdoctor.memory.caching_allocator import Block, CachingAllocator, round_sizes
+from perfdoctor.memory.device_memory import DeviceMemory
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, read
 from perfdoctor.trace.tables.model import AllocatorSettings
@@ -179,3 +181,15 @@ class SnapshotBuilder(TraceBuilder):
             path = Path(folder) / "snapshot.pickle"
             path.write_bytes(pickle.dumps(value))
             return read(path)
+
+
+def record_lives(tensors: Sequence[tuple[int, int, int]]) -> DeviceMemory:
+    """Tensors in a trace that are made at some instant, live for some time and have some size."""
+    b = TraceBuilder(device=None).op("aten::add", 0, 1)
+    events = []
+    for number, (made, lived, size) in enumerate(tensors):
+        events += [(made + number * 0.01, size, number), (made + lived + number * 0.01, -size, number)]
+    for at, size, address in sorted(events):
+        b.memory(at, size, 100 + address)
+    [memory] = Rank(b.trace()).memory
+    return memory

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hypothesis import given
+from hypothesis import strategies as st
 from recorded_allocator import Request, SnapshotBuilder, Step
 
 from perfdoctor.analyzers.pd706_fragmentation import Fragmentation
 from perfdoctor.memory.caching_allocator import MIB
+from perfdoctor.rank import Rank
 from perfdoctor.testing import ExpectedFinding, RuleCase, TraceBuilder, check_rule
 from perfdoctor.trace.tables.model import AllocatorSettings
 
@@ -94,3 +97,15 @@ CASES = [
 
 def test_the_rule_holds_its_contract_and_its_cases() -> None:
     check_rule(Fragmentation, CASES)
+
+
+SIZES = st.sampled_from([500, 200_000, 2 * MIB, 8 * MIB, 12 * MIB, 24 * MIB, 70 * MIB])
+STEPS = st.lists(st.one_of(st.tuples(SIZES, st.just(0), st.integers(0, 1)), st.integers(0, 20)), max_size=40)
+
+
+@given(STEPS)
+def test_what_is_promised_of_a_setting_is_what_a_recording_with_it_has(steps: list[Step]) -> None:
+    steps = [Request(60 * MIB), *steps]  # something to record
+    plain, expandable = (Rank(SnapshotBuilder(steps, settings=each).trace()) for each in (None, EXPANDABLE))
+    reserved, better = (int(rank.allocators[0].recorded_bytes.max()) for rank in (plain, expandable))
+    assert plain.allocators[0].bytes_saved_by(EXPANDABLE) == max(reserved - better, 0)

@@ -5,30 +5,16 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_allocator import record_lives
 
-from perfdoctor.memory.device_memory import DeviceMemory
 from perfdoctor.memory.memory_edits import MemoryEdit, allocated_after, peak_after, shrink
-from perfdoctor.rank import Rank
-from perfdoctor.testing import TraceBuilder
 
 lives = st.tuples(st.integers(0, 40), st.integers(1, 41), st.integers(1, 1000))
 
 
-def record(tensors: list[tuple[int, int, int]]) -> DeviceMemory:
-    """Tensors that are made at some instant and live for some time, each with an address of its own."""
-    b = TraceBuilder(device=None).op("aten::add", 0, 1)
-    events = []
-    for number, (made, lived, size) in enumerate(tensors):
-        events += [(made + number * 0.01, size, number), (made + lived + number * 0.01, -size, number)]
-    for at, size, address in sorted(events):
-        b.memory(at, size, 100 + address)
-    [memory] = Rank(b.trace()).memory
-    return memory
-
-
 @given(st.lists(lives, min_size=1, max_size=12), st.data())
 def test_the_sum_over_all_events(tensors: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    memory = record(tensors)
+    memory = record_lives(tensors)
     allocations = memory.allocations
     count, events = len(allocations.bytes), len(allocations.rows)
     chosen = np.array(sorted(data.draw(st.sets(st.integers(0, count - 1)))), np.int64)
@@ -51,12 +37,12 @@ def test_the_sum_over_all_events(tensors: list[tuple[int, int, int]], data: st.D
 
 
 def test_the_next_peak_is_the_floor() -> None:
-    memory = record([(0, 5, 1000), (10, 5, 900)])
+    memory = record_lives([(0, 5, 1000), (10, 5, 900)])
     first, second = (shrink(memory, 0, np.array([place])) for place in (0, 1))
     assert [peak_after(memory, edits) for edits in ([first], [second], [first, second])] == [900, 1000, 0]
 
 
 def test_an_edit_without_allocations() -> None:
-    memory = record([(0, 5, 1000)])
+    memory = record_lives([(0, 5, 1000)])
     nothing = np.empty(0, np.int64)
     assert peak_after(memory, [MemoryEdit(0, nothing, nothing, nothing, nothing)]) == 1000
