@@ -110,6 +110,7 @@ class MemoryWatch:
         if self.enabled:
             self.host.stop()
             self.history.stop(None)
+            self.steps.ram.close()
 
     def note_error(self, error: BaseException | None) -> bool:
         """The program ends by this error: whether it does for lack of memory."""

@@ -7,13 +7,15 @@ at these borders: the end of a forward pass, where its values are kept, is one.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .machine_facts import cuda_is_initialized
-from .memory_records import read_rss_bytes, read_rss_peak_bytes
+from .memory_records import read_rss_peak_bytes
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
@@ -93,11 +95,37 @@ def to_index(device: Any) -> int:
     return torch.cuda.current_device() if index is None or callable(index) else int(index)
 
 
+class RamReader:
+    """Reads the memory of this process in RAM from a file that stays open: 2 us, where opening it takes 18."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._pid = 0
+
+    def read(self) -> int | None:
+        """Bytes in RAM; None where the system does not tell."""
+        try:
+            if self._file is None or self._pid != os.getpid():  # the file of a fork is that of its parent
+                self.close()
+                self._file, self._pid = os.open("/proc/self/statm", os.O_RDONLY), os.getpid()
+            return int(os.pread(self._file, 64, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError, AttributeError):
+            return None
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+
 class StepMemory:
     """The peaks of the running step, and the highest ones of each window."""
 
     def __init__(self) -> None:
         self.cuda = CudaPeaks()
+        self.ram = RamReader()
         self._kind: str | None = None
         self._phase = FORWARD
         self._peaks: dict[str, int] = {}
@@ -112,13 +140,13 @@ class StepMemory:
         if self._kind == "cuda":
             self.cuda.take()
         else:
-            self._note(FORWARD, read_rss_bytes())
+            self._note(FORWARD, self.ram.read())
 
     def enter(self, phase: str) -> None:
         """Another phase begins, and the one before it ends."""
         if self._kind is None:
             return
-        size = self.cuda.take() if self._kind == "cuda" else read_rss_bytes()
+        size = self.cuda.take() if self._kind == "cuda" else self.ram.read()
         self._note(self._phase, size)
         self._phase = phase
         if self._kind != "cuda":
