@@ -74,7 +74,7 @@ def describe_guide() -> str:
 
 
 def _describe_row(row: GuideRow, answer: GuideAnswer) -> str:
-    checks = ", ".join((*map(_link, row.rules), *filter(None, [row.checked_by])))
+    checks = ", ".join((*map(_link, row.all_rules), *filter(None, [row.checked_by])))
     said = f"**{answer.answer}**: {_escape(clean_line(answer.why))}"
     sources, since = ", ".join(row.sources), _escape(row.since)
     cells = (str(row.number), sources, _escape(row.advice), checks, row.needs, since, said)

@@ -38,7 +38,7 @@ def answer_row(row: GuideRow, traits: ProgramTraits) -> GuideAnswer:
     What a rule has found applies, whatever else is true. Otherwise the advice does not apply where the program lacks
     its subject, and is done where something shows it, or where its rules ran on the subject and found nothing.
     """
-    found = [finding for finding in traits.findings(*row.rules) if row.concerns(traits, finding)]
+    found = [finding for finding in traits.findings(*row.all_rules) if row.concerns(traits, finding)]
     if found:
         return _answer_by_findings(row, traits, found)
     subject = row.subject(traits)
@@ -64,7 +64,7 @@ def _answer_by_findings(row: GuideRow, traits: ProgramTraits, found: list[Findin
         number=row.number,
         advice=row.advice,
         sources=titles_of(row),
-        rules=row.rules,
+        rules=row.all_rules,
         answer="applies",
         why=f"{f'{figure}. ' if figure else ''}{_describe_finding(traits, first, len(found) - 1)}",
         findings=positions,
@@ -80,7 +80,8 @@ def _describe_finding(traits: ProgramTraits, finding: Finding, more: int) -> str
     place = "" if is_placed else f", at {format_place(finding)}"
     others = f" and {format_count(more, 'finding')} more" if more else ""
     if not finding.cost_ns:
-        return f"{finding.title}{place} ({finding.rule}{others})"
+        saved = "" if finding.saved_bytes is None else f"; {format_finding_saving(finding)}"
+        return f"{finding.title}{place} ({finding.rule}{others}){saved}"
     cost = f"{finding.rule}{others}, {format_share(finding.share_of_step)} of the {traits.unit}"
     return f"{finding.title}{place} ({cost}); {_describe_saving(finding)}"
 
@@ -102,7 +103,7 @@ def titles_of(row: GuideRow) -> tuple[str, ...]:
 
 
 def _answer(row: GuideRow, kind: AnswerKind, why: str) -> GuideAnswer:
-    return GuideAnswer(row.number, row.advice, titles_of(row), row.rules, kind, why)
+    return GuideAnswer(row.number, row.advice, titles_of(row), row.all_rules, kind, why)
 
 
 def _find_missing(row: GuideRow, traits: ProgramTraits) -> str | None:

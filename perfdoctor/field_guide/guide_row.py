@@ -42,6 +42,12 @@ def no_evidence(traits: ProgramTraits) -> str | None:
     return None
 
 
+def memory_is_short(traits: ProgramTraits, finding: Finding) -> bool:
+    """For rows with rules of memory: what these find is for information where there is enough of it."""
+    del traits
+    return finding.saved_bytes is None or finding.severity != "info"
+
+
 def any_finding(traits: ProgramTraits, finding: Finding) -> bool:
     """For rows that every finding of their rules answers."""
     del traits, finding
@@ -57,6 +63,7 @@ class GuideRow:
         sources: The letters of the documents that say it, see DOCUMENTS.
         advice: What it advises, in a sentence.
         rules: The rules that check it; empty where the account answers it.
+        memory_rules: Rules whose findings answer it too; where memory was not recorded they do not keep it open.
         checked_by: What answers it where that is not a rule, or not a rule alone; empty otherwise.
         needs: What has to be recorded for it, in words.
         since: What has changed since the documents were written; empty where nothing has.
@@ -74,6 +81,12 @@ class GuideRow:
     subject: SubjectTest
     evidence: EvidenceTest = no_evidence
     concerns: FindingTest = any_finding
+    memory_rules: tuple[str, ...] = ()
     checked_by: str = ""
     since: str = ""
     has_figure: bool = False
+
+    @property
+    def all_rules(self) -> tuple[str, ...]:
+        """The rules whose findings answer it."""
+        return (*self.rules, *self.memory_rules)

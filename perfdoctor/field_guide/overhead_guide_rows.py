@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject
+from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject, memory_is_short
 from perfdoctor.field_guide.program_traits import ProgramTraits
 from perfdoctor.field_guide.subjects import all_of, gpu, kernels, only_cpu, pointwise, processes
 from perfdoctor.field_guide.training_guide_rows import copies_to_gpu
@@ -292,6 +292,8 @@ ROWS = (
         ("PD107",),
         "launches",
         _calls,
+        concerns=memory_is_short,
+        memory_rules=("PD706",),
         since="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes changing sizes cheaper.",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.field_guide.guide_row import GuideRow, Subject
+from perfdoctor.field_guide.guide_row import GuideRow, Subject, memory_is_short
 from perfdoctor.field_guide.program_traits import ProgramTraits
 from perfdoctor.field_guide.subjects import (
     absent_op,
@@ -125,6 +125,11 @@ def _checkpointing(traits: ProgramTraits) -> Subject:
         used = f"{format_size(memory)} of {format_size(max(sizes))}"
         return Subject(False, f"nothing is checkpointed, and memory is not short ({used} at its peak)")
     return Subject(None, "whether memory is short is not known: record with `perfdoctor run`")
+
+
+def _may_checkpoint(traits: ProgramTraits, finding: Finding) -> bool:
+    """Whether a finding is about checkpointing: what a graph keeps that is never used needs no graph instead."""
+    return memory_is_short(traits, finding) and (finding.rule != "PD701" or training(traits).is_present is True)
 
 
 def _sharing_or_one_process(traits: ProgramTraits) -> Subject:
@@ -287,6 +292,8 @@ ROWS = (
         ("PD307",),
         "ops or Python frames; facts for memory",
         _checkpointing,
+        concerns=_may_checkpoint,
+        memory_rules=("PD701",),
         since="Selective checkpointing in torch.utils.checkpoint; torch.compile chooses by itself.",
     ),
     GuideRow(

@@ -24,12 +24,16 @@ from perfdoctor.field_guide.guide_table import MERGED_RULES, ROWS
 from perfdoctor.field_guide.program_traits import traits_of
 from perfdoctor.field_guide.render_guide import load_guide_schema, render_guide
 from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Outcome
 from perfdoctor.report.trial_result import Trial
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.rules.registry import load_analyzers
+from perfdoctor.savings.saved_bytes import SavedBytes
+from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import build_tiny_traces
+from perfdoctor.trace.tables.model import EndState
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -289,6 +293,57 @@ def test_a_rule_that_did_not_run_never_makes_a_row_done() -> None:
         assert not [n for n in ruled if answer_row(BY_NUMBER[n], traits).answer == DONE]
     traits = traits_of(replace(report, outcomes=()), rank)
     assert not [n for n in ruled if answer_row(BY_NUMBER[n], traits).answer == DONE]
+
+
+def memory_finding(rule: str, severity: str = "high") -> Finding:
+    return Finding(
+        rule=rule,
+        name="test",
+        title="What holds the memory",
+        cost_ns=0,
+        share_of_step=None,
+        severity=severity,  # type: ignore[arg-type]
+        saving=Saving(),
+        advice="",
+        saved_bytes=SavedBytes(2 * 10**9, 3 * 10**9, 4 * 10**9, 3 * 10**9),
+    )
+
+
+@pytest.mark.parametrize(("number", "rule"), [(29, "PD701"), (49, "PD706")])
+def test_what_a_rule_of_memory_finds_applies_and_says_how_many_bytes(number: int, rule: str) -> None:
+    answer = answer_of(number, on_gpu(), findings=(memory_finding(rule),))
+    assert answer.answer == "applies"
+    assert answer.rules[-1] == rule
+    assert f"({rule}); lowers the peak by about 3.00 GB" in answer.why
+
+
+@pytest.mark.parametrize(("number", "rule"), [(29, "PD701"), (49, "PD706")])
+def test_memory_that_is_not_short_needs_no_advice(number: int, rule: str) -> None:
+    without = answer_of(number, on_gpu())
+    assert answer_of(number, on_gpu(), findings=(memory_finding(rule, "info"),)) == without
+    assert without.answer != "applies"
+
+
+def test_a_graph_that_is_never_used_is_no_case_for_checkpointing() -> None:
+    forward = TraceBuilder(device="NVIDIA A100-SXM4-80GB").op("aten::mm", 0, 9).kernel(SGEMM, 10, 90, launch_us=5)
+    assert answer_of(29, forward, findings=(memory_finding("PD701"),)).answer != "applies"
+
+
+def test_a_row_is_done_without_memory_if_its_other_rules_found_nothing() -> None:
+    answer = answer_of(49, on_gpu())
+    assert "PD706" in answer.rules
+    assert answer.answer == "done already"
+    assert "PD706" not in answer.why
+
+
+def test_a_snapshot_of_gpu_memory_is_no_program_of_the_cpu() -> None:
+    trace = on_cpu().trace()
+    end = EndState(0, 0, is_consistent=True, opening_events=0)
+    answers = [
+        make_guide(pipeline.diagnose_run(Run((rank,)), ANALYZERS), rank).answers[5]
+        for rank in (Rank(trace), Rank(replace(trace, memory_ends={0: end})))
+    ]
+    assert [each.answer for each in answers] == ["does not apply", "cannot tell"]
 
 
 def test_a_trial_answers_how_many_workers() -> None:
