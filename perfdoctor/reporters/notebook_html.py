@@ -127,10 +127,11 @@ def _details(number: int, finding: Finding, report: Report) -> str:
 def _comparison_parts(comparison: Comparison) -> Iterator[str]:
     yield _verdict(comparison_facts.verdict_of(comparison))
     noise = comparison_facts.describe_noise(comparison)
-    lines = [*comparison_facts.reason_lines(comparison), *([noise] if noise else [])]
+    above = (*comparison_facts.reason_lines(comparison), *comparison_facts.memory_lines(comparison))
+    lines = [*above, *([noise] if noise else [])]
     yield from (_tag("p", _text(line), _QUIET) for line in (*lines, *comparison_facts.describe_sides(comparison)))
-    account = comparison_facts.account_table(comparison)
-    for table in (*([account] if account else []), *comparison_facts.change_tables(comparison, verbose=False)):
+    sums = (comparison_facts.account_table(comparison), comparison_facts.memory_table(comparison))
+    for table in (*filter(None, sums), *comparison_facts.change_tables(comparison, verbose=False)):
         yield _tag("p", f"<b>{_text(table.title)}</b>", "margin: .8em 0 .2em")
         rows = [[_text(cell) for cell in row] for row in table.rows]
         yield _table(("change", "before", "after", ""), rows, numbers=(0, 1, 2))

@@ -44,7 +44,9 @@ def test_a_smaller_peak_is_told_with_what_it_is_made_of(tmp_path: Path) -> None:
     text = ComparisonTerminal().render(comparison)
     assert "The peak of memory on GPU 0: 300 MB before, 180 MB after (-120 MB, 40%)." in text
     assert "300 MB     180 MB  activations" in text
-    assert "-120 MB" in render_comparison_markdown(comparison)
+    for other in (render_comparison_markdown(comparison), comparison._repr_html_()):
+        assert "-120 MB" in other
+        assert "is made of" in other
     jsonschema.validate(comparison.to_dict(), load_schema("comparison"))
 
 
