@@ -52,7 +52,8 @@ class DenseTables:
     """The large embeddings of a rank that get dense gradients, and are looked up in few places.
 
     Attributes:
-        rows: How many rows a step looks up in each, by its sizes.
+        rows: How many rows a step looks up in each, by its sizes; of several of one size in the mean.
+        numbers: How many there are of each size.
         gradient_time: When their gradients are made: zeros for all rows, and few numbers added.
         optimizer_time: When the optimizer goes over them, as far as that is their part of its time.
         edit: What sparse gradients change on a GPU at most; None on the CPU.
@@ -61,6 +62,7 @@ class DenseTables:
     """
 
     rows: Mapping[Table, int]
+    numbers: Mapping[Table, int]
     gradient_time: Intervals
     optimizer_time: Intervals
     edit: Edit | None
@@ -90,7 +92,9 @@ def find_dense_tables(rank: Rank, min_elements: float, min_rows_ratio: float) ->
     if shaped is None:
         return None
     table_of = _tables_of_gradients(shaped)
-    looked_up = _count_lookups(shaped, table_of)
+    around = optimizer_steps_of(shaped.trace).around(shaped.trace.ops.start_ns, shaped.trace.ops.thread)
+    numbers = _count_tables(shaped, set(table_of.values()), around >= 0)
+    looked_up = {table: -(-count // numbers[table]) for table, count in _count_lookups(shaped, table_of).items()}
     tied = _sizes_in_products(shaped)
     rows = {
         table: count
@@ -101,7 +105,6 @@ def find_dense_tables(rank: Rank, min_elements: float, min_rows_ratio: float) ->
         return None
     gradients = np.zeros(len(shaped.trace.ops), bool)
     gradients[[row for row, table in table_of.items() if table in rows]] = True
-    around = optimizer_steps_of(shaped.trace).around(shaped.trace.ops.start_ns, shaped.trace.ops.thread)
     share = np.where(around >= 0, _shares_of_tables(shaped, set(rows), around >= 0), 0.0)
     dur_ns = shaped.trace.ops.dur_ns
     updates = share > 0
@@ -109,6 +112,7 @@ def find_dense_tables(rank: Rank, min_elements: float, min_rows_ratio: float) ->
     making, updating = project(rank, shaped, gradients), project(rank, shaped, updates)
     return DenseTables(
         rows=rows,
+        numbers={table: numbers[table] for table in rows},
         gradient_time=_time_of(rank, making),
         optimizer_time=_shorten(_time_of(rank, updating), of_tables),
         edit=None if rank.device_kind == "cpu" else _edit(rank, making, updating, of_tables),
@@ -124,7 +128,9 @@ def saving_of(rank: Rank, tables: DenseTables) -> Saving:
         share = max(1 - count / table[0] for table, count in tables.rows.items())
         return Saving(0, None, round(cost_ns * share), "bounded")
     table_ns, number_ns = _SPARSE_NS.get(tables.optimizer or "", _SPARSE_ADAM_NS)
-    remains_ns = sum(table_ns + number_ns * count * table[1] for table, count in tables.rows.items())
+    remains_ns = sum(
+        tables.numbers[table] * (table_ns + number_ns * count * table[1]) for table, count in tables.rows.items()
+    )
     high, expected, low = (max(cost_ns - round(remains_ns * factor), 0) for factor in _SPARSE_RANGE)
     return Saving(low, expected, high, "bounded")
 
@@ -168,6 +174,18 @@ def _count_lookups(shaped: Rank, table_of: Mapping[int, Table]) -> dict[Table, i
         indices = _read(shaped.trace.text(int(shaped.trace.ops.dims[row])))[1]
         counts[table] = counts.get(table, 0) + math.prod(indices)
     return {table: -(-count // max(shaped.steps.count, 1)) for table, count in counts.items()}
+
+
+def _count_tables(shaped: Rank, tables: set[Table], in_optimizer: BoolArray) -> dict[Table, int]:
+    """How many tables there are of each size: as often as it stands in a list of the optimizer; one without a list."""
+    trace, ops = shaped.trace, shaped.trace.ops
+    counts = dict.fromkeys(tables, 1)
+    for code in occurring(ops.dims[in_optimizer]).tolist():
+        arguments = _read(trace.strings[code]) if code >= 0 else []
+        sizes = [tuple(each) for each in (arguments[0] if arguments else ()) if isinstance(each, list)]
+        for table in tables.intersection(sizes):
+            counts[table] = max(counts[table], sizes.count(table))
+    return counts
 
 
 def _sizes_in_products(shaped: Rank) -> set[Table]:

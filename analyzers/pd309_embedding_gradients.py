@@ -83,7 +83,7 @@ class EmbeddingGradients(RankAnalyzer):
             confidence=0.8,
             location=tables.location,
             evidence=(
-                Evidence("such embeddings", len(tables.rows), "count"),
+                Evidence("such embeddings", sum(tables.numbers.values()), "count"),
                 Evidence("columns of the largest", columns, "count"),
                 Evidence("making their gradients", rank.per_step(iv.total(tables.gradient_time)), "ns"),
                 Evidence("their part of the optimizer", rank.per_step(iv.total(tables.optimizer_time)), "ns"),

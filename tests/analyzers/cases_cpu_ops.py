@@ -487,23 +487,33 @@ def recommender(
     fused: bool = True,
     gradient_us: float = 200,
     product: Tensor = (512, 64),
+    lookups: int = 1,
+    tables: int = 1,
 ) -> TraceBuilder:
-    """A lookup, a product, the dense gradient of the table, and the optimizer: a fifth of its numbers are others'."""
+    """Lookups, a product, the dense gradient of each, and the optimizer: a fifth of its numbers are others'."""
     table, weight = [rows, 16], [rows // 4, 16, 1]
-    steps = Steps().op("aten::embedding", 20, ("float", table), ("long int", (looked_up,)))
+    steps = Steps()
+    for _ in range(lookups):
+        steps.op("aten::embedding", 20, ("float", table), ("long int", (looked_up,)))
     steps.op("aten::mm", 200, ("float", product), ("float", (64, 64)))
-    steps.op(
-        "aten::embedding_dense_backward",
-        gradient_us,
-        ("float", (looked_up, 16)),
-        ("long int", (looked_up,)),
-        ("Scalar", ()),
-        concrete=["", "", str(rows)],
-    )
+    for _ in range(lookups):
+        steps.op(
+            "aten::embedding_dense_backward",
+            gradient_us,
+            ("float", (looked_up, 16)),
+            ("long int", (looked_up,)),
+            ("Scalar", ()),
+            concrete=["", "", str(rows)],
+        )
     name = f"Optimizer.step#{optimizer}.step"
     if fused:
         steps.optimizer(
-            name, (f"aten::_fused_{optimizer.lower()}_", 400, {"shapes": [[table, weight]], "types": ["TensorList"]})
+            name,
+            (
+                f"aten::_fused_{optimizer.lower()}_",
+                400,
+                {"shapes": [[table] * tables + [weight]], "types": ["TensorList"]},
+            ),
         )
     else:
         ops = [("aten::add_", us, {"shapes": [size], "types": ["float"]}) for size, us in ((table, 300), (weight, 100))]
@@ -588,6 +598,23 @@ PD309 = [
     ),
     RuleCase(
         "PD309", "on a GPU", gpu_recommender, (ExpectedFinding("high", 400_000, (0, None, 398_976), fix="sparse=True"),)
+    ),
+    RuleCase(
+        "PD309",
+        "two tables of one size",
+        lambda: recommender(62_500, 3_000, "SGD", gradient_us=150, lookups=2, tables=2),
+        (
+            ExpectedFinding(
+                "high",
+                655_556,
+                location="rec.py:5",
+                title="a step looks up at most 3,000 of them",
+                evidence={"such embeddings": 2},
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD309", "one table looked up twice", lambda: recommender(62_500, 3_000, "SGD", gradient_us=150, lookups=2)
     ),
     RuleCase("PD309", "a small table on the CPU", lambda: recommender(50_000)),
     RuleCase("PD309", "many rows looked up on the CPU", lambda: recommender(looked_up=16_000)),

@@ -33,7 +33,7 @@ class RankTracks:
     Attributes:
         report: The report on this rank alone, with the intervals of its account and of its claims.
         counters: What its GPU did over time.
-        memory: What its devices held over time, where that was recorded.
+        memory: What is allocated on its devices over time, where that was recorded.
         arrows: From its findings to what is behind them.
         collectives: When it came to each collective.
     """
