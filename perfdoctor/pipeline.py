@@ -136,6 +136,8 @@ def summarize_rank(
         items = rank.kernels.of_category("communication").rows if collectives.on_gpu else None
         fleet = Fleet((replace(summary, collective_items=items),))
         run_rules((rule for rule in analyzers if issubclass(rule, FleetAnalyzer)), fleet)
+    # Before their edits are gone, which say what device each is about.
+    charts = charts_of(rank, findings) if options.charts else None
     if any(finding.memory_edit is not None for finding in findings):
         findings = list(price_memory(findings, rank.memory))
     return replace(
@@ -143,11 +145,11 @@ def summarize_rank(
         findings=price_rank(rank, findings, shareable=None if options.is_only_rank else collectives.exposed),
         outcomes=tuple(outcomes),
         unexplained=find_unexplained(rank, (finding.claim.intervals for finding in findings)),
-        charts=charts_of(rank, findings) if options.charts else None,
+        charts=charts,
     )
 
 
-def charts_of(rank: Rank, findings: Iterable[Finding] = ()) -> RankCharts:
+def charts_of(rank: Rank, findings: Sequence[Finding] = ()) -> RankCharts:
     """What the page draws of a rank: its charts, where the findings on it claim time, the top of its tables."""
     # Few reports are pages: others do without these imports.
     from perfdoctor.charts.rank_charts import rank_charts_of

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 
 from perfdoctor.charts.idle_flames import idle_flames_of
+from perfdoctor.charts.memory_timeline import memory_timelines_of
 from perfdoctor.charts.roofline import roofline_of
 from perfdoctor.charts.step_series import step_series_of
 from perfdoctor.charts.step_timeline import step_timeline_of
 from perfdoctor.rank import Rank
-from perfdoctor.report.chart_data import ClaimKey, RankCharts, StepTimeline
+from perfdoctor.report.chart_data import ClaimKey, RankCharts, StepTimeline, claim_key
 from perfdoctor.report.finding import Finding, describe_error
 from perfdoctor.report.table import Table
 from perfdoctor.trace.tables import intervals as iv
@@ -28,7 +29,7 @@ _MAX_SPANS = 200
 
 
 def rank_charts_of(
-    rank: Rank, tables: Mapping[str, Callable[[Rank], Table]] = MappingProxyType({}), findings: Iterable[Finding] = ()
+    rank: Rank, tables: Mapping[str, Callable[[Rank], Table]] = MappingProxyType({}), findings: Sequence[Finding] = ()
 ) -> RankCharts:
     """The charts of a rank, None where the trace lacks their data, and of its tables those with rows.
 
@@ -47,18 +48,14 @@ def rank_charts_of(
     flames = make("the flame graph", idle_flames_of)
     roofline = make("the roofline", roofline_of)
     steps = make("the series of steps", step_series_of)
+    memory = make("the memory over time", lambda rank: memory_timelines_of(rank, findings)) or ()
     made = [make(f"the table of {name}", build) for name, build in tables.items()]
     filled = tuple(_largest_rows(table) for table in made if table is not None and len(table))
     claims = {} if timeline is None else _claims_in(timeline, findings)
-    return RankCharts(rank.rank, timeline, flames, roofline, steps, filled, claims, tuple(notes))
+    return RankCharts(rank.rank, timeline, flames, roofline, steps, memory, filled, claims, tuple(notes))
 
 
-def claim_key(finding: Finding) -> ClaimKey:
-    """What a finding is found by in `RankCharts.claims`, wherever its paths are shown from."""
-    return finding.rule, finding.subject, None if finding.location is None else finding.location.line
-
-
-def _claims_in(timeline: StepTimeline, findings: Iterable[Finding]) -> dict[ClaimKey, Intervals]:
+def _claims_in(timeline: StepTimeline, findings: Sequence[Finding]) -> dict[ClaimKey, Intervals]:
     claims: dict[ClaimKey, Intervals] = {}
     for finding in findings:
         inside = iv.clip(finding.claim.intervals, timeline.start_ns, timeline.start_ns + timeline.span_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoctor.charts.extremes import extremes
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import StepSeries
 from perfdoctor.trace.arrays import Int64Array
@@ -20,16 +21,13 @@ def step_series_of(rank: Rank) -> StepSeries | None:
     recorded_ns = rank.steps.durations_ns
     if rank.run_steps is None:
         return StepSeries(recorded_ns, first)
-    shown = _extremes(rank.run_steps.dur_ns)
+    shown = _shown(rank.run_steps.dur_ns)
     return StepSeries(recorded_ns, first, rank.run_steps.dur_ns[shown], rank.run_steps.number[shown])
 
 
-def _extremes(values: Int64Array, max_points: int = _MAX_POINTS) -> Int64Array:
+def _shown(values: Int64Array, max_points: int = _MAX_POINTS) -> Int64Array:
     """All; of more than `max_points` values the smallest and the largest of each of `max_points` / 2 parts."""
-    if len(values) <= max_points:
-        return np.arange(len(values))
-    part = np.arange(len(values)) * (max_points // 2) // len(values)
-    order = np.lexsort((values, part))
-    is_last = np.append(part[1:] != part[:-1], True)
-    is_first = np.append(True, is_last[:-1])
-    return np.sort(order[is_first | is_last])
+    count = len(values)
+    if count <= max_points:
+        return np.arange(count)
+    return extremes(values, np.arange(count) * (max_points // 2) // count)

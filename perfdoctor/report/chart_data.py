@@ -12,11 +12,18 @@ from typing import TypeAlias
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.memory_summary import MemorySummary
 from perfdoctor.report.table import Table
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
 
 ClaimKey: TypeAlias = tuple[str, str, int | None]
+
+
+def claim_key(finding: Finding) -> ClaimKey:
+    """What a finding is found by in the charts, wherever its paths are shown from."""
+    return finding.rule, finding.subject, None if finding.location is None else finding.location.line
 
 
 def _no_times() -> Int64Array:
@@ -158,6 +165,31 @@ class StepSeries:
 
 
 @frozen_dataclass(eq=False)
+class MemoryTimeline:
+    """What is allocated on a device after each of some of its events, and at the peak.
+
+    Attributes:
+        summary: What a report says of the device.
+        categories: What memory is for, as in `perfdoctor.memory.categories`; only those that occur, from below.
+        bytes: For each category a row of what is allocated for it after each event; a column adds up to all that is.
+        event: The number of each event that is shown, counted from 0; ascending.
+        time_ns: When each is, from the first event of the device on; None where the recording does not say.
+        reserved_bytes: What the allocator holds of the device after each; None where there is no such allocator.
+        peak: Which of them is the peak.
+        findings: The findings on the memory of the device, see `claim_key`.
+    """
+
+    summary: MemorySummary
+    categories: tuple[str, ...]
+    bytes: Int64Array
+    event: Int64Array
+    time_ns: Int64Array | None
+    reserved_bytes: Int64Array | None
+    peak: int
+    findings: frozenset[ClaimKey] = frozenset()
+
+
+@frozen_dataclass(eq=False)
 class RankHeatMap:
     """The recorded length of each step on each rank.
 
@@ -185,6 +217,7 @@ class RankCharts:
         idle_flames: See `FlameGraph`; None without a GPU that was idle.
         roofline: See there; None where no kernel has a known amount of work.
         steps: Their lengths; None without steps.
+        memory: That of its devices, the highest peak first; empty where no peak of memory is known.
         tables: The largest rows of the tables of `perfdoctor show`, as far as they have rows.
         claims: Where the findings on this rank claim time of the timeline, from its start on; of each the longest
             intervals. By rule, subject and line of the finding, which it keeps when findings of ranks are merged.
@@ -196,6 +229,7 @@ class RankCharts:
     idle_flames: FlameGraph | None = None
     roofline: Roofline | None = None
     steps: StepSeries | None = None
+    memory: tuple[MemoryTimeline, ...] = ()
     tables: tuple[Table, ...] = ()
     claims: Mapping[ClaimKey, Intervals] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -39,6 +39,11 @@ class LineMemory:
     function: str | None
     bytes: int
 
+    @property
+    def place(self) -> str:
+        """The line in short: "model.py:39"."""
+        return SourceLocation(self.file, self.line).short
+
 
 @frozen_dataclass
 class PeakMemory:
@@ -164,7 +169,7 @@ def _summarize_failure(memory: DeviceMemory) -> FailedRequest | None:
 def describe_memory(memory: MemorySummary) -> str:
     """A device's memory in a sentence: the peak, what most of it is for, and the line that allocated most."""
     peak, end = memory.peak, memory.end
-    device = "the CPU" if memory.device is None else f"GPU {memory.device}"
+    device = name_device(memory)
     if peak is None and not memory.consistent:
         return f"the memory events of {device} contradict each other, so that its peak is not known; record them again"
     if peak is None:
@@ -179,8 +184,13 @@ def describe_memory(memory: MemorySummary) -> str:
     text = f"{format_size(peak.allocated_bytes)} at the peak on {device}, {' and '.join(parts)}"
     if peak.by_line:
         first = peak.by_line[0]
-        text += f"; {format_size(first.bytes)} at {SourceLocation(first.file, first.line).short}"
+        text += f"; {format_size(first.bytes)} at {first.place}"
     return text
+
+
+def name_device(memory: MemorySummary) -> str:
+    """What people call the device: "GPU 0", "the CPU"."""
+    return "the CPU" if memory.device is None else f"GPU {memory.device}"
 
 
 def describe_instant(memory: MemorySummary) -> str | None:

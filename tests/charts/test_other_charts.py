@@ -11,7 +11,7 @@ from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.charts.rank_charts import rank_charts_of
 from perfdoctor.charts.rank_heat_map import rank_heat_map_of
 from perfdoctor.charts.roofline import roofline_of
-from perfdoctor.charts.step_series import _extremes, step_series_of
+from perfdoctor.charts.step_series import _shown, step_series_of
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.testing import TraceBuilder
@@ -108,7 +108,7 @@ def test_steps_that_a_capture_timed_stand_beside_the_recorded_ones() -> None:
 def test_of_very_many_steps_the_shortest_and_longest_of_each_part_are_kept() -> None:
     values = np.full(100_000, 50)
     values[[12_345, 77_777]] = 1, 999
-    shown = _extremes(values)
+    shown = _shown(values)
     assert len(shown) <= 4_000
     assert {12_345, 77_777} <= set(shown.tolist())
     assert (np.diff(shown) > 0).all()

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from cases_device_memory import attention, training
 from trace_strategies import ALL_REDUCE, POINTWISE, TENSOR_GEMM
 
 import perfdoctor
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.charts.rank_charts import rank_charts_of
 from perfdoctor.pipeline import diagnose_run
 from perfdoctor.rank import Rank
@@ -33,6 +35,7 @@ KEYS = {
     "roofline",
     "modules",
     "steps",
+    "memory",
     "ranks",
     "account",
     "tables",
@@ -197,6 +200,30 @@ def test_joined_items_say_how_many_they_are() -> None:
     data = page_data(replace(report_on(starved()), charts=RankCharts(None, timeline)))["timeline"]
     assert decode(data["tracks"][0]["merged"], "u4") == [3]
     assert data["left_out"] == 3
+
+
+def test_memory_leads_to_the_finding_on_its_device() -> None:
+    def memory_of(capacity_bytes: int) -> Any:
+        trace = training(*attention(4), device=0)
+        trace.header(deviceProperties=[{"id": 0, "name": "NVIDIA A100", "totalGlobalMem": capacity_bytes}])
+        options = AnalysisOptions(charts=True)
+        report = diagnose_run(Run((Rank(trace.trace()),)), registry.load_analyzers(), options)
+        [memory] = page_data(report)["memory"]
+        assert report.charts is not None
+        [timeline] = report.charts.memory
+        for row, column in zip(timeline.bytes, memory["bytes"], strict=True):
+            assert decode(column, "f8") == row.tolist()
+        assert decode(memory["event"], "u4") == timeline.event.tolist()
+        assert timeline.time_ns is not None
+        assert decode(memory["time_ns"], "f8") == timeline.time_ns.tolist()
+        assert set(decode(memory["reserved_bytes"], "f8")) == {1 << 30}
+        return memory
+
+    full = memory_of(1 << 30)
+    assert (full["device"], full["line"], full["finding"]) == ("GPU 0", "train.py:7", 1)
+    assert full["text"].startswith("360 MB at the peak on GPU 0, "), "three scores of each of four layers"
+    assert memory_of(1 << 36)["finding"] is None, "one for information is not shown in full"
+    assert page_data(report_on(starved()))["memory"] is None
 
 
 @pytest.mark.corpus

@@ -24,7 +24,7 @@ _ROOFS = "The line above is the most that the device can do with such work."
 
 
 def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
-    """The charts in the order of the page; the heat map of ranks only where there are several ranks."""
+    """The charts in the order of the page; memory only where it was recorded, the heat map only of several ranks."""
     step = (data["timeline"] or {}).get("step")
     moment = "the analysed time" if data["timeline"] is not None and step is None else "a median step"
     series = data["steps"] or {"recorded_ns": (), "unprofiled_ns": ()}
@@ -37,6 +37,12 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
             "Streams, threads and phases as recorded; gaps of the GPU by their cause, findings marked above.",
             "There is no timeline: the report was made without the data of its charts.",
             data["timeline"] is not None,
+        ),
+        ChartSection(
+            "memory", "memory", "Memory", "Memory over time, by what it is for",
+            "What is allocated after each event. The peak is marked, with the line that allocated most of it.",
+            "",
+            data["memory"] is not None,
         ),
         _flames_section(data),
         ChartSection(
@@ -64,7 +70,7 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
             data["ranks"] is not None,
         ),
     ]  # fmt: skip
-    return charts if data["ranks"] is not None else charts[:-1]
+    return [chart for chart in charts if chart.is_there or chart.missing]
 
 
 def _flames_section(data: Mapping[str, Any]) -> ChartSection:

@@ -27,7 +27,7 @@ _STYLES = ("vendor/uplot/uPlot.min.css", "assets/page.css", "assets/charts.css",
 _LIBRARY = "vendor/uplot/uPlot.iife.min.js"
 _SCRIPTS = (
     "decode", "format_values", "colours", "theme", "canvas_chart", "timeline_model", "timeline_findings", "timeline",
-    "flames", "treemap", "heat_map", "plot", "roofline", "steps", "tables", "page",
+    "flames", "treemap", "heat_map", "plot", "roofline", "steps", "memory", "tables", "page",
 )  # fmt: skip
 _FOLDER = "perfdoctor.reporters.html"
 

@@ -9,24 +9,27 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from perfdoctor.charts.rank_charts import claim_key
 from perfdoctor.charts.rank_heat_map import rank_heat_map_of
 from perfdoctor.report.chart_data import (
     FlameGraph,
     Link,
+    MemoryTimeline,
     RankCharts,
     RankHeatMap,
     Roofline,
     StepSeries,
     StepTimeline,
     Track,
+    claim_key,
 )
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.memory_summary import describe_memory, name_device
 from perfdoctor.report.merge_findings import ranks_with
 from perfdoctor.report.report import Report
 from perfdoctor.report.table import Cell, Table
 from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.rank_table import rank_table
-from perfdoctor.reporters.report_facts import is_cpu_program
+from perfdoctor.reporters.report_facts import is_cpu_program, main_findings
 from perfdoctor.tables.catalog import TABLES
 from perfdoctor.trace.arrays import FloatArray, IntArray
 
@@ -53,6 +56,7 @@ def page_data(report: Report) -> dict[str, Any]:
         "roofline": None if roofline is None else _roofline_data(roofline),
         "modules": next((_modules_data(table) for table in charts.tables if table.name == "modules"), None),
         "steps": None if steps is None else _steps_data(steps),
+        "memory": [_memory_data(device, report, charts.rank) for device in charts.memory] or None,
         "ranks": None if heat_map is None else _ranks_data(heat_map, report),
         "account": [
             {
@@ -124,12 +128,38 @@ def _links_data(links: Link) -> dict[str, Any]:
 def _claims_data(report: Report, charts: RankCharts, unit_ns: int) -> Iterable[dict[str, Any]]:
     """Where the findings on the rank of the charts claim time in the step."""
     for number, finding in enumerate(report.findings):
-        ranks = None if charts.rank is None else ranks_with(finding)
         spans = charts.claims.get(claim_key(finding))
-        if spans is None or (ranks is not None and charts.rank not in ranks):
+        if spans is None or not _is_on(finding, charts.rank):
             continue
         start, end = (spans // unit_ns).T
         yield {"finding": number, "start": start.tolist(), "dur": (end - start).tolist()}
+
+
+def _is_on(finding: Finding, rank: int | None) -> bool:
+    ranks = None if rank is None else ranks_with(finding)
+    return ranks is None or rank in ranks
+
+
+def _memory_data(memory: MemoryTimeline, report: Report, rank: int | None) -> dict[str, Any]:
+    """The memory of a device, with the number of the first finding on it among those that are shown in full."""
+    about_it = (
+        number
+        for number, finding in enumerate(main_findings(report), 1)
+        if claim_key(finding) in memory.findings and _is_on(finding, rank)
+    )
+    peak = memory.summary.peak
+    return {
+        "device": name_device(memory.summary),
+        "text": _clean(describe_memory(memory.summary)),
+        "line": _clean(peak.by_line[0].place) if peak is not None and peak.by_line else None,
+        "finding": next(about_it, None),
+        "peak": memory.peak,
+        "event": _base64(memory.event, "u4"),
+        "time_ns": None if memory.time_ns is None else _base64(memory.time_ns, "f8"),
+        "categories": list(memory.categories),
+        "bytes": [_base64(row, "f8") for row in memory.bytes],
+        "reserved_bytes": None if memory.reserved_bytes is None else _base64(memory.reserved_bytes, "f8"),
+    }
 
 
 def _flames_data(flames: FlameGraph) -> dict[str, Any]:

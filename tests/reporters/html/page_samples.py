@@ -8,14 +8,26 @@ import numpy as np
 import report_samples
 
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.charts.rank_charts import claim_key
-from perfdoctor.report.chart_data import FlameGraph, Link, RankCharts, Roof, Roofline, StepSeries, StepTimeline, Track
+from perfdoctor.report.chart_data import (
+    FlameGraph,
+    Link,
+    MemoryTimeline,
+    RankCharts,
+    Roof,
+    Roofline,
+    StepSeries,
+    StepTimeline,
+    Track,
+    claim_key,
+)
 from perfdoctor.report.finding import Evidence
+from perfdoctor.report.memory_summary import LineMemory, MemorySummary, PeakMemory
 from perfdoctor.report.quote_lines import SOURCE_LINE
 from perfdoctor.report.report import Report
 from perfdoctor.report.table import Column, Table, Unit
 
 MS = 1_000_000
+MB = 1_000_000
 CATEGORIES = ("gemm", "elementwise", "idle_dataloader", "idle_launch", "op", "call", "forward", "python")
 HOSTILE = (
     "</script><script>document.title='owned'</script>",
@@ -92,7 +104,26 @@ def charts(names: tuple[str, ...]) -> RankCharts:
         np.array([44, 43, 47, 43], np.int64) * MS, 10, np.array([41, 42, 41], np.int64) * MS, np.array([8, 9, 14])
     )
     tables = (kernel_table(names), ops_table(), module_table())
-    return RankCharts(None, timeline(names), flames, roofline, steps, tables=tables)
+    return RankCharts(None, timeline(names), flames, roofline, steps, memory(names[0]), tables=tables)
+
+
+def memory(file: str) -> tuple[MemoryTimeline, ...]:
+    """The memory of a GPU whose peak, the third of four events, has a finding; and that of one without times."""
+    parts = {"parameters": 2_000 * MB, "activations": 5_000 * MB}
+    peak = PeakMemory(7_000 * MB, 9_000 * MB, "forward", 1, None, parts, (LineMemory(file, 7, "train", 4_000 * MB),))
+    first = MemoryTimeline(
+        MemorySummary(None, 0, "trace", True, peak),
+        tuple(parts),
+        np.array([[2_000, 2_000, 2_000, 2_000], [0, 3_000, 5_000, 1_000]], np.int64) * MB,
+        np.array([0, 4, 5, 9]),
+        np.array([0, 10, 20, 40], np.int64) * MS,
+        np.array([4_000, 6_000, 9_000, 9_000], np.int64) * MB,
+        2,
+        frozenset({claim_key(report_samples.loader_stall().findings[0])}),
+    )
+    other = replace(peak, reserved_bytes=None, by_line=())
+    second = replace(first, summary=MemorySummary(None, 1, "snapshot", True, other), time_ns=None, reserved_bytes=None)
+    return first, replace(second, findings=frozenset())
 
 
 def kernel_table(names: tuple[str, ...]) -> Table:

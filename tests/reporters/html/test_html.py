@@ -98,8 +98,8 @@ def test_the_page_reads_without_a_script(sample: Any) -> None:
 def test_the_verdict_comes_first_and_how_it_was_measured_last() -> None:
     page = read(page_samples.everything())
     assert page.headings[0] == verdict_of(page_samples.everything())
-    order = ("Where a step's", "What to change", "Timeline of", "What the CPU", "Roofline", "GPU time by", "The steps",
-             "Tables", "What became of every rule", "How it was measured")  # fmt: skip
+    order = ("Where a step's", "What to change", "Timeline of", "Memory over", "What the CPU", "Roofline",
+             "GPU time by", "The steps", "Tables", "What became of every rule", "How it was measured")  # fmt: skip
     assert len(page.headings) == 1 + len(order)
     for heading, beginning in zip(page.headings[1:], order, strict=True):
         assert heading.startswith(beginning)
@@ -186,6 +186,7 @@ def test_a_chart_that_is_missing_says_what_to_record() -> None:
     assert "record_shapes=True" in page.text
     assert page.data["timeline"] is None
     assert not [tag for tag, attributes in page.tags if "data-chart" in attributes]
+    assert not any(heading.startswith("Memory") for heading in page.headings), "most traces have none"
 
 
 def test_ranks_have_a_table_and_a_heat_map() -> None:

@@ -23,7 +23,7 @@ COLOURS = """(selector => [...document.querySelectorAll(selector)].map(canvas =>
 }))"""
 TIP = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').innerText"
 TIMELINE = ".chart-timeline canvas"
-CHARTS = ("timeline", "flames", "roofline", "modules", "steps")
+CHARTS = ("timeline", "memory", "flames", "roofline", "modules", "steps")
 
 
 def column(page: Page, number: int, table: str = "table-kernels") -> list[str]:
@@ -399,7 +399,12 @@ def test_the_treemap_zooms_by_click_and_by_keys(show: Show) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chart", "words"), [("roofline", "150 TFLOP/s at 300 FLOP per byte"), ("steps", "without the profiler")]
+    ("chart", "words"),
+    [
+        ("roofline", "150 TFLOP/s at 300 FLOP per byte"),
+        ("steps", "without the profiler"),
+        ("memory", "2.00 GB allocated at 0 ms"),
+    ],
 )
 def test_keys_walk_through_points(show: Show, chart: str, words: str) -> None:
     page = show(page_samples.everything())
@@ -411,7 +416,7 @@ def test_keys_walk_through_points(show: Show, chart: str, words: str) -> None:
     assert page.evaluate(TIP) == ""
 
 
-@pytest.mark.parametrize("chart", ["roofline", "steps"])
+@pytest.mark.parametrize("chart", ["roofline", "steps", "memory"])
 def test_dragging_zooms_a_plot_and_escape_shows_all(show: Show, chart: str) -> None:
     page = show(page_samples.everything())
     canvas = f".chart-{chart} .u-wrap canvas"
@@ -439,9 +444,51 @@ def test_clicking_a_finding_in_the_timeline_shows_its_time(show: Show) -> None:
     assert pixels(page) == before
 
 
+def test_the_peak_of_memory_leads_to_its_finding(show: Show) -> None:
+    page = show(page_samples.everything())
+    choose(page, ".chart-memory .u-over")
+    box = "(b => [b.left, b.top, b.width, b.height])(document.querySelector('{}').getBoundingClientRect())"
+    left, top, width, height = page.evaluate(box.format(".chart-memory .u-over"))
+    x, y = left + width / 2, top + height * (1 - 7 / (9 * 1.12))  # 20 of 40 ms, 7 GB below 9 GB that are reserved
+    page.mouse("mouseMoved", x, y)
+    shown = page.evaluate(TIP)
+    assert shown.startswith("7.00 GB allocated at 20.0 ms, the peak\n5.00 GB activations\n2.00 GB parameters\n")
+    assert "9.00 GB reserved" in shown
+    page.mouse("mouseMoved", left + width * 0.9, y)
+    assert page.evaluate(TIP).startswith("3.00 GB allocated at 40.0 ms\n")
+    assert page.evaluate("location.hash") == ""
+    page.click_at(x, y)
+    assert page.evaluate("location.hash") == "#finding-1"
+    links = "[...document.querySelectorAll('.chart-memory p a')].map(a => a.hash)"
+    assert page.evaluate(links) == ["#finding-1"], "no finding is about the second"
+    assert page.evaluate("document.querySelector('#finding-1') !== null")
+
+
+def test_keys_reach_the_peak_of_memory_and_its_finding(show: Show) -> None:
+    page = show(page_samples.everything())
+    choose(page, ".chart-memory .u-over")
+    for _ in range(2):
+        page.press("ArrowRight")
+    page.press("Enter")
+    assert page.evaluate("location.hash") == ""
+    page.press("ArrowRight")
+    assert ", the peak" in page.evaluate(TIP)
+    page.press("Enter")
+    assert page.evaluate("location.hash") == "#finding-1"
+
+
+def test_memory_without_times_counts_events(show: Show) -> None:
+    page = show(page_samples.everything())
+    page.show(".chart-memory")
+    page.evaluate("document.querySelectorAll('.chart-memory .u-over')[1].focus({preventScroll: true})")
+    page.press("ArrowRight")
+    page.press("ArrowRight")
+    assert page.evaluate(TIP).startswith("5.00 GB allocated at event 4\n")
+
+
 def test_every_chart_has_a_table_for_those_who_do_not_see_it(show: Show) -> None:
     page = show(page_samples.everything())
-    for name in ("flames", "roofline", "modules", "steps"):
+    for name in ("flames", "roofline", "modules", "steps", "memory"):
         page.show(f".chart-{name}")
         page.click(f".chart-{name} .alternative summary")
         page.frames()

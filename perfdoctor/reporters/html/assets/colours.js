@@ -41,6 +41,15 @@ const CATEGORY_STYLES = {
   op: ["orange", SOLID],
   call: ["pink", SOLID],
   thread: ["grey", SOLID],
+  before_recording: ["grey", SOLID],
+  parameters: ["blue", SOLID],
+  optimizer_state: ["red", SOLID],
+  gradients: ["sky", SOLID],
+  collectives: ["pink", DOTS],
+  inputs: ["yellow", SOLID],
+  activations: ["green", SOLID],
+  temporaries: ["orange", SOLID],
+  unknown: ["grey", BACK],
 };
 
 const CATEGORY_LABELS = {
@@ -57,6 +66,10 @@ const CATEGORY_LABELS = {
   idle_communication: "idle: other ranks",
   idle_allocator: "idle: allocation",
   idle_unexplained: "idle: unexplained",
+  before_recording: "from before the recording",
+  optimizer_state: "optimizer state",
+  collectives: "buffers of collectives",
+  unknown: "of unknown purpose",
 };
 
 const SPARE_COLOURS = ["green", "blue", "orange", "pink", "sky", "red", "yellow"];

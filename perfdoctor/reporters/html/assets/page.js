@@ -6,6 +6,7 @@ const CHARTS = {
   roofline: makeRoofline,
   modules: makeTreemap,
   steps: makeSteps,
+  memory: makeMemory,
   ranks: makeHeatMap,
 };
 
