@@ -19,7 +19,7 @@ from perfdoctor.memory.categories import (
     TEMPORARIES,
     UNKNOWN,
 )
-from perfdoctor.memory.device_memory import DeviceMemory, Selection
+from perfdoctor.memory.device_memory import DeviceMemory, bytes_of_categories
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import ClaimKey, MemoryTimeline, claim_key
 from perfdoctor.report.finding import Finding
@@ -63,7 +63,7 @@ def _timeline(
     time_ns = table.time_ns[rows] - table.time_ns[rows[0]]
     has_times = bool((table.time_ns[rows] != NONE).all() and (np.diff(time_ns) >= 0).all() and time_ns[-1] > 0)
     shown = _points(table.allocated_bytes[rows], time_ns if has_times else np.arange(len(rows)), peak.place, max_points)
-    of_category = _bytes_of_categories(memory, shown)
+    of_category = bytes_of_categories(memory, shown)
     occurring = _FROM_BELOW[of_category[_FROM_BELOW].any(axis=1)]
     return MemoryTimeline(
         summary=rank.memory_summary[number],
@@ -85,15 +85,3 @@ def _points(allocated: Int64Array, at: Int64Array, peak: int, max_points: int) -
     parts = (max_points - len(ends)) // 2
     part = (at - at[0]) / max(int(at[-1] - at[0]), 1) * parts
     return np.union1d(extremes(allocated, np.minimum(part.astype(np.int64), parts - 1)), ends)
-
-
-def _bytes_of_categories(memory: DeviceMemory, shown: Int64Array) -> Int64Array:
-    """For each of `CATEGORIES` a row of what is allocated for it after each of some events."""
-    allocations = memory.allocations
-    categories = Selection(memory, np.arange(len(allocations.bytes))).categories
-    changes = np.zeros((len(CATEGORIES), len(shown) + 1), np.int64)  # the last are those after all that is shown
-    np.add.at(changes, (categories, np.searchsorted(shown, allocations.begins)), allocations.bytes)
-    np.subtract.at(changes, (categories, np.searchsorted(shown, allocations.ends)), allocations.bytes)
-    changes[BEFORE_RECORDING, 0] += allocations.unlisted_bytes
-    result: Int64Array = np.cumsum(changes[:, :-1], axis=1)
-    return result

@@ -17,7 +17,7 @@ from perfdoctor.analysis.host.locations import SourceLocation, parse_user_frame
 from perfdoctor.analysis.host.work_lines import code_lines_of_work
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.allocations import Allocations, pair_events
-from perfdoctor.memory.categories import BEFORE_RECORDING, categorize
+from perfdoctor.memory.categories import BEFORE_RECORDING, CATEGORIES, categorize
 from perfdoctor.memory.evidence import Evidence, Phases, evidence_of, phases_of, releases_graph
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct
@@ -233,6 +233,22 @@ class Selection:
         What a trace says was made in a backward pass belongs to the line of its forward op.
         """
         return _lines_of(self.memory, self.origin, self.evidence)
+
+
+def bytes_of_categories(memory: DeviceMemory, shown: Int64Array) -> Int64Array:
+    """For each of `CATEGORIES` a row of what is allocated for it after each of some events, ascending places.
+
+    A column adds up to all that is allocated then. For example, with events 1 and 4 shown, what is made at event 2 and
+    freed at event 4 is 0 in both.
+    """
+    allocations = memory.allocations
+    categories = Selection(memory, np.arange(len(allocations.bytes))).categories
+    changes = np.zeros((len(CATEGORIES), len(shown) + 1), np.int64)  # the last column is behind all that is shown
+    np.add.at(changes, (categories, np.searchsorted(shown, allocations.begins)), allocations.bytes)
+    np.subtract.at(changes, (categories, np.searchsorted(shown, allocations.ends)), allocations.bytes)
+    changes[BEFORE_RECORDING, 0] += allocations.unlisted_bytes
+    result: Int64Array = changes[:, :-1].cumsum(axis=1)
+    return result
 
 
 @frozen_dataclass
