@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median_low
+from typing import Literal
 
 from perfdoctor.rules import (
     Advice,
@@ -99,6 +100,9 @@ class HostMemory(RankAnalyzer):
             return
         low, high = round(_LEAST_OF_ESTIMATE * copied_bytes), round(_MOST_OF_ESTIMATE * workers * objects.bytes)
         name = objects.attribute or "samples"
+        made = f"{name} = np.array({name})"
+        if objects.type == "dict":
+            made = f"keys, values = np.array(list({name})), np.array(list({name}.values()))"
         finding = self._report(
             rank,
             f"Each of {workers} workers copies the {objects.length:,} objects in the {objects.type} {name!r} of the "
@@ -106,13 +110,15 @@ class HostMemory(RankAnalyzer):
             Advice(
                 "Keep the samples in one NumPy array or tensor, texts in a pyarrow table or in one array of bytes with "
                 "the place of each: workers share its pages, since reading it writes to no count of references.",
-                f"{name} = np.array({name})   # or torch.tensor, or pyarrow.array",
+                f"{made}   # not of dtype object; or torch.tensor, or pyarrow.array",
+                "https://github.com/pytorch/pytorch/issues/13246",
             ),
             Evidence("written by a worker and shared with nobody", written_bytes, "bytes"),
             Evidence("objects of the data set, by a sample", objects.bytes, "bytes"),
             Evidence("num_workers", workers, "count"),
             subject="copies",
             loader=loader,
+            severity="medium" if self._is_near_limit(rank) else "info",
         )
         yield replace(finding, saved_bytes=SavedBytes(low, copied_bytes, high, copied_bytes))
 
@@ -134,19 +140,20 @@ class HostMemory(RankAnalyzer):
                 "Give the container more shared memory, or let fewer batches wait in it: a smaller prefetch_factor, "
                 "fewer workers.",
                 "docker run --shm-size=8g   # Kubernetes: an emptyDir with medium: Memory at /dev/shm",
+                "https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
             ),
             Evidence("size of /dev/shm", size, "bytes"),
             Evidence("most that was used", peak, "bytes"),
             subject="shared memory",
             loader=rank.facts.main_loader,
+            severity="high" if faults else "medium",
         )
 
     def _find_near_limit(self, rank: Rank) -> Iterator[Finding]:
         memory = rank.facts.memory
         group, kills = memory.host.group, memory.host.group.oom_kills or 0
         limit, peak = group.limit_bytes, group.peak_bytes
-        is_near = bool(limit) and peak is not None and peak >= self.settings["min_full_share"] * (limit or 0)
-        if not is_near and not kills:
+        if not self._is_near_limit(rank) and not kills:
             return
         by_kind = {
             kind: sum(each.peak_bytes or 0 for each in memory.host.processes if each.kind == kind)
@@ -160,7 +167,8 @@ class HostMemory(RankAnalyzer):
             Advice(
                 "Give the job more memory, or take the part below that holds most: fewer workers, a smaller "
                 "prefetch_factor, data that is mapped from a file (np.memmap) in place of data in memory.",
-                "loader = DataLoader(dataset, num_workers=2, prefetch_factor=2)",
+                None,
+                "https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
             ),
             Evidence("limit of the control group", limit, "bytes"),
             Evidence("most that was used, without file pages that give way", peak, "bytes"),
@@ -170,12 +178,25 @@ class HostMemory(RankAnalyzer):
             Evidence("pinned memory of PyTorch", memory.pinned_bytes, "bytes"),
             subject="limit",
             loader=rank.facts.main_loader,
+            severity="high" if kills else "medium",
         )
 
+    def _is_near_limit(self, rank: Rank) -> bool:
+        group = rank.facts.memory.host.group
+        limit, peak = group.limit_bytes, group.peak_bytes
+        return bool(limit) and peak is not None and peak >= self.settings["min_full_share"] * (limit or 0)
+
     def _report(
-        self, rank: Rank, title: str, advice: Advice, *evidence: Evidence, subject: str, loader: LoaderFacts
+        self,
+        rank: Rank,
+        title: str,
+        advice: Advice,
+        *evidence: Evidence,
+        subject: str,
+        loader: LoaderFacts,
+        severity: Literal["info", "medium", "high"],
     ) -> Finding:
-        return self.finding(
+        finding = self.finding(
             rank,
             title=title,
             cost_ns=0,
@@ -187,3 +208,6 @@ class HostMemory(RankAnalyzer):
             evidence=evidence,
             subject=subject,
         )
+        # What ends the program comes before all that is slow.
+        order_key_ns = float(rank.mean_step_ns + 1) if severity == "high" else None
+        return replace(finding, severity=severity, order_key_ns=order_key_ns)

@@ -61,9 +61,9 @@ def host(
     }
 
 
-def found(title: str, **more: Any) -> tuple[ExpectedFinding, ...]:
-    """One finding of a title, for information: it costs no time."""
-    return (ExpectedFinding("info", 0, location="train.py:12", title=title, **more),)
+def found(title: str, severity: str = "info", **more: Any) -> tuple[ExpectedFinding, ...]:
+    """One finding of a title, which costs no time."""
+    return (ExpectedFinding(severity, 0, location="train.py:12", title=title, **more),)
 
 
 def case(name: str, facts: dict[str, Any], expected: tuple[ExpectedFinding, ...] = ()) -> RuleCase:
@@ -87,17 +87,36 @@ PD709 = [
         host(560, 570, 40, 30, objects=OBJECTS, workers=2),
         found("Each of 2 workers", saved_bytes=(800 * MB, 1000 * MB, 1250 * MB)),
     ),
-    case("shared-memory-is-full", host(50, 50, shared=(64 * MB, 63 * MB)), found("63 MB of 64 MB of /dev/shm")),
-    case("a-worker-that-died-of-it", host(50, signals=[SIGBUS]), found("1 worker died of it")),
+    case(
+        "shared-memory-is-full", host(50, 50, shared=(64 * MB, 63 * MB)), found("63 MB of 64 MB of /dev/shm", "medium")
+    ),
+    case("a-worker-that-died-of-it", host(50, signals=[SIGBUS]), found("1 worker died of it", "high")),
+    case(
+        "full-and-two-workers-died-of-it",
+        host(50, 50, shared=(64 * MB, 64 * MB), signals=[SIGBUS, SIGBUS]),
+        found("64 MB of 64 MB of /dev/shm were used, and 2 workers died of it", "high"),
+    ),
     case(
         "near-the-limit",
         host(400, 600, group={"version": 2, "limit_bytes": 4 * GB, "peak_bytes": 3_800 * MB}, pinned_bytes=GB),
-        found("3.8 GB of 4 GB", evidence={"the program": GB, "its workers": GB, "pinned memory of PyTorch": GB}),
+        found(
+            "3.8 GB of 4 GB", "medium", evidence={"the program": GB, "its workers": GB, "pinned memory of PyTorch": GB}
+        ),
     ),
     case(
         "a-process-that-was-killed",
         host(400, group={"version": 1, "limit_bytes": 4 * GB, "peak_bytes": 3 * GB, "oom_kills": 2}),
-        found("the system killed 2 processes"),
+        found("the system killed 2 processes", "high"),
+    ),
+    case(
+        "a-dictionary",
+        host(300, 310, objects={**OBJECTS, "type": "dict", "attribute": "index", "bytes": 280 * MB}),
+        found("objects in the dict 'index'", fix="np.array(list(index.values()))"),
+    ),
+    case(
+        "a-killed-process-and-no-limit-that-is-known",
+        host(group={"version": 2, "limit_bytes": None, "peak_bytes": 30 * GB, "oom_kills": 1}),
+        found("of an unknown size in the control group, and the system killed 1 process in it", "high"),
     ),
     case("arrays", host(90, 90, 90, 90)),
     case("workers-that-have-copied-little", host(90, 90, 90, 90, objects=OBJECTS)),

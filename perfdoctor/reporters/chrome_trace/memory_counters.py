@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.memory.categories import BEFORE_RECORDING, CATEGORIES
-from perfdoctor.memory.device_memory import DeviceMemory, Selection
+from perfdoctor.memory.categories import CATEGORIES
+from perfdoctor.memory.device_memory import DeviceMemory, bytes_of_categories
 from perfdoctor.rank import Rank
 from perfdoctor.report.memory_summary import is_worth_showing
 from perfdoctor.trace.arrays import Int64Array
@@ -44,7 +44,7 @@ def _counters_of(memory: DeviceMemory, peak: int, max_points: int) -> Iterator[M
     yield MemoryCounter(f"{device} memory, allocated", time_ns, {_UNIT: table.allocated_bytes[rows]})
     if (reserved > 0).any():  # there is no such allocator on the CPU
         yield MemoryCounter(f"{device} memory, reserved", time_ns, {_UNIT: reserved})
-    by_category = zip(CATEGORIES, _bytes_of_categories(memory, shown), strict=True)
+    by_category = zip(CATEGORIES, bytes_of_categories(memory, shown), strict=True)
     parts = {name: values for name, values in by_category if values.any()}
     yield MemoryCounter(f"{device} memory by category", time_ns, parts)
 
@@ -60,18 +60,3 @@ def _choose_events(allocated: Int64Array, peak: int, max_points: int) -> Int64Ar
     first = np.unique(np.arange(max_points) * count // max_points)
     most = [int(begin + part.argmax()) for begin, part in zip(first, np.split(allocated, first[1:]), strict=True)]
     return np.unique([0, *most, peak, count - 1])
-
-
-def _bytes_of_categories(memory: DeviceMemory, shown: Int64Array) -> Int64Array:
-    """For each of `CATEGORIES` what is allocated for it after each of some events; a column adds up to all that is.
-
-    For example, with events 1 and 4 shown, what is made at event 2 and freed at event 4 is 0 in both.
-    """
-    allocations = memory.allocations
-    categories = Selection(memory, np.arange(len(allocations.bytes))).categories
-    changes = np.zeros((len(CATEGORIES), len(shown) + 1), np.int64)  # the last column is behind all that is shown
-    np.add.at(changes, (categories, np.searchsorted(shown, allocations.begins)), allocations.bytes)
-    np.subtract.at(changes, (categories, np.searchsorted(shown, allocations.ends)), allocations.bytes)
-    changes[BEFORE_RECORDING, 0] += allocations.unlisted_bytes
-    result: Int64Array = changes[:, :-1].cumsum(axis=1)
-    return result
