@@ -7,8 +7,18 @@ from dataclasses import replace
 
 from perfdoctor.analyzers._memory_of_rank import name_device
 from perfdoctor.analyzers._pd710_changes import Change, bytes_left, possible_changes
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, format_bytes
-from perfdoctor.rules.internal import FORWARD, AllocatorReplay, DeviceMemory, slack_at
+from perfdoctor.rules import (
+    Advice,
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_location,
+    format_bytes,
+)
+from perfdoctor.rules.internal import FORWARD, AllocatorReplay, DeviceMemory, OutOfMemoryFacts, slack_at
 
 _MAX_CHANGES = 3
 _SNAPSHOTS = "https://docs.pytorch.org/docs/stable/torch_cuda_memory.html"
@@ -43,7 +53,8 @@ class OutOfMemory(RankAnalyzer):
     Needs:
         A snapshot with its history that was taken after the error: `torch.cuda.memory._record_memory_history()` at the
         start, `_dump_snapshot` in an `except torch.OutOfMemoryError` or by an
-        observer (`torch._C._cuda_attach_out_of_memory_observer`). A trace says that it failed, not why.
+        observer (`torch._C._cuda_attach_out_of_memory_observer`). A trace says that it failed, not why; so do facts of
+        `perfdoctor run --memory`, of the CPU as well.
 
     References:
         PyTorch, "Understanding CUDA Memory Usage"; PyTorch, "Frequently Asked Questions".
@@ -59,6 +70,9 @@ class OutOfMemory(RankAnalyzer):
         for number, memory in enumerate(rank.memory):
             if memory.failed_request is not None:
                 yield self._report(rank, number, memory, memory.failed_request)
+        failed = rank.facts.memory.out_of_memory
+        if failed.error and all(memory.failed_request is None for memory in rank.memory):
+            yield self._report_captured(rank, failed)
 
     def _report(self, rank: Rank, number: int, memory: DeviceMemory, place: int) -> Finding:
         table, row, allocator = memory.trace.memory, memory.allocations.rows[place], rank.allocators[number]
@@ -98,8 +112,42 @@ class OutOfMemory(RankAnalyzer):
             evidence=(*evidence, *more),
             subject=name_device(memory),
         )
-        # What ends the program comes before all that is slow, and before the fixes of which it names some.
-        return replace(finding, severity="high", order_key_ns=float(rank.mean_step_ns + 1))
+        return _put_first(rank, finding)
+
+    def _report_captured(self, rank: Rank, failed: OutOfMemoryFacts) -> Finding:
+        """What is known of a request that failed outside of what was recorded event by event."""
+        asked = "what was asked for" if failed.requested_bytes is None else format_bytes(failed.requested_bytes)
+        place = "the CPU" if failed.device is None else f"GPU {failed.device}"
+        there = f", with {format_bytes(failed.rss_bytes)} of the process in RAM" if failed.rss_bytes else ""
+        if failed.file is None:
+            advice = Advice(
+                "Use a smaller batch, or take away what fills the memory: what it was in the recorded steps is below.",
+                None,
+                _FAQ,
+            )
+        else:
+            advice = Advice(
+                "Look at the snapshot that was dumped then: it says why there was no room, and which changes make it.",
+                f"perfdoctor analyze rank{rank.rank or 0}/{failed.file}",
+                _SNAPSHOTS,
+            )
+        finding = self.finding(
+            rank,
+            title=f"Out of memory: no room for {asked} on {place}{there if failed.device is None else ''}",
+            cost_ns=0,
+            saving=Saving(),
+            advice=advice,
+            claim=Claim(),
+            location=captured_location(failed.location),
+            evidence=(
+                Evidence("asked for", failed.requested_bytes, "bytes"),
+                Evidence("free on the device", failed.free_bytes, "bytes"),
+                Evidence("the process in RAM", failed.rss_bytes, "bytes"),
+                Evidence("requests that failed", failed.times, "count"),
+            ),
+            subject=place,
+        )
+        return _put_first(rank, finding)
 
     def _advise(self, rank: Rank, number: int, allocator: AllocatorReplay, place: int) -> tuple[Advice, list[Evidence]]:
         memory = allocator.memory
@@ -136,6 +184,11 @@ class OutOfMemory(RankAnalyzer):
             else " What would have come after it is not recorded."
         )
         return _advice_of(passing, changes, allocator, rest), evidence
+
+
+def _put_first(rank: Rank, finding: Finding) -> Finding:
+    """What ends the program comes before all that is slow, and before the fixes of which it names some."""
+    return replace(finding, severity="high", order_key_ns=float(rank.mean_step_ns + 1))
 
 
 def _advice_of(passing: list[Change], changes: list[Change], allocator: AllocatorReplay, rest: str) -> Advice:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from perfdoctor.facts.part import NOTHING, CapturedPart, Later, OrNull, Written
-from perfdoctor.facts.recorded_memory import HostMemoryFacts, OutOfMemory, StepPeaks
+from perfdoctor.facts.recorded_memory import HostMemoryFacts, OutOfMemoryFacts, StepPeaks
 from perfdoctor.value_limits import Share
 
 
@@ -72,7 +72,7 @@ class MemoryFacts(CapturedPart):
     peaks: Later[StepPeaks] = StepPeaks()
     host: Later[HostMemoryFacts] = HostMemoryFacts()
     snapshot: Later[str | None] = None
-    out_of_memory: Later[OrNull[OutOfMemory]] = OutOfMemory()
+    out_of_memory: Later[OrNull[OutOfMemoryFacts]] = OutOfMemoryFacts()
     pinned_bytes: Later[int | None] = None
 
 

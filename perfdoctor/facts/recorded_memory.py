@@ -113,7 +113,7 @@ class HostMemoryFacts(CapturedPart):
     killed_workers: tuple[KilledWorker, ...] = ()
 
 
-class OutOfMemory(CapturedPart):
+class OutOfMemoryFacts(CapturedPart):
     """A request for memory that failed: the last one, which ended the program or did not.
 
     Attributes:

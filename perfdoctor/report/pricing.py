@@ -67,7 +67,8 @@ def doubt_prices(findings: Iterable[Finding], core_share: float) -> tuple[Findin
 
     Returns:
         The findings in their order. Each saves at least that share of what was found, and at most the inverse of it,
-        within its cost. None is worth more than a medium one, except for wrong results, which are no matter of time.
+        within its cost. None is worth more than a medium one, except for wrong results and memory, which are no matter
+        of time.
     """
 
     def widen(low_ns: int | None, high_ns: int | None, cost_ns: int) -> tuple[int | None, int | None]:
@@ -75,7 +76,7 @@ def doubt_prices(findings: Iterable[Finding], core_share: float) -> tuple[Findin
         return None if low_ns is None else round(low_ns * core_share), wider_ns
 
     def doubt(finding: Finding) -> Finding:
-        if finding.makes_results_wrong:
+        if finding.makes_results_wrong or not finding.cost_ns:
             return finding
         saving, alone = finding.saving, finding.saving.alone
         low_ns, high_ns = widen(saving.low_ns, saving.high_ns, finding.cost_ns)

@@ -117,6 +117,7 @@ from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy,
 from perfdoctor.rules.advice.programs import MAIN_SHARE
 
 # The allocations of a device and what fixes change in them: asked by the rules on memory alone.
+from perfdoctor.facts.recorded_memory import OutOfMemoryFacts
 from perfdoctor.memory import categories as memory_categories
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, Selection

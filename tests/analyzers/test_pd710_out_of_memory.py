@@ -55,6 +55,12 @@ def fires(**expected: object) -> tuple[ExpectedFinding, ...]:
     return (ExpectedFinding(**given),)  # type: ignore[arg-type]
 
 
+def ran_out(error: str = "RuntimeError", **known: object) -> dict[str, object]:
+    """Facts of a program that ran out of memory at train.py:9."""
+    line = {"file": "train.py", "line": 9, "function": "<module>"}
+    return {"memory": {"out_of_memory": {"error": error, "times": 1, "location": line, **known}}}
+
+
 CASES = [
     RuleCase(
         "PD710",
@@ -113,6 +119,27 @@ CASES = [
         lambda: trace(),
         fires(title="no room for 500 MB on GPU 0, with 700 MB allocated", fix="_dump_snapshot"),
     ),
+    RuleCase(
+        "PD710",
+        "on-the-cpu-as-captured",
+        lambda: trace(0),
+        fires(
+            title="no room for 819 MB on the CPU, with 5.3 GB of the process in RAM",
+            location="train.py:9",
+            advice="Use a smaller batch",
+            fix="",
+        ),
+        ran_out(requested_bytes=819_200_000, rss_bytes=5_300_000_000),
+    ),
+    RuleCase(
+        "PD710",
+        "with-a-snapshot-as-captured",
+        lambda: trace(0),
+        fires(title="no room for 2 GB on GPU 1", location="train.py:9", fix="perfdoctor analyze rank0/oom.pickle"),
+        ran_out(error="torch.OutOfMemoryError", device=1, requested_bytes=2_000_000_000, file="oom.pickle"),
+    ),
+    RuleCase("PD710", "captured-without-a-failure", lambda: trace(0), (), {"memory": {"out_of_memory": None}}),
+    RuleCase("PD710", "captured-and-never-failed", lambda: trace(0), (), {"memory": {"pinned_bytes": 5}}),
     RuleCase("PD710", "room", lambda: SnapshotBuilder(FORWARD, capacity_bytes=200 * MIB)),
     RuleCase(
         "PD710", "pieces-that-fit", lambda: SnapshotBuilder(IN_PIECES, capacity_bytes=210 * MIB, settings=EXPANDABLE)

@@ -311,6 +311,9 @@ def test_on_a_busy_machine_ranges_are_wider_and_nothing_is_high(many: list[Findi
     doubted = doubt_prices(sure, core_share)
     assert doubted[:1] == tuple(sure[:1])  # wrong results are wrong on any machine
     for before, after in zip(sure[1:], doubted[1:], strict=True):
+        if not before.cost_ns:
+            assert after == before  # memory that runs out does so on any machine
+            continue
         assert SEVERITIES.index(after.severity) == min(SEVERITIES.index(before.severity), SEVERITIES.index("medium"))
         for old, new in ((before.saving, after.saving), (before.saving.alone, after.saving.alone)):
             assert new.expected_ns == old.expected_ns

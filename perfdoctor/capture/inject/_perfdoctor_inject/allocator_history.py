@@ -8,6 +8,7 @@ own history, it keeps that, and nothing is recorded here.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ MAX_ENTRIES = 100_000
 MAX_OOM_SNAPSHOTS = 3
 # The words with which torch's CPU allocator says that the system gives it no memory: it has no type of its own.
 NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+_ASKED_OF_HOST = re.compile(NO_HOST_MEMORY + r": you tried to allocate (\d{1,15}) bytes")
 
 
 class AllocatorHistory:
@@ -130,6 +132,9 @@ class AllocatorHistory:
         if error is None or not (is_host or (is_gpu and self.out_of_memory is None)):
             return is_gpu
         self._describe("torch.OutOfMemoryError" if is_gpu else type(error).__name__, error_location(error))
+        asked = _ASKED_OF_HOST.search(str(error))
+        if self.out_of_memory is not None and asked is not None:
+            self.out_of_memory["requested_bytes"] = int(asked[1])
         return True
 
     def _describe(self, name: str, location: Location | None) -> None:
