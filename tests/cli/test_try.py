@@ -219,8 +219,9 @@ with open(os.devnull, "wb") as nowhere:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_impatient_signal_leaves_no_process(tmp_path, number):
-    # Started from here, so that Ctrl-C is not ignored, as it is in what a shell starts in the background.
-    begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)" + STUBBORN
+    # What a shell starts in the background ignores Ctrl-C, and what nohup starts a lost terminal.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    begin = f"{heard}; signal.signal(signal.SIGHUP, signal.SIG_DFL)" + STUBBORN
     child = subprocess.Popen([sys.executable, "-c", begin], cwd=tmp_path, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while not (tmp_path / "up").exists() and time.monotonic() < until:
