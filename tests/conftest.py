@@ -90,11 +90,6 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Put what shares the real traces first, so that one worker has it: each reads and analyses all of them in 30 s."""
     sharing = {"read_once", "analyze_once", "report_on"}
     items.sort(key=lambda item: sharing.isdisjoint({*vars(item.module), *item.fixturenames}))
-    for item in items:
-        # Real traces and random examples run the same lines many times: with coverage that takes CI four minutes, and
-        # the lines have tests of their own.
-        if item.get_closest_marker("corpus") or getattr(item.obj, "is_hypothesis_test", False):
-            item.add_marker("no_cover")
 
 
 def _note_starts(event: str, _arguments: tuple[object, ...]) -> None:
