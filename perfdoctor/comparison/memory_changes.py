@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.categories import CATEGORIES
-from perfdoctor.report.memory_summary import MemorySummary, is_worth_showing
+from perfdoctor.report.memory_summary import MIN_SHOWN_BYTES, MemorySummary
 from perfdoctor.value_limits import Signed
 
 
@@ -70,7 +70,7 @@ def peaks_of_report(memory: Sequence[MemorySummary]) -> tuple[SeenPeak, ...]:
     return tuple(
         SeenPeak(each.rank if is_fleet else None, each.device, each.peak.allocated_bytes, each.peak.by_category)
         for each in memory
-        if each.peak is not None and is_worth_showing(each)
+        if each.peak is not None and each.peak.allocated_bytes >= MIN_SHOWN_BYTES
     )
 
 
@@ -85,7 +85,7 @@ def peaks_of_json(memory: Sequence[Mapping[str, Any]]) -> tuple[SeenPeak, ...]:
             {name: int(each["peak"]["by_category"][name]) for name in CATEGORIES},
         )
         for each in memory
-        if each["peak"] is not None
+        if each["peak"] is not None and each["peak"]["allocated_bytes"] >= MIN_SHOWN_BYTES
     )
 
 

@@ -20,7 +20,7 @@ Phase: TypeAlias = Annotated[str, ("enum", PHASES)]
 
 _MAX_LINES = 5
 _MIN_SECOND_SHARE = 0.1
-_MIN_SHOWN_BYTES = 1 << 20  # counters and scalars of a program that computes elsewhere
+MIN_SHOWN_BYTES = 1 << 20  # counters and scalars of a program that computes elsewhere
 _PHASE_NAMES = {"forward": "in the forward part", "backward": "in the backward pass", "optimizer": "in the optimizer"}
 NAMES_OF_CATEGORIES: Mapping[str, str] = {
     "optimizer_state": "optimizer state",
@@ -218,4 +218,4 @@ def describe_failure(memory: MemorySummary) -> str | None:
 def is_worth_showing(memory: MemorySummary) -> bool:
     """Whether a report mentions a device's memory."""
     sizes = [part.allocated_bytes for part in (memory.peak, memory.end) if part is not None]
-    return max(sizes, default=0) >= _MIN_SHOWN_BYTES
+    return max(sizes, default=0) >= MIN_SHOWN_BYTES
