@@ -126,10 +126,7 @@ class HostMemory(RankAnalyzer):
         host = rank.facts.memory.host
         size, peak = host.shared_memory_bytes, host.shared_memory_peak_bytes
         faults = sum(each.signal == signal.SIGBUS for each in host.killed_workers)
-        is_full = (
-            bool(size) and peak is not None and size is not None and peak >= self.settings["min_full_share"] * size
-        )
-        if not is_full and not faults:
+        if not self._is_nearly_full(size, peak) and not faults:
             return
         died = f", and {faults} worker{'s' * (faults != 1)} died of it (SIGBUS)" if faults else ""
         used = f"{format_bytes(peak)} of {format_bytes(size)}" if size and peak is not None else "an unknown part"
@@ -183,8 +180,12 @@ class HostMemory(RankAnalyzer):
 
     def _is_near_limit(self, rank: Rank) -> bool:
         group = rank.facts.memory.host.group
-        limit, peak = group.limit_bytes, group.peak_bytes
-        return bool(limit) and peak is not None and peak >= self.settings["min_full_share"] * (limit or 0)
+        return self._is_nearly_full(group.limit_bytes, group.peak_bytes)
+
+    def _is_nearly_full(self, size_bytes: int | None, peak_bytes: int | None) -> bool:
+        if not size_bytes or peak_bytes is None:
+            return False
+        return bool(peak_bytes >= self.settings["min_full_share"] * size_bytes)
 
     def _report(
         self,

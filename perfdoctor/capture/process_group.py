@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
@@ -22,6 +22,7 @@ END_GRACE_S = 3.0
 POLL_S = 0.02
 # In which a new process shows its environment, also on a busy machine.
 START_S = 0.3
+KILL: signal.Signals = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has none
 
 
 def run_with_limit(
@@ -81,6 +82,13 @@ def run_with_limit(
     return (code if code >= 0 else 128 - code), timed_out
 
 
+def signals_here(*names: str) -> list[signal.Signals]:
+    """The signals of these names that this thread may handle: none but in the main thread, and those that there are."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
 @contextlib.contextmanager
 def raise_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit, so that nothing is left running when they end this process."""
@@ -88,9 +96,7 @@ def raise_on_signals() -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)
 
-    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    unhandled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    unhandled = [number for number in signals_here("SIGTERM", "SIGHUP") if signal.getsignal(number) is signal.SIG_DFL]
     for number in unhandled:
         signal.signal(number, leave)
     try:
@@ -108,9 +114,7 @@ def signal_of(ended: SystemExit) -> signal.Signals:
 @contextlib.contextmanager
 def ignore_signals() -> Iterator[None]:
     """Let no second Ctrl-C or SIGTERM interrupt what takes a few seconds and must be done."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in signals_here("SIGINT", "SIGTERM", "SIGHUP")}
     try:
         yield
     finally:
@@ -126,7 +130,7 @@ def end_processes(child: subprocess.Popen[bytes], mark: str) -> None:
     # Until none is left, but not for ever: a process may start another one while both are searched for.
     while time.monotonic() < kill_s + END_GRACE_S and (child.poll() is None or find_processes(mark)):
         if time.monotonic() >= kill_s:
-            send_signal(child, find_processes(mark), getattr(signal, "SIGKILL", signal.SIGTERM))
+            send_signal(child, find_processes(mark), KILL)
         time.sleep(POLL_S)
 
 
@@ -134,9 +138,7 @@ def kill_starting_processes(mark: str) -> None:
     """Kill the processes with this mark that run or are about to: for an instant a new one shows no environment."""
     until_s = time.monotonic() + START_S
     while time.monotonic() < until_s:
-        for pid in find_processes(mark):
-            with contextlib.suppress(OSError):
-                os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        signal_processes(find_processes(mark), KILL)
         time.sleep(POLL_S)
 
 
@@ -148,7 +150,12 @@ def send_signal(child: subprocess.Popen[bytes], others: Sequence[int], number: s
                 os.killpg(child.pid, number)
             else:
                 child.send_signal(number)
-    for pid in others:
+    signal_processes(others, number)
+
+
+def signal_processes(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to some processes; those that have ended, or belong to somebody else, are left out."""
+    for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
 
