@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.rules import Evidence, Int64Array, Rank, SourceLocation
-from perfdoctor.rules.internal import FORWARD, OPTIMIZER, DeviceMemory, MemoryEdit, Selection, memory_categories
+from perfdoctor.rules.internal import (
+    FORWARD,
+    OPTIMIZER,
+    AllocatorSettings,
+    DeviceMemory,
+    MemoryEdit,
+    Selection,
+    memory_categories,
+)
 
 # Of less nobody runs out.
 MIN_PEAK_BYTES = 64 << 20
@@ -68,3 +76,15 @@ def peak_evidence(memory: DeviceMemory, *more: tuple[str, int]) -> tuple[Evidenc
 def name_device(memory: DeviceMemory) -> str:
     """The device as titles and subjects name it."""
     return "the CPU" if memory.is_cpu else f"GPU {memory.device}"
+
+
+def name_setting(settings: AllocatorSettings) -> str:
+    """The setting of the allocator that a rule advises, as PYTORCH_CUDA_ALLOC_CONF takes it."""
+    if settings.expandable_segments:
+        return "expandable_segments:True"
+    return f"max_split_size_mb:{(settings.max_split_bytes or 0) >> 20}"
+
+
+def command_with(settings: AllocatorSettings) -> str:
+    """The command that starts a program with that setting."""
+    return f"PYTORCH_CUDA_ALLOC_CONF={name_setting(settings)} python ..."

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, grows_with_batch
+from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, command_with, grows_with_batch, name_setting
 from perfdoctor.analyzers.pd701_peak_owner import PeakOwner
 from perfdoctor.analyzers.pd702_large_logits import LargeLogits
 from perfdoctor.analyzers.pd703_attention_scores import AttentionScores
@@ -69,14 +69,13 @@ def _settings_of(allocator: AllocatorReplay) -> Iterator[Change]:
     now = allocator.settings
     if now.expandable_segments:
         return
-    variable = "PYTORCH_CUDA_ALLOC_CONF={} python ..."
-    expandable = replace(now, expandable_segments=True)
-    yield Change("set expandable_segments:True", variable.format("expandable_segments:True"), settings=expandable)
+    tried = [replace(now, expandable_segments=True)]
     if now.max_split_bytes is None:
-        limit = f"max_split_size_mb:{_MAX_SPLIT_BYTES >> 20}"
         split = replace(now, max_split_bytes=_MAX_SPLIT_BYTES)
         if allocator.what_if(settings=split).reason is None:
-            yield Change(f"set {limit}", variable.format(limit), settings=split)
+            tried.append(split)
+    for settings in tried:
+        yield Change(f"set {name_setting(settings)}", command_with(settings), settings=settings)
 
 
 def _edits_of_rules(rank: Rank, number: int) -> Iterator[tuple[Change, bool]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._memory_of_rank import devices_of, name_device, peak_evidence
+from perfdoctor.analyzers._memory_of_rank import command_with, devices_of, name_device, peak_evidence
 from perfdoctor.rules import (
     Action,
     Advice,
@@ -124,14 +124,14 @@ class Fragmentation(RankAnalyzer):
             advice = Advice(
                 "Let segments grow page by page: what requests of other sizes leave over is then used by the next "
                 f"ones.{pads}",
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...",
+                command_with(better),
                 _SETTINGS,
                 (Action("allocator", "expandable_segments"),),
             )
         else:
             advice = Advice(
                 f"Leave large blocks whole, so that small requests do not cut them up.{pads}",
-                f"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:{(better.max_split_bytes or 0) // _MIB} python ...",
+                command_with(better),
                 _SETTINGS,
             )
         edit = change_settings(number, better)
