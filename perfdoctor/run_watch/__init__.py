@@ -1,0 +1,1 @@
+"""What concerns a whole run and not one window of it: drift, windows on demand, hangs."""
