@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TypeAlias
 
@@ -51,6 +51,7 @@ from perfdoctor.unexplained.find_unexplained import find_unexplained
 
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
 _DEFAULTS = AnalysisOptions()
+_version = cache(version)  # it reads a file of the package for 1 ms
 
 
 def diagnose_run(
@@ -195,7 +196,7 @@ def report_on_summaries(
     own_steps_ns = steps_without_waits(fleet, [*of_ranks, *shared])
     findings = prioritize_fleet(of_ranks, shared, ledgers, own_steps_ns)
     return Report(
-        version=version("perfdoctor"),
+        version=_version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *unrecorded, *missing),
         steps=_steps_of_report(fleet),
         timeline=tuple(summary.timeline for summary in fleet.summaries),

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from perfdoctor import pipeline
-from perfdoctor.analysis_options import Settings
+from perfdoctor.analysis_options import AnalysisOptions, Settings
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
@@ -47,6 +47,7 @@ HEADINGS = (
 _GEMM = "ampere_sgemm_128x64_nn"
 _ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 _LOADER = dataloader_next_name(SINGLE_PROCESS_LOADER)
+_WITHOUT_TABLES = AnalysisOptions(tables=())  # a fifth of the time of a small trace
 # Values that no profiler writes as an argument of an event.
 MALFORMED_ARGUMENTS: tuple[object, ...] = (0, 0.5, True, "x", {}, [], [[]], [0], [[2**62, 2**62]], -(2**62), 2**62)
 
@@ -60,8 +61,9 @@ def check_rule(rule: type[Analyzer], cases: Sequence[RuleCase]) -> None:
     """
     check_contract(rule)
     for case in cases:
-        check_case(rule, case)
-        check_laws(rule, case)
+        run = case.run()
+        check_case(rule, case, run)
+        check_laws(rule, case, run)
     counts = Counter(bool(case.expected) for case in cases)
     _require(
         counts[True] == counts[False] > 0,
@@ -169,17 +171,25 @@ def _check_no_failure(rules: Iterable[type[Analyzer]], run: Run, what: str) -> N
 
 def findings_of_rule(rule: type[Analyzer], run: Run, settings: Settings | None = None) -> list[Finding]:
     """The findings of one rule on some ranks, before pricing; `settings` are thresholds, as for `analyze`."""
-    data: Run | Fleet = run
-    if issubclass(rule, FleetAnalyzer):
-        data = Fleet(tuple(pipeline.summarize_rank(rank) for rank in run.ranks))
+    return _ask(rule, _data_for(rule, run), settings)
+
+
+def _data_for(rule: type[Analyzer], run: Run) -> Run | Fleet:
+    """What a rule is asked about: ranks, or their summaries where it compares those."""
+    if not issubclass(rule, FleetAnalyzer):
+        return run
+    return Fleet(tuple(pipeline.summarize_rank(rank, options=_WITHOUT_TABLES) for rank in run.ranks))
+
+
+def _ask(rule: type[Analyzer], data: Run | Fleet, settings: Settings | None = None) -> list[Finding]:
     findings, outcome = pipeline.run_rule(rule, data, settings)
     _require(outcome.status != "failed", f"{rule.rule} failed: {outcome.why}")
     return findings
 
 
-def check_case(rule: type[Analyzer], case: RuleCase) -> None:
-    """Check that the rule finds exactly what the case expects."""
-    report = pipeline.diagnose_run(case.run(), [_without_edits(rule)])
+def check_case(rule: type[Analyzer], case: RuleCase, run: Run | None = None) -> None:
+    """Check that the rule finds exactly what the case expects; `run` are its ranks, where they exist already."""
+    report = pipeline.diagnose_run(run or case.run(), [_without_edits(rule)], _WITHOUT_TABLES)
     outcome = next(outcome for outcome in report.outcomes if outcome.rule == rule.rule)
     _require(outcome.status != "failed", f"{case}: the rule failed: {outcome.why}")
     _require(outcome.status == "ran" or not case.expected, f"{case}: the rule was skipped: {outcome.why}")
@@ -226,17 +236,20 @@ def check_finding(finding: Finding, expected: ExpectedFinding, prefix: str = "")
         _require_equal(f"{prefix}evidence '{label}'", evidence[label], value)
 
 
-def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool = False) -> None:
-    """Check the laws that hold for a rule on any trace.
+def check_laws(
+    rule: type[Analyzer], case: RuleCase, run: Run | None = None, *, has_figures_of_run: bool = False
+) -> None:
+    """Check the laws that hold for a rule on any trace; `run` are the ranks of the case, where they exist already.
 
     The rule is deterministic and does not change the trace. Its claims lie in the window and cover its costs. In a
     trace without steps no figure is called one of a step. Figures of the whole captured run (`has_figures_of_run`) may
     be of steps that are not in the trace, and claims need not cover them. With a threshold `min_share` above 1 it finds
     nothing.
     """
-    run = case.run()
+    run = run or case.run()
     before = [[column.copy() for column in _columns(rank)] for rank in run.ranks]
-    first, second = findings_of_rule(rule, run), findings_of_rule(rule, run)
+    data = _data_for(rule, run)
+    first, second = _ask(rule, data), _ask(rule, data)
     _require(to_plain(first) == to_plain(second), f"{case}: asked twice, the rule says different things")
     for rank, columns in zip(run.ranks, before, strict=True):
         same = all(np.array_equal(now, then) for now, then in zip(_columns(rank), columns, strict=True))
@@ -249,7 +262,7 @@ def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool
             of_step = re.search(r"\b(a|per) step\b", text)
             _require(not of_step, f"{case}: a figure is called one of a step, and there are none: {text}")
     if "min_share" in rule.defaults:
-        found = findings_of_rule(rule, run, {rule.rule: {"min_share": 1e9}})
+        found = _ask(rule, data, {rule.rule: {"min_share": 1e9}})
         _require(not found, f"{case}: with a min_share above the whole the rule still speaks")
 
 
