@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +13,11 @@ from all_cases import CASES
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
-from perfdoctor.rank import Rank
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import Run, advise
 from perfdoctor.rules.registry import load_analyzers
 from perfdoctor.testing.rule_cases import RuleCase
-from perfdoctor.trace import Trace
 
 RULES = {rule.rule: rule for rule in load_analyzers()}
 CONTEXTS = ("inference", "FSDP", "torchrec", "vLLM", "training without DDP")
@@ -53,35 +51,31 @@ def firing_cases() -> list[RuleCase]:
     return found
 
 
-def has_loader(case: RuleCase) -> bool:
+def has_loader(case: RuleCase, run: Run) -> bool:
     """Whether the program of a case shows a DataLoader."""
     captured = any(facts.loaders for facts in case.facts_of_ranks())
-    return captured or any(len(Rank(trace.trace()).loader_waits) for trace in case.traces())
+    return captured or any(len(rank.loader_waits) for rank in run.ranks)
 
 
-def findings_in(case: RuleCase, traces: Sequence[Trace], context: Context) -> list[Finding]:
-    """What a rule reports on the traces of a case, as if they were of another program."""
-
-    def as_program(rank: Rank) -> Rank:
+def findings_in(case: RuleCase, run: Run, context: Context) -> list[Finding]:
+    """What a rule reports on the ranks of a case, as if they were of another program."""
+    for rank in run.ranks:  # no other fact of theirs depends on the context
         vars(rank)["context"] = replace(context, graph_share=rank.context.graph_share)
-        return rank
-
-    ranks = (as_program(Rank(trace, facts=facts)) for trace, facts in zip(traces, case.facts_of_ranks(), strict=True))
-    report = pipeline.diagnose_run(Run(tuple(ranks)), [RULES[case.rule]])
+    report = pipeline.diagnose_run(run, [RULES[case.rule]], AnalysisOptions(tables=()))
     return [finding for finding in report.findings if finding.rule == case.rule]
 
 
 @pytest.mark.parametrize("case", firing_cases(), ids=str)
 def test_no_rule_offers_a_fix_that_the_program_cannot_use(case: RuleCase) -> None:
-    is_of_loader = has_loader(case)
-    traces = [builder.trace() for builder in case.traces()]
+    run = case.run()
+    is_of_loader = has_loader(case, run)
     for name in CONTEXTS:
         context, forbidden = PROGRAMS[name]
         if is_of_loader:
             forbidden = forbidden.replace(f"|{LOADER_WORDS}", "")
         elif name == "training without DDP":
             forbidden = f"{forbidden}|{LOADER_WORDS}"
-        for finding in findings_in(case, traces, context):
+        for finding in findings_in(case, run, context):
             said = f"{finding.advice}\n{finding.fix}"
             assert not re.search(forbidden, said), (name, said)
 
