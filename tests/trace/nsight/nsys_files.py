@@ -86,7 +86,8 @@ class NsysFile:
     def __init__(self, path: Path, version: str = NEW) -> None:
         self.path, self.version = path, version
         self.database = sqlite3.connect(path)
-        self.database.executescript("PRAGMA synchronous = OFF;" + _SCHEMA + (_OLDER if version == OLD else ""))
+        schema = _SCHEMA + (_OLDER if version == OLD else "")
+        self.database.executescript(f"PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; BEGIN; {schema} COMMIT;")
         self._ids: dict[str, int] = {}
         self._columns: dict[str, set[str]] = {}
 
