@@ -35,6 +35,7 @@ class CaptureOptions:
             seven times as much memory for it. What would have more has fewer steps, or no stacks.
         memory: Record memory: the peaks of each step, the host's memory by a thread that looks at /proc, a snapshot of
             CUDA's allocator with its history in the evidence window, and one where memory runs out.
+        watch: Leave a socket in the folder of each rank, through which `perfdoctor record` asks for more windows.
         stop_after: End the program, with exit code 0, once everything is recorded.
         ranks: Record these ranks only; None records all of them.
         nvtx_only: Record nothing and only mark the phases of each step as NVTX ranges, for use under nsys.
@@ -54,6 +55,7 @@ class CaptureOptions:
     trial: TrialOptions | None = None
     max_evidence_bytes: int = 500_000_000
     memory: bool = False
+    watch: bool = False
 
     def __post_init__(self) -> None:
         for name, minimum in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
@@ -104,6 +106,7 @@ class CaptureOptions:
             "ranks",
             "nvtx_only",
             "memory",
+            "watch",
         )
         values = {"folder": str(folder), **{name: getattr(self, name) for name in names}}
         if self.trial is not None:

@@ -84,6 +84,12 @@ def match_start(values: Iterable[tuple[str, str]], typed: str) -> Completions:
     return [(typed + value[len(last) :], note) for value, note in values if value.upper().startswith(last.upper())]
 
 
+WindowBase = Annotated[int, typer.Option("--base", metavar="N", min=1, help="First time N steps without the profiler.")]
+WindowTiming = Annotated[int, typer.Option("--timing", metavar="N", min=1, help="Then record N steps for their times.")]
+WindowEvidence = Annotated[
+    int, typer.Option("--evidence", metavar="N", min=0, help="Then record N steps with shapes and source lines.")
+]
+NoReport = Annotated[bool, flag("--no-report", help="Record, but do not analyse.")]
 Paths = Annotated[
     list[str],
     typer.Argument(

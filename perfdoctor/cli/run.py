@@ -5,12 +5,7 @@ The program comes first: its output, its exit code, its signals. A failure on ou
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,22 +15,12 @@ from perfdoctor.capture.capture_folder import has_traces, launcher_rank, list_ra
 from perfdoctor.capture.capture_notes import read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
-from perfdoctor.cli.config import Config, load_config
-from perfdoctor.cli.gates import announce_settings, check_gate, check_program, open_gate, save_baseline
+from perfdoctor.cli.capture_report import analyze_capture, describe_error, print_line, write_capture_report
+from perfdoctor.cli.config import load_config
+from perfdoctor.cli.gates import check_gate, open_gate, save_baseline
 from perfdoctor.cli.program_target import PASS_THROUGH, PROGRAM_HELP, ProgramCommand, typed_target
-from perfdoctor.cli.progress_bar import open_progress_bar
-from perfdoctor.cli.report_output import (
-    ReportOutput,
-    check_folder,
-    check_outputs,
-    has_page,
-    open_page,
-    print_analysis,
-    save_outputs,
-    shown_path,
-)
-from perfdoctor.errors import GateError, InputError, PerfdoctorError, UsageError
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.cli.report_output import ReportOutput, check_folder, check_outputs, shown_path
+from perfdoctor.errors import GateError, InputError, UsageError
 
 if TYPE_CHECKING:
     from perfdoctor.capture.launch import CaptureResult
@@ -43,8 +28,6 @@ if TYPE_CHECKING:
     from perfdoctor.reporters.finding_gate import Gate
 
 _DEFAULTS = CaptureOptions()
-# From here on a reader wonders what is going on, and wants to know afterwards what it was.
-_LONG_ANALYSIS_S = 10.0
 
 
 @parameters.command(
@@ -93,6 +76,9 @@ def run(
             "--memory", help="Record memory, too: peaks of steps, of the host, and snapshots of CUDA's allocator."
         ),
     ] = False,
+    watch: Annotated[
+        bool, parameters.flag("--watch", help="Let perfdoctor record ask for more windows while the program runs.")
+    ] = False,
     stop_after: Annotated[
         bool, parameters.flag("--stop-after", help="End the program once everything is recorded.")
     ] = False,
@@ -103,7 +89,7 @@ def run(
             "--nvtx-only", help="Record nothing; mark steps and phases as NVTX ranges, for use under nsys."
         ),
     ] = False,
-    no_report: Annotated[bool, parameters.flag("--no-report", help="Record, but do not analyse.")] = False,
+    no_report: parameters.NoReport = False,
     as_json: Annotated[
         bool, parameters.flag("--json", help="Print the report as JSON, after the program's output.")
     ] = False,
@@ -167,6 +153,7 @@ def run(
         nvtx_only,
         max_evidence_bytes=round(max_evidence * 1e6),
         memory=memory,
+        watch=watch,
     )
     result = launch.run(launch.parse_target(typed_target(ctx, target)), options)
     _print_notes(result, is_reported=not no_report)
@@ -175,12 +162,12 @@ def run(
     if result.folder is not None and not no_report and _is_reportable(result.folder, asks=asks):
         try:
             config = load_config(select, ignore, settings, Path.cwd())
-            report = _analyze(result.folder, config, gate, shows_progress=not quiet and shown == "text")
-            _write_report(
+            report = analyze_capture(result.folder, config, gate, shows_progress=not quiet and shown == "text")
+            write_capture_report(
                 report, result.folder, ReportOutput(shown, tuple(output), None, no_color, verbosity, gate, opens)
             )
         except Exception as error:  # the program has run: its exit code stands, even if the report fails
-            _print_line(f"the recording was not reported: {_describe(error)}")
+            print_line(f"the recording was not reported: {describe_error(error)}")
     if gate is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges
         return result.exit_code
     return _apply_gate(report, gate, baseline if update_baseline else None, result.exit_code)
@@ -227,105 +214,19 @@ def check_rules(select: Sequence[str], ignore: Sequence[str], settings: Sequence
     choose_rules(AnalysisOptions(config.select, config.ignore, config.settings))
 
 
-def _describe(error: Exception) -> str:
-    """What went wrong; with the type of what is no error of ours."""
-    return str(error) if isinstance(error, PerfdoctorError) else f"{type(error).__name__}: {error}"
-
-
-def _print_line(text: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(f"perfdoctor: {clean_line(text)}\n")
-    sys.stderr.flush()
-
-
 def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
     """What the recording lacks, where it is, and how to see it where no report follows."""
     for note in result.notes:
-        _print_line(note)
+        print_line(note)
     if result.folder is None:
         return
     folder = shown_path(result.folder)
     if not has_traces(result.folder):
-        _print_line(f"there is nothing to report on; the times of steps are in {folder}")
+        print_line(f"there is nothing to report on; the times of steps are in {folder}")
     elif is_reported:
-        _print_line(f"recorded in {folder}")
+        print_line(f"recorded in {folder}")
     else:
-        _print_line(f"recorded in {folder}; for the report: perfdoctor analyze {folder}")
-
-
-def _analyze(folder: Path, config: Config, gate: Gate | None, *, shows_progress: bool) -> Report:
-    """The report on a capture; stderr says so where that takes long."""
-    from perfdoctor.analysis_options import AnalysisOptions
-    from perfdoctor.api import analyze_traces
-    from perfdoctor.fleet.discover import find_traces
-
-    options = AnalysisOptions(config.select, config.ignore, config.settings, charts=True, settings_file=config.file)
-    announce_settings(options, gate)
-    with (
-        open_progress_bar(enabled=shows_progress) as progress,
-        announce_long_analysis(folder, enabled=shows_progress and progress is None),
-    ):
-        return analyze_traces(find_traces([folder]), options, progress)
-
-
-@contextmanager
-def announce_long_analysis(folder: Path, *, enabled: bool, after_s: float = _LONG_ANALYSIS_S) -> Iterator[None]:
-    """Say on stderr, where no progress bar does, that the analysis goes on; and at the end, how long it took.
-
-    Args:
-        folder: The capture folder.
-        enabled: Whether to say that it goes on.
-        after_s: Seconds after which an analysis is long.
-    """
-    sizes = sum(path.stat().st_size for path in folder.glob("rank*/*.json*"))
-    text = f"still analysing the recording ({sizes / 1e6:,.0f} MB); it stays in {shown_path(folder)} if you interrupt"
-    timer = threading.Timer(after_s, _print_line, [text])
-    timer.daemon = True
-    if enabled:
-        timer.start()
-    began = time.monotonic()
-    try:
-        yield
-    finally:
-        timer.cancel()
-    took_s = time.monotonic() - began
-    if took_s >= after_s:
-        _print_line(
-            f"the analysis took {took_s:.0f} s; --no-report leaves it out, for perfdoctor analyze to do at another time"
-        )
-
-
-def _write_report(report: Report, folder: Path, output: ReportOutput) -> None:
-    """Write report.json and report.html into the capture, print the report, and write the files of -o."""
-    _save(report, folder / "report.json")
-    try:
-        check_program(report, output.gate)
-    except InputError:  # the gate says so in the end; the report on hours of work does not wait for a right baseline
-        output = replace(output, gate=None)
-    if output.format == "text":
-        sys.stdout.write("\n")
-    print_analysis(report, output)
-    save_outputs(report, output)
-    page = folder / "report.html"
-    if _save(report, page):
-        if output.verbosity >= 0:
-            _print_line(f"with charts and tables, as a page: {shown_path(page)}")
-        if output.opens and not has_page(output.files):
-            open_page(page)
-    if output.verbosity >= 0:
-        _print_line(f"to see it on a time line: perfdoctor export {shown_path(folder)} -o annotated.json.gz")
-
-
-def _save(report: Report, path: Path) -> bool:
-    """Write a report into the capture; one that cannot be written costs a line, and False."""
-    from perfdoctor.reporters.write_report import save_report
-
-    try:
-        save_report(report, path)
-    except Exception as error:
-        _print_line(f"{path.name} was not written: {_describe(error)}")
-        return False
-    return True
+        print_line(f"recorded in {folder}; for the report: perfdoctor analyze {folder}")
 
 
 def _apply_gate(report: Report | None, gate: Gate, updated: str | None, exit_code: int) -> int:
@@ -346,6 +247,6 @@ def _apply_gate(report: Report | None, gate: Gate, updated: str | None, exit_cod
         else:
             check_gate(report, gate)
     except (GateError, InputError) as error:
-        _print_line(str(error))
+        print_line(str(error))
         return exit_code or error.exit_code
     return exit_code

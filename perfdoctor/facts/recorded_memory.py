@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfdoctor.facts.part import NOTHING, CapturedLine, CapturedPart, OrNull, Written
 
-WindowLabel = Literal["skip", "base", "warm", "timing", "evidence", "after", "user_profiler"]
+WindowLabel = Literal["skip", "base", "warm", "timing", "evidence", "after", "requested", "user_profiler"]
 
 
 class PhasePeaks(CapturedPart):

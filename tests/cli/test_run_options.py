@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoctor.cli.run import announce_long_analysis
+from perfdoctor.cli.capture_report import announce_long_analysis
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 

@@ -27,20 +27,23 @@ def leave_marker(kind: str) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
-def start_recorder() -> None:
-    """Load the recorder by its path, under a name of its own, so that no later change of sys.path can hide it."""
+def import_recorder(module: str) -> Any:
+    """A module of the recorder's package, loaded by its path, under a name that no later sys.path can hide."""
     import importlib.util
+
+    if PACKAGE in sys.modules:
+        return importlib.import_module(f"{PACKAGE}.{module}")
 
     path = os.path.join(OWN_FOLDER, PACKAGE)
     spec = importlib.util.spec_from_file_location(
         PACKAGE, os.path.join(path, "__init__.py"), submodule_search_locations=[path]
     )
     if spec is None or spec.loader is None:
-        return
+        raise ImportError(path)
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
-    importlib.import_module(PACKAGE + ".install_recorder").install()
+    return importlib.import_module(f"{PACKAGE}.{module}")
 
 
 def warn_of(error: BaseException) -> None:
@@ -71,7 +74,7 @@ class TorchFinder:
             exec_torch(module)
             try:
                 leave_marker("torch")
-                start_recorder()
+                import_recorder("install_recorder").install()
             except Exception as error:
                 warn_of(error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .attached_recorder import AttachedRecorder
+from .control_socket import ControlSocket
 from .exit_handlers import ExitHandlers
 from .messages import warn
 from .nvtx_only import NvtxOnlyRecorder
@@ -19,6 +21,8 @@ def install() -> None:
     if settings is None or _active is not None:
         return
     recorder = make_recorder(settings)
+    if settings.watch:
+        recorder.control = ControlSocket(settings, AttachedRecorder)
     hooks = Hooks(recorder)
     _active = recorder, hooks
     try:
@@ -39,6 +43,11 @@ def make_recorder(settings: RecorderSettings) -> Recorder:
 
         return TrialRecorder(settings)
     return NvtxOnlyRecorder(settings) if settings.nvtx_only else Recorder(settings)
+
+
+def is_recording() -> bool:
+    """Whether a recorder of `perfdoctor run` is at work in this process."""
+    return _active is not None and not _active[0].finished
 
 
 def yield_to_session() -> str | None:

@@ -9,6 +9,9 @@ import sys
 USER_PROFILER = "the program's own profiler"
 """The first words of every note on a profiler of the program; the parent recognises these notes by them."""
 
+ANSWER_FILE = "attach.json"
+"""In the capture folder of `perfdoctor attach`: whether the recorder is in the program, else why not."""
+
 
 def warn(message: str) -> None:
     """Write one line to stderr; a closed stderr must not disturb the program."""

@@ -17,6 +17,7 @@ import torch
 
 from .checkpoint_calls import CheckpointCalls
 from .collect_facts import collect_facts, describe_program
+from .control_socket import ControlSocket
 from .core_usage import CoreUsage
 from .debug_switches import DebugSwitches
 from .gradient_use import GradientUse
@@ -100,6 +101,7 @@ class Recorder:
         flags_by_window: Torch's flags as each window began: programs set some in a block, and at exit they are gone.
         notes: What went wrong, without a full stop.
         is_forked_helper: Whether this process was forked from one that is recorded.
+        control: The socket through which windows are asked for; None where nobody may ask.
     """
 
     def __init__(self, settings: RecorderSettings, *, automatic: bool = True) -> None:
@@ -139,6 +141,7 @@ class Recorder:
         self.step = 0
         self.gpu_sampler: GpuSampler | None = None
         self.is_forked_helper = False
+        self.control: ControlSocket | None = None
         self._training_thread: int | None = None
         self._loader_threads: set[int] = set()
         self._step_start_ns = 0
@@ -303,6 +306,8 @@ class Recorder:
             self._step_range, self.gpu_sampler = None, None
             self.profiler = self._make_profiler()
             self.memory_watch.enabled = False  # its thread is the parent's
+            if self.control is not None:
+                self.control.forget()
             self.ranges.forget()
         self._training_thread = None
         self._loader_threads.clear()
@@ -330,6 +335,8 @@ class Recorder:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
         self.memory_watch.stop()
+        if self.control is not None:
+            self.control.close(reason)
         self._write_facts(reason)
         self.folder.close()
 
@@ -379,7 +386,7 @@ class Recorder:
         if self.folder is not None and self.folder.broken:
             self._stop_early()
             return
-        if self._all_recorded and not self._begin_late_sample(now_ns):
+        if self._all_recorded and (self._is_asked() or not self._begin_late_sample(now_ns)):
             self._begin_step()
             return
         self._adapt_plan(dur_ns)
@@ -405,6 +412,13 @@ class Recorder:
             self._base_restarts += 1
             self.totals.begin_window("base")
             self.plan.restart_base()
+
+    def _is_asked(self) -> bool:
+        """Whether a window that somebody asked for is recorded, by a recorder of its own beside this one."""
+        if self.control is None:
+            return False
+        self.control.end_step(self.step)
+        return self.control.is_recording
 
     def _begin_late_sample(self, now_ns: int) -> bool:
         """Whether windows are recorded once more, because the steps of late are unlike those that were recorded.
@@ -454,7 +468,9 @@ class Recorder:
         if self._step_range is not None:
             self._step_range.close()
             self._step_range = None
-        if not self.profiler.prepared and self.profiler.user_profiler_is_active:
+        if self.control is not None and self.control.is_recording:
+            window = label = "requested"
+        elif not self.profiler.prepared and self.profiler.user_profiler_is_active:
             window = label = "user_profiler"
         compiled = self.totals.compiles.end_step(label)
         work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
@@ -521,6 +537,11 @@ class Recorder:
             )
             return False
         self.memory_watch.start()
+        if self.control is not None:
+            try:
+                self.control.open(self.folder.path)
+            except (OSError, AttributeError) as error:  # Windows has no such sockets
+                self._add_note(f"perfdoctor record can ask for no window: {error}")
         self._write_facts("running")
         return True
 

@@ -50,6 +50,7 @@ class RecorderSettings:
     ranks: tuple[int, ...] | None = None
     nvtx_only: bool = False
     memory: bool = False
+    watch: bool = False
     trial: TrialOptions | None = None
 
     @property
