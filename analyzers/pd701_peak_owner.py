@@ -8,7 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import NONE, Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import (
+    NONE,
+    Action,
+    Advice,
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    format_bytes,
+)
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
@@ -122,6 +134,7 @@ class PeakOwner(RankAnalyzer):
             "rest again in the backward pass, which takes up to its forward time.",
             "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
             "https://docs.pytorch.org/docs/stable/checkpoint.html",
+            () if (name := blocks.find_class(rank)) is None else (Action("checkpoint", name),),
         )
         most, least = blocks.checkpoint(number)
         edit = replace(most, at_least=least, costs_time=True)
@@ -172,6 +185,28 @@ class _Blocks:
         # The input of a block is the smallest of its values, or at most as large as they are in the mean.
         self._input = int(np.where(repeats, kept_bytes, np.inf).argmin()) if repeats.any() else NONE
         self._mean_share = self.count / max(int(counts[counts >= _MIN_BLOCKS].sum()), 1)
+
+    def find_class(self, rank: Rank) -> str | None:
+        """The class of the blocks: of those that are called at so many places, the outermost with half of the values.
+
+        None where no module was recorded, as in a snapshot.
+        """
+        source, memory = rank.memory_source, self._chosen.memory
+        if source is None or not len(source.module_tree):
+            return None
+        tree, table = source.module_tree, memory.trace.memory
+        origin = memory.allocations.origin[self._chosen.places[self._movable]]
+        module = np.append(tree.module, NONE)[tree.calls_at(table.time_ns[origin], table.thread[origin])]
+        is_in_module = (origin >= 0) & (module >= 0)
+        values = self._chosen.bytes[self._movable][is_in_module]
+        own = np.bincount(module[is_in_module], values, minlength=len(tree)).astype(np.int64)
+        classes, depth, inclusive = np.array(tree.classes), tree.depth, tree.add_to_parents(own)
+        for level in range(int(depth.max()) + 1):
+            for name in np.unique(classes[depth == level]).tolist():
+                is_block = (classes == name) & (depth == level)
+                if is_block.sum() >= _MIN_BLOCKS and 2 * inclusive[is_block].sum() >= own.sum() > 0:
+                    return str(name)
+        return None
 
     def checkpoint(self, number: int) -> tuple[MemoryEdit, MemoryEdit]:
         """What checkpointing all of them takes away at most and at least.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Claim, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import Action, Advice, Claim, Finding, Rank, RankAnalyzer, Saving, format_bytes
 from perfdoctor.rules.internal import Selection, memory_categories, shrink
 
 _LOSS = "_log_softmax|_log_softmax_backward_data|log_softmax"
@@ -91,6 +91,7 @@ class LargeLogits(RankAnalyzer):
                     "for h, y in zip(hidden.chunk(8), target.chunk(8)):  # each piece in torch.utils.checkpoint\n"
                     "    loss = loss + F.cross_entropy(head(h), y, reduction='sum')",
                     "https://arxiv.org/abs/2411.09009",
+                    (Action("chunked-loss", _CHUNKS),),
                 ),
                 claim=Claim(),
                 location=line_of(Selection(memory, large.places[is_loss])),

@@ -16,6 +16,7 @@ from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
 from perfdoctor.reporters.finding_texts import (
     describe_cost,
     describe_covered,
+    describe_info,
     describe_recurrence,
     short_cost,
     short_saving,
@@ -29,7 +30,6 @@ from perfdoctor.reporters.report_facts import (
     info_findings,
     main_findings,
     one_off_findings,
-    per_step_suffix,
 )
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
@@ -131,7 +131,7 @@ def _blocks_below(report: Report) -> Iterator[str]:
     infos = info_findings(report)
     if infos:
         yield "### Also seen"
-        yield _list_items(info_line(finding, per_step_suffix(report)) for finding in infos)
+        yield _list_items(info_line(finding, report) for finding in infos)
     yield from _top_tables(report)
     yield from note_blocks(report)
 
@@ -218,7 +218,7 @@ def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
 
 def finding_body(finding: Finding, report: Report) -> Iterator[str]:
     """What stands below the heading of a finding: its cost, its place, the evidence, what to do and the fix."""
-    lines = [f"- {escape(describe_cost(report, finding))}"]
+    lines = [f"- {escape(cost)}"] if (cost := describe_cost(report, finding)) else []
     if finding.confidence < 0.8:
         lines.append(f"- confidence {escape(format_share(finding.confidence))}")
     if finding.location:
@@ -253,8 +253,8 @@ def one_off_line(finding: Finding) -> str:
     return f"- {what}{place}. {escape(finding.advice)}"
 
 
-def info_line(finding: Finding, per_step: str) -> str:
+def info_line(finding: Finding, report: Report) -> str:
     """A finding that is only mentioned, as an item of a list."""
     place = f", at {code_span(str(finding.location))}" if finding.location else ""
-    cost = f" ({format_duration(finding.cost_ns)}{per_step})" if finding.cost_ns else ""
+    cost = f" ({escape(cost)})" if (cost := describe_info(report, finding)) else ""
     return f"- {escape(finding.rule)}: {escape(finding.title)}{cost}{place}"

@@ -111,7 +111,7 @@ def _row(number: int, finding: Finding, report: Report) -> list[str]:
 
 def _details(number: int, finding: Finding, report: Report) -> str:
     """What opens below the table: cost, place, evidence, what to do, and the fix."""
-    lines = [_text(describe_cost(report, finding))]
+    lines = [_text(cost)] if (cost := describe_cost(report, finding)) else []
     if finding.location:
         lines.append(f"at <code>{_text(format_place(finding))}</code>")
     lines += [f"{_text(each.label)}: {_text(format_evidence(each))}" for each in finding.evidence]

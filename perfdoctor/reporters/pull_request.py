@@ -27,7 +27,7 @@ from perfdoctor.reporters.markdown import (
     rank_table,
     time_split_blocks,
 )
-from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings, per_step_suffix
+from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_reports import trial_markdown
 from perfdoctor.reporters.trial_table import has_trials
@@ -97,7 +97,7 @@ def _details(report: Report) -> Iterator[str]:
     for number, finding in enumerate(main_findings(report), 1):
         yield _folded(f"{number}. {finding.rule}: evidence and fix", finding_body(finding, report))
     others = [one_off_line(finding) for finding in one_off_findings(report)]
-    others += [info_line(finding, per_step_suffix(report)) for finding in info_findings(report)]
+    others += [info_line(finding, report) for finding in info_findings(report)]
     if others:
         yield _folded(f"Also seen ({len(others)})", ["\n".join(others)])
     if report.account:

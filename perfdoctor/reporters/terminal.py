@@ -20,7 +20,7 @@ from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
-from perfdoctor.reporters.finding_texts import describe_cost, describe_recurrence
+from perfdoctor.reporters.finding_texts import describe_cost, describe_info, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
@@ -32,7 +32,6 @@ from perfdoctor.reporters.report_facts import (
     is_snapshot,
     main_findings,
     one_off_findings,
-    per_step_suffix,
     share_of_step,
 )
 from perfdoctor.reporters.reporter import Reporter
@@ -331,9 +330,9 @@ class Terminal(Reporter):
     def _finding_lines(self, finding: Finding, report: Report, room: int) -> Iterator[RenderableType]:
         """What stands below the title of a finding, in at most `room` lines; in the long form all of it."""
         width = self.width - _INDENT
-        cost = make_text(self._cost_and_saving(finding, report))
-        yield cost
-        room -= count_lines(cost, width)
+        if cost := self._cost_and_saving(finding, report):
+            yield (text := make_text(cost))
+            room -= count_lines(text, width)
         if finding.location:
             place = Text.assemble("at ", (format_place(finding, width), self._underline))
             yield place
@@ -367,8 +366,8 @@ class Terminal(Reporter):
         return "underline" if self.color else ""
 
     def _cost_and_saving(self, finding: Finding, report: Report) -> str:
-        confidence = "" if finding.confidence >= 0.8 else f", confidence {format_share(finding.confidence)}"
-        return f"{describe_cost(report, finding)}{confidence}"
+        confidence = "" if finding.confidence >= 0.8 else f"confidence {format_share(finding.confidence)}"
+        return ", ".join(filter(None, (describe_cost(report, finding), confidence)))
 
     def _evidence(self, finding: Finding) -> Iterator[RenderableType]:
         for evidence in finding.evidence:
@@ -388,7 +387,7 @@ class Terminal(Reporter):
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:
         for finding in info_findings(report):
             place = f", at {clean_line(str(finding.location))}" if finding.location else ""
-            cost = f" ({format_duration(finding.cost_ns)}{per_step_suffix(report)})" if finding.cost_ns else ""
+            cost = f" ({cost})" if (cost := describe_info(report, finding)) else ""
             end = f"{cost}{shorten_words(place, MAX_WORD)}"
             title = shorten_words(clean_line(finding.title), MAX_WORD)
             if self.verbosity <= 0:

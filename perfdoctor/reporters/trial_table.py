@@ -129,10 +129,11 @@ def trial_notes(report: Report) -> Iterator[str]:
         if trial.is_loss_expected is not None:
             expected = "as such a change may" if trial.is_loss_expected else "which it should not: look at the results"
             yield f"{label} changes the loss by {_format_loss(trial)}, {expected}."
-        more_bytes = (trial.peak_memory_bytes or 0) - (trial.memory_before_bytes or 0)
-        if trial.memory_before_bytes and abs(more_bytes) > _LARGE_MEMORY_SHARE * trial.memory_before_bytes:
-            way = "more" if more_bytes > 0 else "less"
-            yield f"{label} takes {format_size(abs(more_bytes))} {way} memory at the peak."
+        before_bytes, after_bytes = trial.memory_before_bytes or 0, trial.peak_memory_bytes or 0
+        if before_bytes and abs(after_bytes - before_bytes) > _LARGE_MEMORY_SHARE * before_bytes:
+            way = "more" if after_bytes > before_bytes else "less"
+            peaks = _format_change(format_size(before_bytes), format_size(after_bytes))
+            yield f"{label} takes {format_size(abs(after_bytes - before_bytes))} {way} memory at the peak: {peaks}."
         if (trial.skipped_ns or 0) > _LONG_START_NS and trial.is_measured:
             yield f"{label} takes {format_duration(trial.skipped_ns)} longer to start (compiling, starting workers)."
         if trial.is_what_if:
@@ -192,8 +193,11 @@ def _describe_undecided(trial: Trial) -> str:
 
 
 def _format_steps(trial: Trial) -> str:
-    """Two steps with their unit once where they share it: "231 -> 180 ms"."""
-    before, after = format_duration(trial.before_ns), format_duration(trial.step_ns)
+    return _format_change(format_duration(trial.before_ns), format_duration(trial.step_ns))
+
+
+def _format_change(before: str, after: str) -> str:
+    """Two figures with their unit once where they share it: "231 -> 180 ms"."""
     number, _, unit = before.partition(" ")
     return f"{number} -> {after}" if unit and after.endswith(f" {unit}") else f"{before} -> {after}"
 

@@ -54,6 +54,14 @@ class Program(Protocol):
             detail: What was changed, such as "num_workers 0 -> 2".
         """
 
+    def refuse(self, change: Any, why: str) -> None:
+        """Note that a change does not fit this program, whatever was met: the trial says why, and measures nothing.
+
+        Args:
+            change: The change, or its name.
+            why: A sentence; the first one is kept.
+        """
+
     def location_of_caller(self) -> Any:
         """The innermost line of the user's own code that is being executed: file, line, function."""
 

@@ -32,6 +32,7 @@ class MetChange:
         met: How often the hook was met, in all ranks; 0 where the change does not apply.
         locations: File, line and function of where.
         detail: What was changed.
+        refused: Why it does not fit the program; "" where it does.
         error: What the change itself raised; None where nothing.
     """
 
@@ -39,6 +40,7 @@ class MetChange:
     locations: tuple[tuple[str, int | None, str | None], ...] = ()
     detail: str = ""
     error: str | None = None
+    refused: str = ""
 
 
 @frozen_dataclass
@@ -284,6 +286,7 @@ def _merge_changes(ranks: Sequence[Mapping[str, Any]]) -> dict[str, MetChange]:
                 tuple(dict.fromkeys((*before.locations, *places))),
                 before.detail or str(each.get("detail") or ""),
                 before.error or each.get("error"),
+                before.refused or str(each.get("refused") or ""),
             )
     return found
 

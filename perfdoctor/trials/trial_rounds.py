@@ -104,6 +104,8 @@ def find_failure(run: ProgramRun, name: str) -> tuple[Verdict | None, str]:
         return "broke", change.error
     if run.error is not None:
         return "broke", run.error
+    if change is not None and change.refused:
+        return "not applicable", change.refused
     if not run.step_ns:
         return "broke", f"the program ended after {run.steps_made} steps"
     if change is None or not change.met:

@@ -12,7 +12,7 @@ from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
 from perfdoctor.report.report import Outcome, Report, TraceSummary
 from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten_words
-from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_recurrence
+from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_info, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.html.bars import range_bar, rank_segments, rungs_of, segments_of
 from perfdoctor.reporters.once_only import once_text_of
@@ -23,7 +23,6 @@ from perfdoctor.reporters.report_facts import (
     info_findings,
     main_findings,
     one_off_findings,
-    per_step_suffix,
     step_length_ns,
 )
 from perfdoctor.reporters.time_split import TimeSlice, TimeSplit, time_split_of
@@ -68,7 +67,7 @@ def page_view(report: Report) -> dict[str, Any]:
         "has_steps": has_steps(report),
         "findings": list(_shown_findings(report)),
         "one_offs": [_in_a_line(each, describe_recurrence(each)) for each in one_off_findings(report)],
-        "infos": [_in_a_line(each, _cost_of_info(each, report)) for each in info_findings(report)],
+        "infos": [_in_a_line(each, describe_info(report, each)) for each in info_findings(report)],
         "unexplained": [(share, words(sentence)) for share, sentence in report_notes.unexplained_lines(report)],
         "memory": [words(sentence) for sentence in report_notes.memory_lines(report)],
         "skipped": [(", ".join(group.rules), words(group.why)) for group in report_notes.skipped_rules(report)],
@@ -105,7 +104,7 @@ def _shown_findings(report: Report) -> Iterator[dict[str, Any]]:
     step_ns = step_length_ns(report)
     positions = {id(finding): position for position, finding in enumerate(report.findings)}
     for number, finding in enumerate(main_findings(report), 1):
-        likely = finding.confidence >= _LIKELY
+        confidence = f"confidence {format_share(finding.confidence)}"
         yield {
             "number": number,
             "position": positions[id(finding)],  # the data of the charts names it by that
@@ -114,8 +113,9 @@ def _shown_findings(report: Report) -> Iterator[dict[str, Any]]:
             "severity": finding.severity,
             "title": words(finding.title),
             "advice": words(finding.advice),
-            "cost": describe_cost(report, finding),
-            "confidence": "" if likely else f"confidence {format_share(finding.confidence)}",
+            "worth": "; ".join(
+                filter(None, (describe_cost(report, finding), confidence if finding.confidence < _LIKELY else ""))
+            ),
             "place": format_place(finding),
             "bar": range_bar(finding, step_ns),
             "fix": fix_block(finding),
@@ -142,10 +142,6 @@ def _in_a_line(finding: Finding, detail: str) -> dict[str, str]:
         "place": format_place(finding),
         "advice": words(finding.advice),
     }
-
-
-def _cost_of_info(finding: Finding, report: Report) -> str:
-    return f"{format_duration(finding.cost_ns)}{per_step_suffix(report)}" if finding.cost_ns else ""
 
 
 def _bucket_rows(split: TimeSplit) -> Iterator[dict[str, Any]]:

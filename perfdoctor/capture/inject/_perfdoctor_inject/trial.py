@@ -32,13 +32,14 @@ MAX_NOTED = 20
 
 
 class ChangeRecord:
-    """What came of one change: how often its hook was met, where, what was changed, and its first error."""
+    """What came of one change: how often its hook was met, where, what was changed, why not, and its first error."""
 
     def __init__(self, setting: str) -> None:
         self.setting = setting
         self.met = 0
         self.locations: list[Location] = []
         self.details: list[str] = []
+        self.refused = ""
         self.error: str | None = None
 
     def add(self, location: Location | None, detail: str) -> None:
@@ -56,6 +57,7 @@ class ChangeRecord:
             "met": self.met,
             "locations": self.locations,
             "detail": "; ".join(self.details),
+            "refused": self.refused,
             "error": self.error,
         }
 
@@ -149,6 +151,12 @@ class TrialProgram:
         record = self.records.get(name_of(change))
         if record is not None:
             record.add(location, detail)
+
+    def refuse(self, change: Any, why: str) -> None:
+        """Note why a change does not fit this program."""
+        record = self.records.get(name_of(change))
+        if record is not None:
+            record.refused = record.refused or why
 
     def location_of_caller(self) -> Location | None:
         """File, line and function of the innermost line of the user's own code that is running."""
