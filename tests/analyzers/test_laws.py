@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trace_strategies import EXERCISED_RULES, File, any_file, lawful, rank_of
 
 from perfdoctor import pipeline
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.report.report import Report
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
@@ -26,7 +27,7 @@ ROUNDING_PER_EVENT_NS = 1
 
 def report_of(files: Sequence[File], scale: int = 1, shift_us: float = 0) -> Report:
     ranks = tuple(rank_of(file, scale, shift_us) for file in files)
-    return pipeline.diagnose_run(Run(ranks), registry.load_analyzers())
+    return pipeline.diagnose_run(Run(ranks), registry.load_analyzers(), AnalysisOptions(tables=()))
 
 
 def findings_and_times(report: Report) -> dict[str, Any]:

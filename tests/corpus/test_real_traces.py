@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import orjson
 import pytest
+from hypothesis import settings
 from real_traces import read_once
 from timeline_oracle import compute_timeline
 
@@ -79,14 +80,18 @@ def test_the_timeline_is_exact_and_agrees_with_the_reference(line: dict[str, str
     0.1 % (three kernels of exactly 123 us are 369 us, not 369.4), so the larger of both bounds counts.
     """
     path = corpus / line["trace"]
-    expected = compute_timeline(gzip.decompress(path.read_bytes()))
-    assert expected is not None
-    items = expected.pop("items")
-    found = to_plain(Rank(read_once(path)).timeline)
-    assert {name: found[name] for name in expected} == expected
-    for name, value_ns in expected.items():
-        reference_ns = float(line[name.removesuffix("_ns") + "_ms"]) * 1e6
-        assert abs(value_ns - reference_ns) <= max(0.001 * reference_ns, 750 * math.sqrt(items)), name
+    trace = read_once(path)
+    found = to_plain(Rank(trace).timeline)
+    for column, value_ms in line.items():
+        if column.endswith("_ms"):
+            value_ns, reference_ns = found[f"{column.removesuffix('_ms')}_ns"], float(value_ms) * 1e6
+            assert abs(value_ns - reference_ns) <= max(0.001 * reference_ns, 750 * math.sqrt(len(trace.gpu))), column
+    # The largest files hold nine tenths of the bytes, and take the sweep most of its time: they come at night.
+    if path.stat().st_size < 500_000 * (settings().max_examples // 25):
+        expected = compute_timeline(gzip.decompress(path.read_bytes()))
+        assert expected is not None
+        assert expected.pop("items") == len(trace.gpu)
+        assert {name: found[name] for name in expected} == expected
 
 
 def findings(report: Report, rule: str) -> Iterator[Any]:

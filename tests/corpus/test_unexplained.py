@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_traces import read_once
+from real_traces import find_once, read_once
 
-from perfdoctor.pipeline import run_rule, summarize_rank
+from perfdoctor.analysis_options import AnalysisOptions
+from perfdoctor.pipeline import summarize_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.report.unexplained import MIN_SHARE
-from perfdoctor.rules import registry
-from perfdoctor.rules.analyzer import FleetAnalyzer, Run
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.split_ranks import split_ranks
@@ -40,13 +39,11 @@ def time_near_roof(rank: Rank, time: Intervals) -> Intervals:
 
 def test_nothing_large_stays_unsaid(shared: Path) -> None:
     """Each detail of each trace: claimed by a finding on the rank, or near its roof, or a sentence."""
-    rules = [rule for rule in registry.load_analyzers() if not issubclass(rule, FleetAnalyzer)]
     files = [*(shared / "traces").rglob("*.json.gz"), *(shared / "nsight").glob("*.sqlite")]
     unsaid, slices = [], 0
     for path in sorted(files):
-        for rank in ranks_in(path):
-            findings = [finding for rule in rules for finding in run_rule(rule, Run((rank,)))[0]]
-            summary = summarize_rank(rank, known_findings=findings)
+        for rank, findings in find_once(path):
+            summary = summarize_rank(rank, options=AnalysisOptions(tables=()), known_findings=findings)
             said = {each.detail for each in summary.unexplained}
             slices += len(said)
             claimed = iv.union_of(finding.claim.intervals for finding in findings)

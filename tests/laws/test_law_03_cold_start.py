@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_traces import read_once
 from recordings import list_recordings, name_recording
 
 import perfdoctor
@@ -438,7 +439,7 @@ def test_without_the_law_a_cold_start_is_sold(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("path", list_recordings(), ids=name_recording)
 def test_recordings_are_cold_or_steady_as_their_raw_files_are(path: Path) -> None:
     files = [path] if path.is_file() else sorted(path.rglob("*.json.gz"))[:2]
-    for rank in (Rank(trace) for file in files for trace in split_ranks(perfdoctor.read(file))):
+    for rank in (Rank(trace) for file in files for trace in split_ranks(read_once(file))):
         found = rank.first_use
         first_uses = set(found.parts) - {"unrecorded_work"}  # law 6
         assert bool(first_uses) == name_recording(path).startswith(COLD)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_traces import read_once
+from real_traces import find_once
 from recordings import list_recordings, name_recording
 
 from perfdoctor.facts.captured import CapturedFacts
-from perfdoctor.pipeline import needs_all_ranks, price_rank, run_rule
+from perfdoctor.pipeline import price_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report import pricers
 from perfdoctor.report.finding import Finding
-from perfdoctor.rules import registry
-from perfdoctor.rules.analyzer import FleetAnalyzer, Run
 from perfdoctor.savings.edits import Edit, remove_items
 from perfdoctor.savings.fix_order import SavingRange, order_fixes_greedily
 from perfdoctor.savings.saving import Claim, Saving
@@ -41,18 +38,6 @@ def list_files() -> list[Path]:
     for path in list_recordings():
         found += sorted(path.glob("*.json*")) if path.is_dir() else [path]
     return found
-
-
-@cache
-def price_findings_of(path: Path) -> tuple[Rank, list[tuple[Finding, Finding]]]:
-    """The rank of a file, and each finding on it as its rule made it and with its price."""
-    rank = Rank(read_once(path))
-    found: list[Finding] = []
-    for rule in registry.load_analyzers():
-        if not issubclass(rule, FleetAnalyzer) and not needs_all_ranks(rule):
-            found += run_rule(rule, Run((rank,)))[0]
-    priced = {finding.key: finding for finding in price_rank(rank, found)}
-    return rank, [(finding, priced[finding.key]) for finding in found if finding.key in priced]
 
 
 def bound_by_hand(rank: Rank, edit: Edit) -> float:
@@ -117,9 +102,11 @@ def check_bound(rank: Rank, made: Finding, priced: Finding) -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", list_files(), ids=name_recording)
 def test_no_recorded_fix_saves_more_than_what_goes(path: Path) -> None:
-    rank, findings = price_findings_of(path)
-    for made, priced in findings:
-        check_bound(rank, made, priced)
+    for rank, found in find_once(path):
+        priced = {finding.key: finding for finding in price_rank(rank, found)}
+        for made in found:
+            if made.key in priced:
+                check_bound(rank, made, priced[made.key])
 
 
 def test_steps_that_are_longer_without_the_profiler_lose_more_than_was_recorded() -> None:

@@ -16,6 +16,7 @@ from recordings import SHARED
 
 import perfdoctor
 from perfdoctor import pipeline
+from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.rank import Rank
 from perfdoctor.report import rank_summary
 from perfdoctor.report.finding import Finding
@@ -31,7 +32,7 @@ TOLERANCE_NS = 40_000
 
 
 def summarize(builders: Iterable[TraceBuilder]) -> list[RankSummary]:
-    return [pipeline.summarize_rank(Rank(each.trace())) for each in builders]
+    return [pipeline.summarize_rank(Rank(each.trace()), options=AnalysisOptions(tables=())) for each in builders]
 
 
 def step_ns(job: SyntheticFleet) -> int:

@@ -51,6 +51,11 @@ def large_text() -> bytes:
     return large()
 
 
+@pytest.fixture(scope="module")
+def large_trace(large_text: bytes) -> Trace:
+    return parse(large_text, "x")
+
+
 @pytest.fixture
 def fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(choice.VARIABLE, "fast")
@@ -100,34 +105,36 @@ def test_a_part_that_is_damaged_ends_the_trace_there(assert_same: AssertSame) ->
 @pytest.mark.usefixtures("fast_reader")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_any_number_of_threads_reads_the_same(
-    tmp_path: Path, large_text: bytes, threads: int, assert_same: AssertSame
+    tmp_path: Path, large_text: bytes, large_trace: Trace, threads: int, assert_same: AssertSame
 ) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(large_text)
     with TextStream(path) as stream:
         assert len(stream.split(100, threads, EVENT_BORDER)) == threads - 1
-    assert_same(read(path, threads=threads), parse(large_text, "x"))
+    assert_same(read(path, threads=threads), large_trace)
 
 
 @pytest.mark.usefixtures("fast_reader")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("form", ["one", "members", "padded"])
 def test_gzip_is_read_in_blocks(
-    tmp_path: Path, large_text: bytes, form: str, threads: int, assert_same: AssertSame
+    tmp_path: Path, large_text: bytes, large_trace: Trace, form: str, threads: int, assert_same: AssertSame
 ) -> None:
     cuts = [0, 1, 1000, 1001, len(large_text) // 2, len(large_text)]
     pieces = [large_text] if form == "one" else [large_text[a:b] for a, b in pairwise(cuts)]
     path = tmp_path / "t"
     path.write_bytes(b"".join(gzip.compress(piece, 1) for piece in pieces) + bytes(600 if form == "padded" else 0))
-    assert_same(read(path, threads=threads), parse(large_text, "x"))
+    assert_same(read(path, threads=threads), large_trace)
 
 
-def test_zstandard_is_read_in_frames(tmp_path: Path, large_text: bytes, assert_same: AssertSame) -> None:
+def test_zstandard_is_read_in_frames(
+    tmp_path: Path, large_text: bytes, large_trace: Trace, assert_same: AssertSame
+) -> None:
     zstandard = pytest.importorskip("zstandard")
     compress = zstandard.ZstdCompressor(level=1).compress
     path = tmp_path / "t.json.zst"
     path.write_bytes(compress(large_text[:5000]) + compress(large_text[5000:]))
-    assert_same(read(path), parse(large_text, "x"))
+    assert_same(read(path), large_trace)
     path.write_bytes(path.read_bytes()[:-2000])
     assert not read(path).complete
 
