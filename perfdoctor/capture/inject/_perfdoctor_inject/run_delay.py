@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
-# One read of a thread's file takes 4 to 8 us.
 _MAX_BYTES = 64
+# To open, read and close a thread's file takes 10 us, to read it again 2: the files of some threads stay open.
+_MAX_OPEN_FILES = 16
+_open_files: dict[int, int] = {}
 
 
 def read_queued_ns() -> int | None:
     """How long the calling thread has waited for a core since it began; None where the system does not say it."""
+    thread = threading.get_native_id()  # in the child of a fork another one
+    descriptor = _open_files.get(thread)
+    if descriptor is not None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(os.pread(descriptor, _MAX_BYTES, 0).split()[1])
+        del _open_files[thread]  # of a thread that has ended, or closed by the program
+    if len(_open_files) < _MAX_OPEN_FILES:
+        with contextlib.suppress(OSError):
+            _open_files[thread] = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
     return _read_file("/proc/thread-self/schedstat")
 
 
