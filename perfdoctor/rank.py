@@ -109,6 +109,7 @@ class Rank:
         run_steps: The steps of the whole run that a capture timed without a profiler; None without any.
         min_roof_share: The share (0 to 1) of a roof from which on a kernel counts as bound by it in the account that
             is short, or leaves most multiprocessors empty.
+        early: The first windows of a run whose steps have changed since, by themselves; None without.
     """
 
     raw_trace: Trace
@@ -118,6 +119,7 @@ class Rank:
     evidence_trace: Trace | None = field(default=None, repr=False)
     run_steps: RunSteps | None = field(default=None, repr=False)
     min_roof_share: float = MIN_ROOF_SHARE
+    early: Rank | None = field(default=None, repr=False)
 
     # --- the trace and its time -----------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
+from perfdoctor.analysis.step_noise import StepSample, compare_steps
 from perfdoctor.comparison.match_findings import SAME_CODE, pair_findings
-from perfdoctor.comparison.noise import StepSample, compare_steps
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_report
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass

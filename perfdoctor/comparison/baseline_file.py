@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perfdoctor.analysis.step_noise import StepSample
 from perfdoctor.comparison.baseline import Baseline
-from perfdoctor.comparison.noise import StepSample
 from perfdoctor.comparison.seen_finding import Promised, SeenFinding
 from perfdoctor.errors import InputError
 from perfdoctor.report.finding import SEVERITIES

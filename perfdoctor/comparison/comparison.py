@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from perfdoctor.analysis.match_rows import UNKNOWN_TABLE, ChangeTable, SideRows, match_rows
+from perfdoctor.analysis.step_noise import StepDifference, compare_steps
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.comparison.comparability import Reason, common_ops, find_differences, is_compiled
 from perfdoctor.comparison.match_findings import FindingChange, Promise, check_promises, match_findings
-from perfdoctor.comparison.match_rows import UNKNOWN_TABLE, ChangeTable, SideRows, match_rows
 from perfdoctor.comparison.memory_changes import MemoryChange, compare_peaks
-from perfdoctor.comparison.noise import StepDifference, compare_steps
 from perfdoctor.comparison.recording import Recording
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.to_plain import to_plain

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
-from perfdoctor.comparison.noise import StepDifference
+from perfdoctor.analysis.step_noise import StepDifference
 from perfdoctor.comparison.seen_finding import Promised, SeenFinding
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import SEVERITIES

@@ -8,29 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.step_breakdown import BreakdownTable, RowKey
+from perfdoctor.analysis.match_rows import RowTime, rows_of_table
+from perfdoctor.analysis.step_breakdown import RowKey
+from perfdoctor.analysis.step_noise import StepSample
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.comparison.memory_changes import SeenPeak, peaks_of_json, peaks_of_report
-from perfdoctor.comparison.noise import StepSample
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
-from perfdoctor.trace.arrays import FloatArray
 
 SCHEMA_PREFIX = "perfdoctor.report/"
-
-
-@frozen_dataclass(eq=False)
-class RowTime:
-    """One row of a table: its time in each step in ns, and how often it runs in a step; None where not counted.
-
-    Where only its mean is known, that is the one value. `scale` is what recorded time was multiplied by.
-    """
-
-    step_ns: FloatArray
-    count: float | None
-    scale: float = 1.0
 
 
 @frozen_dataclass(eq=False)
@@ -113,7 +101,7 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         is_unprofiled=unprofiled,
         time_scale=scale,
         account_ns={name: scale * account.detail[name] / steps for name in DETAILS},
-        tables={name: _rows_of(table, scale) for name, table in breakdown.tables.items()},
+        tables={name: rows_of_table(table, scale) for name, table in breakdown.tables.items()},
         whole_tables=True,
         device=device,
         is_device_inferred=is_inferred,
@@ -134,16 +122,6 @@ def _sample_of(step_ns: Sequence[float]) -> StepSample:
     values = np.asarray(step_ns, np.float64)
     variation = float(values.std() / values.mean()) if len(values) > 1 and values.mean() else None
     return StepSample(tuple(values.tolist()), float(np.median(values)), len(values), variation)
-
-
-def _rows_of(table: BreakdownTable, scale: float) -> dict[RowKey, RowTime]:
-    steps = max(table.time_ns.shape[1], 1)
-    scale *= table.scale
-    counts = [count / steps if count else None for count in table.counts.tolist()]
-    return {
-        key: RowTime(scale * row, count, scale)
-        for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)
-    }
 
 
 def check_report(report: Mapping[str, Any], path: str) -> None:

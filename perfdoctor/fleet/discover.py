@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -21,6 +21,8 @@ _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst")
 _NSIGHT_SUFFIX = ".sqlite"
 _TIMING_NAMES = ("timing.json.gz", "timing.json")
 _EVIDENCE_NAMES = ("evidence.json.gz", "evidence.json")
+# The first windows of a run whose steps have changed since have these names behind this one.
+_EARLY = "early_"
 _FACTS_NAME = "facts.json"
 # Reports, facts and the like stand beside traces in a folder. They are passed over there; a file that the user names
 # is always read.
@@ -41,12 +43,28 @@ class TraceFile:
         rank: The rank in the name of the file or its folder; None where there is none.
         facts_path: The facts that a capture wrote about this rank, such as clocks and power.
         evidence_path: The trace of a capture's evidence window. It has shapes and stacks, and its times are not used.
+        early: The same of the first windows of a run whose steps have changed since; None without.
     """
 
     path: TracePath
     rank: int | None = None
     facts_path: TracePath | None = None
     evidence_path: TracePath | None = None
+    early: TraceFile | None = None
+
+    def map_paths(self, change: Callable[[TracePath], TracePath]) -> TraceFile:
+        """The same with other paths."""
+
+        def change_known(path: TracePath | None) -> TracePath | None:
+            return None if path is None else change(path)
+
+        return TraceFile(
+            change(self.path),
+            self.rank,
+            change_known(self.facts_path),
+            change_known(self.evidence_path),
+            None if self.early is None else self.early.map_paths(change),
+        )
 
 
 def find_traces(
@@ -139,20 +157,27 @@ def _find_in_captures(folder: TracePath) -> list[TraceFile]:
 
 
 def _find_captured_rank(folder: TracePath) -> list[TraceFile]:
-    """The trace of one captured rank; empty when the folder holds none."""
-    timing, evidence = _first_file(folder, _TIMING_NAMES), _first_file(folder, _EVIDENCE_NAMES)
+    """The trace of one captured rank, with its first windows where they were kept; empty where it holds none."""
+    file = _find_windows(folder)
+    if file is None:
+        return []
+    return [replace(file, early=_find_windows(folder, _EARLY))]
+
+
+def _find_windows(folder: TracePath, prefix: str = "") -> TraceFile | None:
+    """The windows of a captured rank whose files have a prefix; None where there are none."""
+    timing, evidence = (
+        _first_file(folder, [prefix + name for name in names]) for names in (_TIMING_NAMES, _EVIDENCE_NAMES)
+    )
     trace = timing or evidence
     if trace is None:
-        return []
-    facts = folder / _FACTS_NAME
-    return [
-        TraceFile(
-            path=trace,
-            rank=_rank_of(folder / "timing.json"),
-            facts_path=facts if facts.is_file() else None,
-            evidence_path=evidence if timing is not None else None,
-        )
-    ]
+        return None
+    return TraceFile(
+        path=trace,
+        rank=_rank_of(folder / "timing.json"),
+        facts_path=_first_file(folder, [prefix + _FACTS_NAME]),
+        evidence_path=evidence if timing is not None else None,
+    )
 
 
 def _first_file(folder: TracePath, names: Sequence[str]) -> TracePath | None:

@@ -82,12 +82,7 @@ def analyze_file_remotely(file: TraceFile, options: AnalysisOptions, folder: str
         options: how to analyse it.
         folder: the folder that relative paths start from.
     """
-    local = replace(
-        file,
-        path=_resolve(folder, file.path),
-        facts_path=None if file.facts_path is None else _resolve(folder, file.facts_path),
-        evidence_path=None if file.evidence_path is None else _resolve(folder, file.evidence_path),
-    )
+    local = file.map_paths(partial(_resolve, folder))
     if isinstance(local.path, Path) and not local.path.exists():
         return FailedFile(
             file,
@@ -133,7 +128,17 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     if file.evidence_path is not None:
         evidence = read_trace(file.evidence_path, progress)
     step_times = _read_step_times(file.facts_path)
-    return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share)]
+    early = None if file.early is None else _read_early(file.early, options)
+    return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share, early)]
+
+
+def _read_early(file: TraceFile, options: AnalysisOptions) -> Rank | None:
+    """The first windows of a run that has changed since; None where they cannot be read: the others can be."""
+    try:
+        early = read_ranks(file, replace(options, rank=None, steps=slice(None)))[0]
+    except (InputError, TraceError):
+        return None
+    return replace(early, run_steps=None)
 
 
 def _read_facts(path: TracePath | None) -> CapturedFacts:

@@ -56,7 +56,9 @@ def core_count() -> int:
 
 def estimate_text_bytes(file: TraceFile) -> int:
     """How much JSON text a trace holds, roughly: from size and name of its files, without opening them."""
-    return sum(_text_bytes(path) for path in (file.path, file.evidence_path) if path is not None)
+    windows = (file,) if file.early is None else (file, file.early)
+    paths = (path for each in windows for path in (each.path, each.evidence_path))
+    return sum(_text_bytes(path) for path in paths if path is not None)
 
 
 def _text_bytes(path: os.PathLike[str]) -> int:

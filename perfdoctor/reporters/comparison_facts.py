@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.match_rows import ChangeTable, RowChange
 from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.comparison.match_findings import ALL_TOGETHER, FindingChange, Promise
-from perfdoctor.comparison.match_rows import ChangeTable, RowChange
 from perfdoctor.comparison.memory_changes import CategoryChange, MemoryChange
 from perfdoctor.gpu.kernel_names import short_kernel_name
 from perfdoctor.report.memory_summary import NAMES_OF_CATEGORIES

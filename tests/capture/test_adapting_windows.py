@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -71,6 +72,28 @@ train(60)
     facts = recorded.facts()
     assert facts["windows"]["timing"]["first_step"] > 60
     assert min(facts["base_step_ns"]) > 20_000_000
+    early = json.loads((recorded.out / "rank0/early_facts.json").read_text())
+    assert early["windows"]["timing"]["first_step"] < 60, "what was recorded first is kept beside it"
+    assert max(early["base_step_ns"]) < 20_000_000
+    assert {"early_timing.json.gz", "early_evidence.json.gz"} < recorded.files()
+
+
+def test_steps_that_grow_slowly_are_recorded_once_more(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = (
+        capture_kit["PRELUDE"]
+        + BY_HAND
+        + """
+train(60)
+begun = time.monotonic()
+while time.monotonic() < begun + 14:
+    train(1)
+    time.sleep(0.02 + 0.0006 * (time.monotonic() - begun))
+"""
+    )
+    recorded = launcher.record(source, **STANDARD)
+    assert recorded.exit_code == 0, recorded.stderr
+    assert recorded.facts()["windows"]["timing"]["first_step"] > 60
+    assert {"early_timing.json.gz", "early_evidence.json.gz", "early_facts.json"} < recorded.files()
 
 
 def test_each_step_says_what_it_contains(launcher: Any, capture_kit: dict[str, Any]) -> None:

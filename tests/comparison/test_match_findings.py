@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from perfdoctor.analysis.step_noise import StepDifference
 from perfdoctor.comparison.match_findings import ALL_TOGETHER, check_promises, match_findings
-from perfdoctor.comparison.noise import StepDifference
 from perfdoctor.comparison.seen_finding import Promised, SeenFinding
 
 UNKNOWN = Promised(None, None, None, "unknown")

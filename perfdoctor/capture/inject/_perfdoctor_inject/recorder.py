@@ -39,6 +39,7 @@ from .retained_graphs import RetainedGraphs
 from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals
 from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
+from .step_levels import StepLevels
 from .step_memory import BACKWARD, OPTIMIZER
 from .step_meter import StepMeter
 from .user_code import user_location
@@ -59,9 +60,11 @@ MAX_STEP_EVENTS = 1_500_000
 EVENT_BYTES = 350
 # Gradient accumulation may grow every few steps: a base window of equal steps is worth some attempts, not all.
 MAX_BASE_RESTARTS = 3
-# Windows are recorded again this often at most, and never sooner than this after the first steps.
+# Windows are recorded again this often at most. The first look whether the run has changed comes so long after the
+# first windows, and each later one when the run is a quarter longer: most of its end is looked at.
 MAX_LATE_SAMPLES = 2
 MIN_LOOK_NS = 3_000_000_000
+LOOK_SHARE = 4
 # A profiler of the user's that opens again and again leaves no room for ours.
 MAX_INTERRUPTIONS = 3
 # 80 bytes a step: a run of days must not fill the disk with step times.
@@ -423,15 +426,19 @@ class Recorder:
     def _begin_late_sample(self, now_ns: int) -> bool:
         """Whether windows are recorded once more, because the steps of late are unlike those that were recorded.
 
-        A look costs 50 us, and the time between two looks doubles.
+        A look costs 100 us at most. What was recorded first is kept beside it, for a comparison.
         """
         if now_ns < self._next_look_ns or not self.plan.adapts or self._late_samples >= MAX_LATE_SAMPLES:
             return False
         is_first = not self._next_look_ns
-        self._next_look_ns = now_ns + max(self.totals.seen_ns(), MIN_LOOK_NS)
+        self._next_look_ns = now_ns + max(self.totals.seen_ns() // LOOK_SHARE, MIN_LOOK_NS)
         if is_first or not self.totals.run_has_changed():
             return False
         self._late_samples += 1
+        if self.folder is not None:
+            self.folder.keep_early_windows()
+        self.gpu_sampler = None  # clocks and temperature of now are sampled anew
+        self.totals.levels = StepLevels()
         self.plan.add_sample()
         self._all_recorded = False
         return True

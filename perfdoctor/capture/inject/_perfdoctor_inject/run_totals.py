@@ -12,6 +12,7 @@ from typing import Any
 
 from .compile_counters import CompilesByWindow
 from .float64_sources import Float64Sources
+from .step_levels import StepLevels
 from .step_meter import StepWork
 from .user_code import Location, user_location
 
@@ -56,6 +57,7 @@ class RunTotals:
     Attributes:
         counts: Calls of the counted functions, by name.
         recent_steps: Duration and amount of work of the latest steps after the windows.
+        levels: Of the steps after the windows that were recorded last.
         written_events: Events in the traces that were written.
         writing_ns: Time for writing them.
         steps: Steps that have ended.
@@ -70,6 +72,7 @@ class RunTotals:
         self._sample: dict[str, list[TimedStep]] = {window: [] for window in TIMED_WINDOWS}
         self._kept: dict[str, list[TimedStep]] = {window: [] for window in TIMED_WINDOWS}
         self.recent_steps: deque[tuple[int, int]] = deque(maxlen=RECENT_STEPS)
+        self.levels = StepLevels()
         self.written_events = self.writing_ns = 0
         self.steps = self.user_profiled_steps = 0
         self.compiles = CompilesByWindow()
@@ -103,6 +106,7 @@ class RunTotals:
             self._unprofiled_ns.append(dur_ns)
         if label == "after":
             self.recent_steps.append((dur_ns, work.amount))
+            self.levels.add(dur_ns / work.amount)
         if window in TIMED_WINDOWS:
             self._sample[window].append(TimedStep(dur_ns, wait_ns, work))
 
@@ -127,13 +131,13 @@ class RunTotals:
         return len(base) > 1 and base[-1].work.amount != base[0].work.amount
 
     def run_has_changed(self) -> bool:
-        """Whether the steps of late take longer or shorter than those of the base window, by 30 % and more."""
+        """Whether steps grow, or those of late take longer or shorter than the base window's, by 30 % and more."""
         base = self.steps_of("base")
         if len(self.recent_steps) < RECENT_STEPS or not base:
             return False
         before = statistics.median(step.dur_ns / step.work.amount for step in base)
         now = statistics.median(dur_ns / amount for dur_ns, amount in self.recent_steps)
-        return not 1 / CHANGED_RATIO <= now / max(before, 1) <= CHANGED_RATIO
+        return not 1 / CHANGED_RATIO <= now / max(before, 1) <= CHANGED_RATIO or self.levels.have_risen()
 
     def describe_run(self) -> dict[str, Any]:
         """The whole run: its steps and its time; of the steps without a profiler their number, median and time."""

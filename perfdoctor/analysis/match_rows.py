@@ -13,9 +13,8 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.step_breakdown import RowKey
-from perfdoctor.comparison.noise import BETWEEN_RECORDINGS, is_judgeable, rank_interval
-from perfdoctor.comparison.recording import RowTime
+from perfdoctor.analysis.step_breakdown import BreakdownTable, RowKey
+from perfdoctor.analysis.step_noise import BETWEEN_RECORDINGS, is_judgeable, rank_interval
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import FloatArray
 from perfdoctor.value_limits import Signed
@@ -26,6 +25,18 @@ MAX_ROWS = 200
 """Rows of a table: what the others explain is in its remainder."""
 
 _Grouping: TypeAlias = Callable[[RowKey], Hashable | None]
+
+
+@frozen_dataclass(eq=False)
+class RowTime:
+    """One row of a table: its time in each step in ns, and how often it runs in a step; None where not counted.
+
+    Where only its mean is known, that is the one value. `scale` is what recorded time was multiplied by.
+    """
+
+    step_ns: FloatArray
+    count: float | None
+    scale: float = 1.0
 
 
 @frozen_dataclass
@@ -136,6 +147,17 @@ _GROUPINGS: Mapping[str, tuple[_Grouping, ...]] = {
     "modules": (),
     "collectives": (_same_name,),
 }
+
+
+def rows_of_table(table: BreakdownTable, scale: float) -> dict[RowKey, RowTime]:
+    """The rows of a table; `scale` is what recorded time is multiplied by to be that of the steps."""
+    steps = max(table.time_ns.shape[1], 1)
+    scale *= table.scale
+    counts = [count / steps if count else None for count in table.counts.tolist()]
+    return {
+        key: RowTime(scale * row, count, scale)
+        for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)
+    }
 
 
 def match_rows(table: str, before: SideRows, after: SideRows) -> ChangeTable:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.comparison.noise import BETWEEN_RECORDINGS, StepSample, compare_steps, rank_interval
+from perfdoctor.analysis.step_noise import BETWEEN_RECORDINGS, StepSample, compare_steps, rank_interval
 
 
 def sample(values: object) -> StepSample:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoctor.analysis.match_rows import MAX_ROWS, ChangeTable, RowTime, SideRows, match_rows
 from perfdoctor.analysis.step_breakdown import RowKey
-from perfdoctor.comparison.match_rows import MAX_ROWS, ChangeTable, SideRows, match_rows
-from perfdoctor.comparison.recording import RowTime
 
 _TABLES = ("kernels", "ops", "modules", "collectives")
 
