@@ -10,6 +10,7 @@ from perfdoctor.rules.internal import (
     NO_CONTENTION,
     CoreContention,
     Preemption,
+    RunDrift,
     RunSteps,
     StepTimes,
     even_out_work,
@@ -31,13 +32,21 @@ class OwnSteps:
         own_ns, even_ns: The durations; those of `even_ns` are for equal work.
     """
 
-    def __init__(self, steps: RunSteps, contention: CoreContention = NO_CONTENTION, *, is_alone: bool = True) -> None:
-        """Take out what other programs and calls of other rules took.
+    def __init__(
+        self,
+        steps: RunSteps,
+        contention: CoreContention = NO_CONTENTION,
+        *,
+        is_alone: bool = True,
+        drift: RunDrift | None = None,
+    ) -> None:
+        """Take out what other programs and calls of other rules took, and the drift that PD010 tells.
 
         Args:
             steps: The steps of the run.
             contention: What other programs took of the cores.
             is_alone: Whether the program has one rank: else steps that save may wait for others that save, too.
+            drift: The drift of the run; None where there is none.
         """
         self.steps = steps
         found = find_preemption(steps)
@@ -48,7 +57,8 @@ class OwnSteps:
         self.is_preempted, self.lost_core = found.is_preempted, found.lost_core
         self.is_shared = is_shared_throughout(steps)
         self.lost_ns = int((steps.dur_ns - found.own_ns).sum())
-        self.even_ns = even_out_work(self.own_ns, steps)
+        even_ns = even_out_work(self.own_ns, steps)
+        self.even_ns = even_ns if drift is None else drift.leave_out(even_ns)
 
 
 def is_alone(rank: Rank) -> bool:

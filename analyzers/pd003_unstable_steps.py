@@ -58,7 +58,8 @@ class UnstableSteps(RankAnalyzer):
     What it finds:
         Steps of more than one and a half times the median that add up to a share of the time: in the trace, and among
         the step times of a whole captured run, which contains the rare ones. Steps whose middle half ranges by
-        a fifth of the median. Steps that grow over the run. For information: steps that other programs made slow,
+        a fifth of the median. Steps that grow over a run too short for PD010, which tells drift: here steps count
+        without it. For information: steps that other programs made slow,
         steps that hold more micro-batches, and marks on the CPU that range while the GPU finishes steps evenly.
 
     Why it costs time:
@@ -120,7 +121,7 @@ class UnstableSteps(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding: of slow steps, else of uneven ones, else of growth; and what only looks like one."""
         steps = rank.run_steps
-        run = None if steps is None else OwnSteps(steps, rank.contention, is_alone=is_alone(rank))
+        run = None if steps is None else OwnSteps(steps, rank.contention, is_alone=is_alone(rank), drift=rank.drift)
         in_run = self._check_run(rank, run)
         finding = (
             (in_run.finding if in_run is not None and in_run.is_seen else None)
@@ -134,7 +135,7 @@ class UnstableSteps(RankAnalyzer):
             yield finding
         elif run is not None:
             yield from self._check_work(rank, run)
-        if run is not None:
+        if run is not None and rank.drift is None:  # else PD010 tells what has the cores
             yield from self._check_preemption(rank, run)
 
     def _find_costly_steps(self, dur_ns: Int64Array, min_steps: float) -> SlowSteps | None:
@@ -264,6 +265,8 @@ class UnstableSteps(RankAnalyzer):
         if costly:
             slow, cause = max(costly, key=lambda pair: pair[0].excess_ns)
             spacing = slow.spacing(steps.number)
+        elif rank.drift is not None:
+            return None  # what is uneven in what grows is PD010's
         else:
             found = self._find_costly_steps(run.even_ns, self.settings["min_run_steps"])
             if found is None:
@@ -309,7 +312,7 @@ class UnstableSteps(RankAnalyzer):
         return _RunFinding(finding, cause.is_seen)
 
     def _check_growth(self, rank: Rank, run: OwnSteps | None) -> Finding | None:
-        if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
+        if run is None or len(run.even_ns) < self.settings["min_run_steps"] or rank.drift is not None:
             return None
         growth = measure_growth(run.even_ns)
         if run.steps.cpu_ns is not None:  # steps that wait longer and longer may wait for others

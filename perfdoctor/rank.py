@@ -85,6 +85,8 @@ from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
 from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
+from perfdoctor.run_watch.run_drift import RunDrift, find_run_drift
+from perfdoctor.run_watch.window_growth import LineShare, WindowGrowth, compare_early_with_late
 from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.saving_bounds import SavingBounds
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
@@ -401,6 +403,31 @@ class Rank:
     def contention(self) -> CoreContention:
         """What other programs took of the cores that this one asked for."""
         return find_contention(self.facts, self.run_steps)
+
+    # --- the whole run --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def drift(self) -> RunDrift | None:
+        """The drift of the steps of the whole run; None where they do not get longer, or where nobody timed them."""
+        return None if self.run_steps is None else find_run_drift(self.run_steps)
+
+    @cached_property
+    def growth(self) -> WindowGrowth | None:
+        """What the step has more of than in the first windows of the run; None where these were not kept."""
+        early, late = self.early, self.facts.windows.timing.first_step
+        if early is None or early.facts.windows.timing.first_step == late:  # the program ended before a late window
+            return None
+        return compare_early_with_late(early.breakdown, self.breakdown, early.shares_of_lines, self.shares_of_lines)
+
+    @property
+    def shares_of_lines(self) -> tuple[LineShare, ...]:
+        """The lines of the user's code with what each takes of the step: of a GPU, or of the CPU where that binds."""
+        evidence = self.evidence or self
+        step_ns = max(evidence.mean_step_ns, 1)
+        lines = [LineShare(line.location, line.share) for line in self.top_lines]
+        if self.device_kind == "gpu":
+            lines += [LineShare(line.location, min(line.per_step_ns / step_ns, 1.0)) for line in self.host_time]
+        return tuple(lines)
 
     # --- the CPU --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,12 @@ from perfdoctor.analysis.step_times import (
     uses_threads,
 )
 
+# Drift over a whole run, and what late windows have more of: what PD010 tells, and PD003 leaves out.
+from perfdoctor.analysis.match_rows import RowChange
+from perfdoctor.run_watch.run_drift import RunDrift
+from perfdoctor.run_watch.window_growth import WindowGrowth
+from perfdoctor.units import format_ms
+
 # Who else used the cores: which advice may add threads or processes is for rules on CPU programs alone.
 from perfdoctor.analysis.core_contention import (
     NO_CONTENTION,
@@ -84,7 +90,7 @@ from perfdoctor.savings.apply_edits import lengthen_items
 # Numbers and names of classes in columns of a `Rank`; one more class does not change the interface.
 from perfdoctor.analysis.kernels import traffic_kinds
 from perfdoctor.analysis.timeline import phases
-from perfdoctor.analysis.timeline.own_time import LOADER
+from perfdoctor.analysis.timeline.own_time import LOADER, PYTHON
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 
 # How fast kernels of a library could be, from measured tables: new measurements change these, and their fields.

@@ -76,12 +76,9 @@ def find_drift(values: FloatArray | Int64Array, *, trim: bool = True) -> Drift |
         trim: Whether a level leaves out the shortest and the longest fifth of its steps. Without that it is their mean:
             for what occurs in a few steps only, such as collections of garbage.
     """
-    count = min(len(values) // _BLOCK_STEPS, _MAX_BLOCKS)
     if len(values) < MIN_STEPS:
         return None
-    starts = np.arange(count + 1) * len(values) // count
-    blocks = [values[first:end] for first, end in pairwise(starts.tolist())]
-    levels = np.array([_trimmed_mean(block) if trim else float(block.mean()) for block in blocks])
+    starts, levels = _find_levels(values, trim=trim)
     warm = _count_warm_blocks(levels)
     levels = levels[warm:]
     change = _find_change(levels)
@@ -99,6 +96,21 @@ def find_drift(values: FloatArray | Int64Array, *, trim: bool = True) -> Drift |
     if not is_ramp:
         first = _refine(values, first, int(starts[1]), (before + after) / 2)
     return Drift(first, "ramp" if is_ramp else "jump", before, after, noise)
+
+
+def levels_by_step(values: FloatArray | Int64Array) -> FloatArray:
+    """The level around each value, between the levels of blocks by straight lines; there are `MIN_STEPS` values."""
+    starts, levels = _find_levels(values, trim=True)
+    result: FloatArray = np.interp(np.arange(len(values)), (starts[:-1] + starts[1:]) / 2, levels)
+    return result
+
+
+def _find_levels(values: FloatArray | Int64Array, *, trim: bool) -> tuple[Int64Array, FloatArray]:
+    """Where the blocks begin, with the end of the last one, and their levels."""
+    count = min(len(values) // _BLOCK_STEPS, _MAX_BLOCKS)
+    starts = np.arange(count + 1) * len(values) // count
+    blocks = [values[first:end] for first, end in pairwise(starts.tolist())]
+    return starts, np.array([_trimmed_mean(block) if trim else float(block.mean()) for block in blocks])
 
 
 def _trimmed_mean(block: FloatArray | Int64Array) -> float:

@@ -12,7 +12,7 @@ from perfdoctor.run_watch.change_points import MIN_STEPS, find_drift
 
 HEALTHY, DRIFTING = healthy_runs(), drifting_runs()
 # Reports speak of drift from this growth on (PD010).
-MIN_GROWTH = 0.1
+MIN_GROWTH = 0.08
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -1,0 +1,123 @@
+"""PD010: the step gets slower over the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoctor.analyzers._pd010_causes import DriftCause, find_cause
+from perfdoctor.analyzers._pd010_texts import TEXTS
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import RunDrift, format_ms
+
+# Causes that none of the recorded parts shows.
+_NOT_SEEN = ("cpu", "waits", "unknown")
+
+
+class Drift(RankAnalyzer):
+    """The step gets slower over the run, and stays so.
+
+    What it finds:
+        Steps that take at least 8 % longer at the end of the run than before some step, at once or more and more;
+        and garbage collections or checkpoints that grow until the mean step does so.
+
+    Why it costs time:
+        A second of profile at the start of a job shows a step that the job has no longer: a history that each step goes
+        over, a graph that is kept, a loader whose files no longer come from memory.
+
+    How it is measured:
+        The durations of all steps of the run, for equal work in each, are tested for a rise that stays: nine tenths of
+        the levels after it lie above nine tenths of those before it (see perfdoctor/run_watch/change_points.py).
+        Epochs, evaluations and a minute with a busy neighbour come back, and a warm-up falls: they are none. What grew
+        is told by what was timed of each step (the wait for the loader, for a core, garbage collection, checkpoints,
+        compilation) where that is half of the rise, and else by the late windows of the run against its first ones, as
+        `perfdoctor compare` compares two recordings: calls of ops that became more, Python code between them, shapes.
+
+    How to fix:
+        By the cause: bound what grows, detach what is carried from step to step.
+
+    When it is wrong:
+        Later steps may be meant to do more: a curriculum of longer sequences, a replay buffer that fills. Findings on
+        shapes and samples are low for that. The line of ops that grow is the one that grows by the largest factor among
+        the lines that grow most; it may be one that only uses what another line lets grow.
+
+    Needs:
+        Captured step times (`perfdoctor run`) of 240 steps and more; of the windows that were recorded first and late
+        for most causes, which a run records by itself where its steps have grown by a tenth.
+
+    References:
+        Bai, Least absolute deviation estimation of a shift (1995); PyTorch Performance Tuning Guide.
+    """
+
+    rule = "PD010"
+    name = "drift"
+    needs = frozenset({"steps", "facts"})
+    # min_growth: of the step; levels of quiet programs stay within a twentieth of it.
+    defaults = {"min_growth": 0.08}
+    references = ("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where the run drifts."""
+        drift = rank.drift
+        if drift is None or drift.growth - 1 < self.settings["min_growth"]:
+            return
+        cause = find_cause(rank, drift)
+        text = TEXTS[cause.id]
+        is_in_trace = rank.growth is not None and drift.is_in_every_step
+        cost_ns = _cost_of(rank, drift, is_in_trace=is_in_trace)
+        claim = _claim_of(rank, cost_ns) if is_in_trace else Claim()
+        kind = "at once from" if drift.kind == "jump" else "more and more from"
+        advice = text.advice
+        if cause.id in _NOT_SEEN:
+            skip = drift.first_step + (_count_steps(rank) - drift.began) // 2
+            advice += f" Record late steps, and compare them with early ones: perfdoctor run --skip {skip}."
+        finding = self.finding(
+            rank,
+            title=f"The step gets slower over the run, {format_ms(drift.before_ns)} to {format_ms(drift.after_ns)}, "
+            f"{kind} step {drift.first_step:,} on: {text.grew}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded") if is_in_trace else Saving(),
+            advice=advice,
+            fix=text.fix,
+            claim=claim,
+            confidence=0.5 if cause.id in _NOT_SEEN else 0.8,
+            location=cause.location,
+            evidence=_evidence_of(drift, cause),
+            subject=cause.id,
+        )
+        if text.may_be_meant and finding.severity != "info":
+            finding = replace(finding, severity="low")
+        yield finding
+
+
+def _count_steps(rank: Rank) -> int:
+    """The number of steps of the run that were timed without a profiler."""
+    return 0 if rank.run_steps is None else len(rank.run_steps)
+
+
+def _cost_of(rank: Rank, drift: RunDrift, *, is_in_trace: bool) -> int:
+    """What the drift costs a step of the report: what late windows have more, else its share of the step at the end."""
+    if is_in_trace:
+        return min(max(rank.mean_step_ns - drift.before_ns, 0), drift.rise_ns)
+    return round(rank.mean_step_ns * drift.rise_ns / max(drift.after_ns, 1))
+
+
+def _claim_of(rank: Rank, cost_ns: int) -> Claim:
+    """The end of each step of the trace, as long as what the drift costs."""
+    steps = rank.steps.intervals
+    recorded_ns = (steps[:, 1] - steps[:, 0]) * min(cost_ns / max(rank.mean_step_ns, 1), 1.0)
+    return Claim(iv.union(steps[:, 1] - recorded_ns.astype(np.int64), steps[:, 1]))
+
+
+def _evidence_of(drift: RunDrift, cause: DriftCause) -> tuple[Evidence, ...]:
+    return (
+        Evidence("step before it", drift.before_ns, "ns"),
+        Evidence("step at the end of the run", drift.after_ns, "ns"),
+        Evidence("first slower step", drift.first_step, "count"),
+        Evidence("variation of the step otherwise", drift.noise_ns, "ns"),
+        Evidence("more a step by this", cause.rise_ns, "ns"),
+        *cause.evidence,
+    )

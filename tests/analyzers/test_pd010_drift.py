@@ -1,0 +1,228 @@
+"""PD010: what it says of drifts of every cause, and as many runs and windows on which it and PD003 say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from long_runs import drifting_runs, healthy_runs
+
+from perfdoctor import pipeline
+from perfdoctor.analysis.captured_facts import RunSteps
+from perfdoctor.analyzers._pd010_texts import TEXTS
+from perfdoctor.facts.captured import CapturedFacts
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
+from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
+from perfdoctor.testing import TraceBuilder
+
+MS = 1_000_000
+COUNT = 600
+LEVEL, RAMP = np.full(COUNT, 10.0), np.linspace(10, 30, COUNT)
+JUMP = np.where(np.arange(COUNT) < 300, 10.0, 20.0)
+
+
+def run_of(step_ms: Any, **columns: Any) -> RunSteps:
+    """The steps of a run; columns in ms, of which `samples` and `contains` are taken as they are."""
+    count = len(step_ms)
+    contains = columns.pop("contains", (frozenset(),) * count)
+    known = {
+        name: np.asarray(values if name == "samples" else values * MS, np.int64) for name, values in columns.items()
+    }
+    return RunSteps(
+        number=np.arange(count, dtype=np.int64),
+        dur_ns=np.asarray(np.asarray(step_ms) * MS, np.int64),
+        loader_wait_ns=known.pop("loader_wait_ns", np.zeros(count, np.int64)),
+        is_after=np.ones(count, bool),
+        contains=contains,
+        **known,
+    )
+
+
+def window_of(
+    ops: Mapping[str, tuple[int, int]], python_us: int = 0, shape: int = 64, **facts: Any
+) -> tuple[TraceBuilder, CapturedFacts]:
+    """Six steps on the CPU: of each op its calls and the length of one in us, and Python after them at `train.py:9`."""
+    trace, at = TraceBuilder(device=None), 0
+    first = facts.pop("first_step", 30)
+    for _ in range(6):
+        begun = at
+        for name, (calls, length) in ops.items():
+            for _ in range(calls):
+                trace.op(name, at, length, shapes=[[shape, 64], [64, 64]])
+                at += length
+        trace.range("@train.py:9", at, max(python_us, 1))
+        at += max(python_us, 1)
+        trace.step(begun, at - begun)
+    windows = {"timing": {"steps": 6, "complete": True, "file": "timing.json.gz", "first_step": first}}
+    return trace, CapturedFacts.parse({"windows": windows, **facts})
+
+
+def rank_of(run: RunSteps, early: Any = None, late: Any = None) -> Rank:
+    trace, facts = late or window_of({"aten::mm": (1, 9_000)}, first_step=400)
+    first = None
+    if early is not None:
+        first = Rank(early[0].trace(), facts=early[1])
+    return Rank(trace.trace(), facts=facts, run_steps=run, early=first)
+
+
+def findings_on(rank: Rank) -> dict[str, Finding]:
+    rules = [rule for rule in registry.load_analyzers() if rule.rule in ("PD003", "PD010")]
+    report = pipeline.diagnose_run(Run((rank,)), rules)
+    assert not [outcome for outcome in report.outcomes if outcome.status == "failed"]
+    return {finding.rule: finding for finding in report.findings}
+
+
+LINE = {"file": "/job/train.py", "line": 7, "function": "train"}
+SAVE = {"call": "torch.save", "location": LINE, "count": 10, "ns": 10 * MS, "bytes": 5000, "steps": 10}
+
+
+def loader_of(median_ms: int, cpu_ms: int) -> list[dict[str, Any]]:
+    fetch = {"where": "worker", "batches": 9, "median_ns": median_ms * MS, "cpu_ns": cpu_ms * MS}
+    fetch |= {"process_cpu_ns": cpu_ms * MS, "max_ns": median_ms * MS}
+    return [{"dataset": "Files", "num_workers": 2, "items_location": LINE, "wait_ns": 9, "fetch": fetch}]
+
+
+OPS = {"aten::mm": (1, 9_000)}
+EARLY = window_of(OPS)
+TENTH = np.arange(COUNT) % 10 == 9
+RARE = TENTH * (RAMP - 10) * 5
+COMPILING = tuple(frozenset(["compile"]) if late else frozenset[str]() for late in np.arange(COUNT) >= 300)
+
+FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
+    "a history": ("host", lambda: rank_of(run_of(RAMP), EARLY, window_of(OPS, 9_000, first_step=400))),
+    "a kept graph": (
+        "graph",
+        lambda: rank_of(
+            run_of(RAMP),
+            window_of({"autograd::engine::evaluate_function: AddmmBackward0": (2, 500), **OPS}),
+            window_of({"autograd::engine::evaluate_function: AddmmBackward0": (20, 500), **OPS}, first_step=400),
+        ),
+    ),
+    "hooks": (
+        "calls",
+        lambda: rank_of(
+            run_of(RAMP),
+            window_of({"aten::norm": (1, 500), **OPS}),
+            window_of({"aten::norm": (20, 500), **OPS}, first_step=400),
+        ),
+    ),
+    "longer sequences": (
+        "shapes",
+        lambda: rank_of(run_of(RAMP), EARLY, window_of({"aten::mm": (1, 20_000)}, shape=99, first_step=400)),
+    ),
+    "slower ops": ("ops", lambda: rank_of(run_of(RAMP), EARLY, window_of({"aten::mm": (1, 20_000)}, first_step=400))),
+    "more samples": ("samples", lambda: rank_of(run_of(RAMP, samples=RAMP.astype(int)))),
+    "the collector": (
+        "collector",
+        lambda: rank_of(run_of(LEVEL + TENTH * (RAMP - 10) * 5, gc_ns=TENTH * (RAMP - 10) * 5)),
+    ),
+    "checkpoints": (
+        "host_calls",
+        lambda: rank_of(
+            run_of(LEVEL + RARE, host_call_ns=RARE), late=window_of(OPS, host_calls=[SAVE], first_step=400)
+        ),
+    ),
+    "compilation": ("compile", lambda: rank_of(run_of(JUMP, contains=COMPILING))),
+    "a neighbour": ("cores", lambda: rank_of(run_of(JUMP, queued_ns=JUMP - 10))),
+    "a loader": ("loader", lambda: rank_of(run_of(RAMP, loader_wait_ns=RAMP - 10))),
+    "a loader that computes": (
+        "loader_work",
+        lambda: rank_of(
+            run_of(RAMP, loader_wait_ns=RAMP - 10),
+            window_of(OPS, loaders=loader_of(10, 9)),
+            window_of({"aten::mm": (1, 20_000)}, loaders=loader_of(30, 28), first_step=400),
+        ),
+    ),
+    "a loader whose files come late": (
+        "loader_files",
+        lambda: rank_of(
+            run_of(RAMP, loader_wait_ns=RAMP - 10),
+            window_of(OPS, loaders=loader_of(10, 9)),
+            window_of({"aten::mm": (1, 20_000)}, loaders=loader_of(30, 9), first_step=400),
+        ),
+    ),
+    "page faults": ("system", lambda: rank_of(run_of(RAMP, cpu_ns=RAMP, system_cpu_ns=RAMP - 10))),
+    "CPU time": ("cpu", lambda: rank_of(run_of(RAMP, cpu_ns=RAMP))),
+    "waits": ("waits", lambda: rank_of(run_of(RAMP, cpu_ns=LEVEL))),
+    "old captures": ("unknown", lambda: rank_of(run_of(RAMP))),
+}
+PLACED = {"a history": "train.py:9", "checkpoints": "/job/train.py:7", "a loader that computes": "/job/train.py:7"}
+
+
+@pytest.mark.parametrize("name", FIRING)
+def test_a_drift_is_told_with_what_grew(name: str) -> None:
+    cause, build = FIRING[name]
+    findings = findings_on(build())
+    assert list(findings) == ["PD010"], "PD003 says nothing of the same"
+    finding = findings["PD010"]
+    assert finding.subject == cause
+    assert TEXTS[cause].grew in finding.title
+    assert finding.fix == TEXTS[cause].fix
+    assert finding.cost_ns > 0
+    if name in PLACED:
+        assert str(finding.location) == PLACED[name]
+    if TEXTS[cause].may_be_meant:
+        assert finding.severity == "low"
+    else:
+        assert finding.severity in ("medium", "high")
+
+
+QUIET = {
+    "steady": lambda: run_of(LEVEL),
+    "a twentieth more": lambda: run_of(LEVEL * np.linspace(1, 1.05, COUNT)),
+    "faster": lambda: run_of(RAMP[::-1]),
+    "a warm-up": lambda: run_of(np.where(np.arange(COUNT) < 100, 30.0, 10.0)),
+    "too few steps": lambda: run_of(np.linspace(10, 12, 60)),
+    "more micro-batches": lambda: RunSteps(**{**vars_of(run_of(JUMP)), "backwards": (JUMP // 10).astype(np.int64)}),
+    "some busy minutes": lambda: run_of(np.where((np.arange(COUNT) // 40) == 8, 20.0, 10.0)),
+    "epochs": lambda: run_of(10 + (np.arange(COUNT) % 100) / 20),
+    "two shapes": lambda: run_of(np.where(np.arange(COUNT) % 3, 10.0, 14.0)),
+    "collections as ever": lambda: run_of(LEVEL + TENTH * 3, gc_ns=TENTH * 3),
+    "checkpoints as ever": lambda: run_of(LEVEL + TENTH * 3, host_call_ns=TENTH * 3),
+}
+
+
+def vars_of(steps: RunSteps) -> dict[str, Any]:
+    return {name: getattr(steps, name) for name in RunSteps.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_comes_back_is_no_drift(name: str) -> None:
+    assert "PD010" not in findings_on(rank_of(QUIET[name]()))
+
+
+@pytest.mark.parametrize("name", healthy_runs())
+def test_a_healthy_hour_has_no_finding_of_drift(name: str) -> None:
+    assert rank_of(run_of(healthy_runs()[name])).drift is None
+
+
+@pytest.mark.parametrize("name", drifting_runs())
+def test_a_planted_drift_is_told_once(name: str) -> None:
+    steps, _, began, factor = drifting_runs()[name]
+    rank = rank_of(run_of(steps))
+    assert rank.drift is not None
+    assert rank.drift.growth == pytest.approx(factor, rel=0.08)
+    assert abs(rank.drift.first_step - began) < 0.09 * len(steps)
+    assert "PD010" in findings_on(rank)
+
+
+def test_without_a_late_window_the_advice_says_how_to_get_one() -> None:
+    finding = findings_on(rank_of(run_of(JUMP, cpu_ns=JUMP)))["PD010"]
+    assert "perfdoctor run --skip 450" in finding.advice
+
+
+def test_a_late_window_that_never_came_is_none() -> None:
+    assert rank_of(run_of(RAMP), EARLY, window_of(OPS)).growth is None
+
+
+def test_the_drift_is_left_out_of_slow_steps() -> None:
+    with_evaluations = RAMP.copy()
+    with_evaluations[99::100] += 300
+    contains = tuple(frozenset(["evaluation"]) if step % 100 == 99 else frozenset[str]() for step in range(COUNT))
+    findings = findings_on(rank_of(run_of(with_evaluations, contains=contains)))
+    assert set(findings) == {"PD003", "PD010"}
+    assert "they evaluate" in findings["PD003"].title
