@@ -9,6 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import WINDOW_FOLDER
 from perfdoctor.errors import CaptureError
 
 MARKER_FOLDER_PREFIX = ".processes-"
@@ -93,7 +94,8 @@ def remove_capture(folder: Path, rank: int | None = None) -> None:
         number = entry.name[4:] if entry.name.startswith("rank") else ""
         is_rank = number.isdigit() and rank in (None, int(number))
         # A perfdoctor that was killed has left its markers; those of other ranks are theirs.
-        if entry.is_dir() and (is_rank or (rank is None and entry.name.startswith(MARKER_FOLDER_PREFIX))):
+        is_of_all = entry.name.startswith(MARKER_FOLDER_PREFIX) or WINDOW_FOLDER.fullmatch(entry.name) is not None
+        if entry.is_dir() and (is_rank or (rank is None and is_of_all)):
             shutil.rmtree(entry)
         elif entry.name in REPORT_FILES:
             entry.unlink(missing_ok=True)

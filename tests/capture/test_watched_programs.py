@@ -71,6 +71,42 @@ rank = dist.get_rank()""",
     reduce="[dist.all_reduce(each.grad) for each in model.parameters()]",
 )
 
+LIGHTNING = """
+import sys, time, warnings, logging
+from pathlib import Path
+warnings.simplefilter("ignore")
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from lightning.pytorch import Callback, LightningModule, Trainer
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+folder = Path(sys.argv[1])
+class Batches(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(1)
+        while True:
+            yield torch.randn(4, 8, generator=generator)
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+    def training_step(self, x, number):
+        time.sleep(0.005)
+        return self.layer(x).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+class End(Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, number):
+        if number == 30:
+            (folder / "trains").touch()
+        trainer.should_stop = number >= 60 and (folder / "enough").exists()
+trainer = Trainer(
+    max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, callbacks=[End()], default_root_dir=sys.argv[1],
+)
+trainer.fit(Net(), DataLoader(Batches(), batch_size=None))
+"""
+
 pytestmark = pytest.mark.process
 
 
@@ -140,6 +176,18 @@ def test_a_window_of_a_plain_loop(tmp_path: Path, checksum: str) -> None:
         wait_until((tmp_path / "capture" / "window-2" / "rank0" / "evidence.json.gz").exists)
     assert (tmp_path / "checksum").read_text() == checksum
     assert not (tmp_path / "capture" / "rank0" / SOCKET_NAME).exists()
+
+
+def test_a_window_of_a_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    with started(tmp_path, LIGHTNING, *watched_run()):
+        wait_until((tmp_path / "capture" / "rank0" / SOCKET_NAME).exists)
+        watching = perfdoctor("watch", "capture", "--once", "--json", cwd=tmp_path)
+        assert json.loads(watching.stdout)["ranks"][0]["state"] in ("running", "recording"), watching.stderr
+        done = perfdoctor(*RECORD, "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["steps"]["count"] == 3
 
 
 def test_a_window_of_all_ranks_begins_at_one_step(tmp_path: Path) -> None:

@@ -109,7 +109,9 @@ def test_force_replaces_a_capture_and_leaves_the_rest(launcher: Any) -> None:
     (out / "report.json").write_text("{}")
     (out / "mine.txt").write_text("mine")
     assert launcher.record(PLAIN, out=out).exit_code == 2
+    (out / "window-1" / "rank0").mkdir(parents=True)
     assert launcher.record(PLAIN, out=out, force=True).exit_code == 4
+    assert not (out / "window-1").exists()
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
 
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from .recorder_settings import RecorderSettings
+from .recorder_settings import WINDOW_FOLDER, RecorderSettings
 
 SOCKET_NAME = "control.sock"
-WINDOW_FOLDER = re.compile(r"window-[0-9]{1,6}")
 MAX_LINE_BYTES = 4096
 # Who connects and then says nothing makes others wait no longer than this.
 READ_TIMEOUT_S = 5.0

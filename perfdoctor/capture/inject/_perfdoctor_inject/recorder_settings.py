@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
 # skip, base, warmup, timing and evidence as `CaptureOptions` has them.
 STANDARD_SIZES = (5, 10, 2, 8, 3)
+# In the capture folder: what `perfdoctor record` has asked for, a capture of its own.
+WINDOW_FOLDER = re.compile(r"window-[0-9]{1,6}")
 SETTINGS_VARIABLE = "PERFDOCTOR_CAPTURE_SETTINGS"
 
 
