@@ -20,6 +20,8 @@ _SLOWER_CLOCK = 0.95
 _ORIGIN_SHARE = 1 / 3
 # A line that took less of the first step counts as if it had taken so much: nearly nothing grows by any factor.
 _MIN_LINE_SHARE = 0.05
+# Causes that are no other work of the program.
+_SAME_WORK = ("ops", "cpu", "waits", "unknown")
 _BACKWARD = " backward"
 
 
@@ -40,8 +42,15 @@ class DriftCause(NamedTuple):
 
 
 def find_cause(rank: Rank, drift: RunDrift) -> DriftCause:
-    """What makes the steps longer: what each step tells first, then what the windows show; "unknown" else."""
-    return _cause_in_steps(rank, drift) or _cause_on_gpu(rank) or _cause_in_windows(rank) or _cause_in_clocks(drift)
+    """What makes the steps longer: what each step tells first, then what the windows show; "unknown" else.
+
+    Who has the program's cores slows the same work, too: it shares caches, memory and the clock.
+    """
+    cause = _cause_in_steps(rank, drift) or _cause_on_gpu(rank) or _cause_in_windows(rank) or _cause_in_clocks(drift)
+    queued = drift.parts.get("queued_ns")
+    if cause.id in _SAME_WORK and queued is not None and queued.rise >= _MAIN_SHARE * drift.rise_ns:
+        return DriftCause("cores", _rise_of(drift, "queued_ns"))
+    return cause
 
 
 def _cause_in_steps(rank: Rank, drift: RunDrift) -> DriftCause | None:
@@ -55,7 +64,7 @@ def _cause_in_steps(rank: Rank, drift: RunDrift) -> DriftCause | None:
     if drift.compiling.rise >= _MORE_COMPILING:
         shares = Evidence("steps that compile", f"{drift.compiling.before:.0%}, then {drift.compiling.after:.0%}")
         return DriftCause("compile", None, _line_that_grows(rank), (shares,))
-    if is_main("queued_ns"):
+    if drift.is_wait_for_core:
         return DriftCause("cores", _rise_of(drift, "queued_ns"))
     if is_main("loader_wait_ns"):
         return _cause_in_loader(rank, drift)

@@ -31,7 +31,7 @@ TEXTS: Mapping[str, CauseText] = MappingProxyType(
             "Python code outside of ops takes longer and longer",
             "Do not go over all that was collected so far in each step: keep a running sum and a count, or the last "
             "values only.",
-            "from collections import deque\n\nhistory = deque(maxlen=1000)  # instead of a list that grows",
+            "history = collections.deque(maxlen=1000)  # instead of a list that grows",
         ),
         "graph": CauseText(
             "the backward pass runs through the graphs of earlier steps",
@@ -42,7 +42,7 @@ TEXTS: Mapping[str, CauseText] = MappingProxyType(
             "a step makes more and more calls",
             "Look for what each step registers or appends, and all later steps run: hooks, callbacks, parameter "
             "groups. Register it once before the loop, or remove it again.",
-            "handle = module.register_forward_hook(hook)\n...\nhandle.remove()",
+            "handle = module.register_forward_hook(hook)  # and later: handle.remove()",
         ),
         "shapes": CauseText(
             "the tensors grow",

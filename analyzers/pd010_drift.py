@@ -29,12 +29,13 @@ class Drift(RankAnalyzer):
         over, a graph that is kept, a loader whose files no longer come from memory.
 
     How it is measured:
-        The durations of all steps of the run, for equal work in each, are tested for a rise that stays: nine tenths of
-        the levels after it lie above nine tenths of those before it (see perfdoctor/run_watch/change_points.py).
-        Epochs, evaluations and a minute with a busy neighbour come back, and a warm-up falls: they are none. What grew
-        is told by what was timed of each step (the wait for the loader, for a core, garbage collection, checkpoints,
-        compilation) where that is half of the rise, and else by the late windows of the run against its first ones, as
-        `perfdoctor compare` compares two recordings: calls of ops that became more, Python code between them, shapes.
+        The durations of all steps of the run, for equal work in each and first without waits for a core, are tested for
+        a rise that stays: nine tenths of the levels after it lie above nine tenths of those before it (see
+        perfdoctor/run_watch/change_points.py). Epochs, evaluations and a minute with a busy neighbour come back, and a
+        warm-up falls: they are none. What grew is told by what was timed of each step (the wait for the loader, for a
+        core, garbage collection, checkpoints, compilation) where that is half of the rise, and else by the late windows
+        of the run against its first ones, as `perfdoctor compare` compares two recordings: calls of ops that became
+        more, Python code between them, shapes.
 
     How to fix:
         By the cause: bound what grows, detach what is carried from step to step.

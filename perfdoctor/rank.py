@@ -86,6 +86,7 @@ from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
 from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
 from perfdoctor.run_watch.run_drift import RunDrift, find_run_drift
+from perfdoctor.run_watch.run_series import RunMark, RunSeries, marks_of_run, run_series_of
 from perfdoctor.run_watch.window_growth import LineShare, WindowGrowth, compare_early_with_late
 from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.saving_bounds import SavingBounds
@@ -410,6 +411,19 @@ class Rank:
     def drift(self) -> RunDrift | None:
         """The drift of the steps of the whole run; None where they do not get longer, or where nobody timed them."""
         return None if self.run_steps is None else find_run_drift(self.run_steps)
+
+    @property
+    def run_series(self) -> RunSeries | None:
+        """The steps of the whole run as a line; None where too few were timed."""
+        return run_series_of(self.run_steps, self.drift)
+
+    @property
+    def run_marks(self) -> tuple[RunMark, ...]:
+        """What happened where on that line: windows, epochs, evaluations, checkpoints, drift."""
+        if self.run_steps is None:
+            return ()
+        early = None if self.early is None or self.growth is None else self.early.facts
+        return marks_of_run(self.run_steps, self.drift, self.facts, early)
 
     @cached_property
     def growth(self) -> WindowGrowth | None:

@@ -6,6 +6,7 @@ line with `# planted`. Steps take some milliseconds, so that 1,500 of them are r
 
 from __future__ import annotations
 
+import ast
 from typing import NamedTuple
 
 PRELUDE = """
@@ -59,6 +60,13 @@ class Planted(NamedTuple):
         """The number of the planted line; None where no line of the program is at fault."""
         lines = self.text.splitlines()
         return next((number for number, line in enumerate(lines, 1) if line.endswith("# planted")), None)
+
+    @property
+    def function_line(self) -> int | None:
+        """Where the function with the planted line begins: a stack names that line."""
+        functions = [each for each in ast.walk(ast.parse(self.text)) if isinstance(each, ast.FunctionDef)]
+        around = (each.lineno for each in functions if each.lineno <= (self.line or 0) <= (each.end_lineno or 0))
+        return max(around, default=None)
 
 
 PROGRAMS = {

@@ -22,7 +22,7 @@ def step_series_of(rank: Rank) -> StepSeries | None:
     if rank.run_steps is None:
         return StepSeries(recorded_ns, first)
     shown = _shown(rank.run_steps.dur_ns)
-    return StepSeries(recorded_ns, first, rank.run_steps.dur_ns[shown], rank.run_steps.number[shown])
+    return StepSeries(recorded_ns, first, rank.run_steps.dur_ns[shown], rank.run_steps.number[shown], rank.run_marks)
 
 
 def _shown(values: Int64Array, max_points: int = _MAX_POINTS) -> Int64Array:

@@ -15,6 +15,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_summary import MemorySummary
 from perfdoctor.report.table import Table
+from perfdoctor.run_watch.run_series import RunMark
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -156,12 +157,14 @@ class StepSeries:
         first: The number of the first recorded step in the run; 0 where that is not known.
         unprofiled_ns: Of the steps of the whole run without the profiler; empty without a capture.
         unprofiled_number: Their numbers in the run.
+        marks: What happened where in the run.
     """
 
     recorded_ns: Int64Array
     first: int = 0
     unprofiled_ns: Int64Array = field(default_factory=_no_times)
     unprofiled_number: Int64Array = field(default_factory=_no_times)
+    marks: tuple[RunMark, ...] = ()
 
 
 @frozen_dataclass(eq=False)

@@ -35,6 +35,7 @@ from perfdoctor.report.report import (
     TraceSummary,
     UnexplainedSlice,
 )
+from perfdoctor.run_watch.run_series import RunSeries
 from perfdoctor.savings.edits import Edit, set_durations
 from perfdoctor.savings.late_delay import delay_by_late_rank_ns
 from perfdoctor.trace.arrays import Int64Array
@@ -97,6 +98,7 @@ class RankSummary:
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     memory: tuple[MemorySummary, ...] = ()
+    run: RunSeries | None = None
     breakdown: StepBreakdown | None = field(default=None, repr=False, compare=False)
     charts: RankCharts | None = field(default=None, repr=False, compare=False)
 

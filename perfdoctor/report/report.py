@@ -21,6 +21,7 @@ from perfdoctor.report.memory_summary import MemorySummary
 from perfdoctor.report.table_rows import ReportTables
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.report.trial_result import Trial, TrialSummary
+from perfdoctor.run_watch.run_series import RunSeries
 from perfdoctor.value_limits import Amount, Positive, Share
 
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
@@ -200,7 +201,7 @@ class Report:
     of the schema. `program_folders` are where the program lies and runs, as captured: people read paths relative to
     them. They are not part of the schema, nor is `program_name`, the name of the script. Nor are `breakdowns`, what
     the steps of each rank hold, which are there only for a comparison, and `charts`, those of the rank whose step is
-    longest, which are there only for a page.
+    longest, which are there only for a page, and `run`, the steps of the whole run of the first rank that timed them.
 
     Attributes:
         version: The version of perfdoctor that wrote it.
@@ -232,6 +233,7 @@ class Report:
         default_factory=lambda: dict.fromkeys(TABLES, ())
     )
     memory: tuple[MemorySummary, ...] = ()
+    run: RunSeries | None = None
     trials: tuple[Trial, ...] = ()
     trial_summary: TrialSummary | None = None
     program_folders: tuple[str, ...] = ()

@@ -35,6 +35,7 @@ from perfdoctor.reporters.report_facts import (
     share_of_step,
 )
 from perfdoctor.reporters.reporter import Reporter
+from perfdoctor.reporters.run_line import describe_run
 from perfdoctor.reporters.terminal_text import (
     CLAUSE_END,
     MAX_WORD,
@@ -212,6 +213,8 @@ class Terminal(Reporter):
         recorded = describe_recorded_step(report, always=self.verbosity > 0)
         if recorded:
             yield make_text(f"({recorded})", style="dim")
+        if report.run is not None:
+            yield make_text(describe_run(report.run, self.width, unicode=self.unicode), style="dim")
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield hanging("!", make_text(incomplete, style="yellow"))

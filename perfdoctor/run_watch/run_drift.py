@@ -1,7 +1,7 @@
 """Drift over the steps of a whole run, and in which parts of the step it is, by what a capture has timed of each step.
 
-Two questions, in this order: do usual steps rise (`change_points`), and if not, does what only some steps contain rise
-by as much: collections of garbage, checkpoints and logs::
+Three questions, in this order: do usual steps rise (`change_points`) without what they wait for a core; do they rise
+with it; and if not, does what only some steps contain rise by as much: collections of garbage, checkpoints and logs::
 
     step          ....................      usual steps do not rise
     gc_ns         .    :    |    !          every tenth step collects more and more: a drift of the mean step
@@ -55,6 +55,7 @@ class RunDrift:
         noise_ns: By how much levels of the step vary otherwise: one standard deviation.
         parts: What of the mean step was before and is now in some part, by columns of the steps; what was not recorded
             is not there. Parts may overlap: CPU time is in most of them.
+        is_wait_for_core: Whether steps rise only with what the training thread waited for a core.
         is_in_every_step: Whether usual steps rise, not only what some of them contain.
         compiling: Shares (0 to 1) of the steps that compiled something.
     """
@@ -67,6 +68,7 @@ class RunDrift:
     noise_ns: int
     parts: Mapping[str, PartRise]
     compiling: PartRise
+    is_wait_for_core: bool = False
     is_in_every_step: bool = True
 
     @property
@@ -90,10 +92,12 @@ class RunDrift:
 
 def find_run_drift(steps: RunSteps) -> RunDrift | None:
     """The drift of a run, for equal work in each step; None where it has none, or one of less than `MIN_GROWTH`."""
-    dur_ns = even_out_work(steps.dur_ns, steps)
-    drift = find_drift(dur_ns)
-    if drift is not None and drift.rise >= MIN_GROWTH * drift.before:
-        return _describe(steps, drift, drift.before, drift.after)
+    for own_ns in (_without_waits_for_core(steps), steps.dur_ns):
+        dur_ns = even_out_work(own_ns, steps)
+        drift = find_drift(dur_ns)
+        if drift is not None and drift.rise >= MIN_GROWTH * drift.before:
+            found = _describe(steps, drift, drift.before, drift.after)
+            return replace(found, is_wait_for_core=own_ns is steps.dur_ns and steps.queued_ns is not None)
     usual_ns = float(np.median(dur_ns))
     for name in _RARE_PARTS:
         values = getattr(steps, name)
@@ -102,6 +106,15 @@ def find_run_drift(steps: RunSteps) -> RunDrift | None:
             found = _describe(steps, drift, usual_ns + drift.before, usual_ns + drift.after)
             return replace(found, is_in_every_step=False)
     return None
+
+
+def _without_waits_for_core(steps: RunSteps) -> Int64Array:
+    """The durations without the waits of the training thread for a core, where these were measured."""
+    if steps.queued_ns is None:
+        return steps.dur_ns
+    away_ns = steps.dur_ns if steps.cpu_ns is None else np.maximum(steps.dur_ns - steps.cpu_ns, 0)
+    own_ns: Int64Array = np.maximum(steps.dur_ns - np.minimum(steps.queued_ns, away_ns), 1)
+    return own_ns
 
 
 def _describe(steps: RunSteps, drift: Drift, before_ns: float, after_ns: float) -> RunDrift:

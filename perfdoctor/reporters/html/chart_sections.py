@@ -59,7 +59,7 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
         ),
         ChartSection(
             "steps", "steps", "Steps", "The steps, one after another",
-            "The recorded steps, and those that the program was timed at without the profiler.",
+            "The recorded steps, and those of the whole run without the profiler; what happened in it is marked.",
             "One step makes no series: record more." if steps else f"There is no series: {REQUIREMENTS['steps']}.",
             steps > 1,
         ),

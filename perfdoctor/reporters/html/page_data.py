@@ -208,6 +208,7 @@ def _steps_data(steps: StepSeries) -> dict[str, Any]:
         "first": steps.first,
         "unprofiled_ns": steps.unprofiled_ns.tolist(),
         "unprofiled_number": steps.unprofiled_number.tolist(),
+        "marks": [mark._asdict() for mark in steps.marks],
     }
 
 

@@ -1,4 +1,14 @@
-// The steps one after another: as recorded, and without the profiler.
+// The steps one after another: as recorded, and without the profiler; what happened in the run is marked on them.
+
+/** Of each kind of mark its colour, its name in the legend, and whether it is a band over its steps, or else a tick. */
+const RUN_MARKS = {
+  window: ["green", "recorded windows", true],
+  drift: ["red", "slower from here on", true],
+  evaluation: ["blue", "evaluation", false],
+  checkpoint: ["orange", "checkpoint", false],
+  epoch: ["pink", "epoch (workers start)", false],
+  compilation: ["sky", "compilation", false],
+};
 
 class StepsPlot extends Plot {
   constructor(data) {
@@ -10,6 +20,7 @@ class StepsPlot extends Plot {
       this.options(palette),
     );
     this.count = joined[0].length;
+    this.marks = data.marks;
     this.hasUnprofiled = data.unprofiled_ns.length > 0;
   }
 
@@ -44,7 +55,40 @@ class StepsPlot extends Plot {
         },
       ],
       cursor: { y: false, points: { size: 9 } },
+      hooks: { draw: [(plot) => this.drawMarks(plot, palette)] },
     };
+  }
+
+  drawMarks(plot, palette) {
+    const pen = plot.ctx,
+      scale = devicePixelRatio || 1,
+      { left, top, width, height } = plot.bbox;
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, top, width, height);
+    pen.clip();
+    for (const { kind, first, last, text } of this.marks) {
+      const [colour, , isBand] = RUN_MARKS[kind];
+      const [from, until] = [first - 0.5, last + 0.5].map((step) => plot.valToPos(step, "x", true));
+      pen.fillStyle = palette.colour(colour);
+      if (!isBand) {
+        pen.fillRect(from, top, Math.max(until - from, 1.5 * scale), 10 * scale);
+        continue;
+      }
+      pen.globalAlpha = kind === "drift" ? 0.1 : 0.3;
+      pen.fillRect(from, top, Math.max(until - from, 2 * scale), height);
+      pen.globalAlpha = 1;
+      if (kind !== "drift") continue;
+      pen.fillRect(from, top, 2 * scale, height);
+      pen.font = `600 ${12 * scale}px system-ui, sans-serif`;
+      pen.textBaseline = "top";
+      pen.textAlign = "left";
+      pen.fillStyle = palette.colour("ink");
+      const wide = pen.measureText(text).width;
+      const at = Math.max(Math.min(from + 8 * scale, left + width - wide - 4 * scale), left + 4 * scale);
+      pen.fillText(text, at, top + 14 * scale);
+    }
+    pen.restore();
   }
 
   placeOf(index) {
@@ -62,6 +106,7 @@ class StepsPlot extends Plot {
       `step ${number}`,
       recorded == null ? "" : `${formatDuration(recorded)} recorded`,
       unprofiled == null ? "" : `${formatDuration(unprofiled)} without the profiler`,
+      ...this.marks.filter((mark) => mark.first <= number && number <= mark.last).map((mark) => mark.text),
     ];
   }
 }
@@ -71,6 +116,10 @@ function makeSteps(data) {
   const legend = element("ul", "chart-legend");
   legend.append(element("li", "key-recorded", "recorded"));
   if (chart.hasUnprofiled) legend.append(element("li", "key-unprofiled", "without the profiler (dashed)"));
+  const kinds = new Set(data.marks.map((mark) => mark.kind));
+  for (const [kind, [colour, name]] of Object.entries(RUN_MARKS)) {
+    if (kinds.has(kind)) legend.append(element("li", `key-run key-run-${colour}`, name));
+  }
   const alternative = tableAlternative("The steps as a table", ["step", "recorded", "without the profiler"], () =>
     chart.data[0]
       .slice(0, 1000)
