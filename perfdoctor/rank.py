@@ -159,8 +159,8 @@ class Rank:
 
     @property
     def device_kind(self) -> DeviceKind:
-        """What the program ran on: a GPU, the CPU, or a GPU whose items were not recorded."""
-        return self.where_it_ran.device_kind
+        """What the program ran on: a GPU, the CPU, or a GPU whose items were not recorded, as in a snapshot."""
+        return "gpu_not_recorded" if self.raw_trace.memory_ends else self.where_it_ran.device_kind
 
     @cached_property
     def steps(self) -> Steps:
@@ -276,7 +276,7 @@ class Rank:
             "stacks": bool(len(trace.frames)) or (evidence is not None and bool(len(evidence.frames))),
             "facts": bool(self.facts),
             "nvml": bool(self.facts.nvml.devices),
-            "memory": self.memory_source is not None,
+            "memory": self.memory_source is not None or bool(self.facts.memory.out_of_memory.error),
         }
         return frozenset(name for name, available in has.items() if available)
 

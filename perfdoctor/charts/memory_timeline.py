@@ -62,7 +62,9 @@ def _timeline(
     assert peak is not None
     time_ns = table.time_ns[rows] - table.time_ns[rows[0]]
     has_times = bool((table.time_ns[rows] != NONE).all() and (np.diff(time_ns) >= 0).all() and time_ns[-1] > 0)
-    shown = _points(table.allocated_bytes[rows], time_ns if has_times else np.arange(len(rows)), peak.place, max_points)
+    shown = choose_events(
+        table.allocated_bytes[rows], time_ns if has_times else np.arange(len(rows)), peak.place, max_points
+    )
     of_category = bytes_of_categories(memory, shown)
     occurring = _FROM_BELOW[of_category[_FROM_BELOW].any(axis=1)]
     return MemoryTimeline(
@@ -77,8 +79,12 @@ def _timeline(
     )
 
 
-def _points(allocated: Int64Array, at: Int64Array, peak: int, max_points: int) -> Int64Array:
-    """The events that are shown, in their order, of all by what is allocated after each and where it is on the axis."""
+def choose_events(allocated: Int64Array, at: Int64Array, peak: int, max_points: int) -> Int64Array:
+    """The events that are drawn, in their order, of all by what is allocated after each and where it is on the axis.
+
+    Of more than `max_points`, which is 5 at least, those with most and with least in each part of the axis, the first,
+    the last and the peak.
+    """
     if len(allocated) <= max_points:
         return np.arange(len(allocated))
     ends = (0, peak, len(allocated) - 1)

@@ -110,14 +110,12 @@ def traits_of(report: Report, rank: Rank) -> ProgramTraits:
     """What the field guide asks about a program, from the report on all its ranks and one of them."""
     trace, facts = rank.trace, rank.facts
     traces = [trace] if rank.evidence_trace is None else [trace, rank.evidence_trace]
-    # A snapshot is of a GPU's memory and holds nothing else: what ran is not known.
-    device_kind = "gpu_not_recorded" if trace.memory_ends else rank.device_kind
     flops_share, flops_known = _flops_of_matrix_work(rank)
     return ProgramTraits(
         report=report,
         facts=facts,
         available=rank.available_data | (frozenset() if rank.evidence is None else rank.evidence.available_data),
-        device_kind=device_kind,
+        device_kind=rank.device_kind,
         device=rank.hardware.label,
         has_tensor_cores=rank.hardware.tensor_cores if rank.device_kind == "gpu" else None,
         balance=_balance(rank),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from perfdoctor.charts.memory_timeline import choose_events
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.categories import CATEGORIES
 from perfdoctor.memory.device_memory import DeviceMemory, bytes_of_categories
@@ -38,8 +39,9 @@ def memory_counters(rank: Rank, max_points: int) -> Iterator[MemoryCounter]:
 
 def _counters_of(memory: DeviceMemory, peak: int, max_points: int) -> Iterator[MemoryCounter]:
     table, device = memory.trace.memory, "CPU" if memory.is_cpu else f"GPU {memory.device}"
-    shown = _choose_events(table.allocated_bytes[memory.allocations.rows], peak, max_points)
-    rows = memory.allocations.rows[shown]
+    rows = memory.allocations.rows
+    shown = choose_events(table.allocated_bytes[rows], np.arange(len(rows)), peak, max_points)
+    rows = rows[shown]
     time_ns, reserved = table.time_ns[rows], table.reserved_bytes[rows]
     yield MemoryCounter(f"{device} memory, allocated", time_ns, {_UNIT: table.allocated_bytes[rows]})
     if (reserved > 0).any():  # there is no such allocator on the CPU
@@ -47,16 +49,3 @@ def _counters_of(memory: DeviceMemory, peak: int, max_points: int) -> Iterator[M
     by_category = zip(CATEGORIES, bytes_of_categories(memory, shown), strict=True)
     parts = {name: values for name, values in by_category if values.any()}
     yield MemoryCounter(f"{device} memory by category", time_ns, parts)
-
-
-def _choose_events(allocated: Int64Array, peak: int, max_points: int) -> Int64Array:
-    """All events; of more than `max_points` the one with most in each of as many parts, with the first and the last.
-
-    The peak, the first instant at which that is most, is among them.
-    """
-    count = len(allocated)
-    if count <= max_points:
-        return np.arange(count)
-    first = np.unique(np.arange(max_points) * count // max_points)
-    most = [int(begin + part.argmax()) for begin, part in zip(first, np.split(allocated, first[1:]), strict=True)]
-    return np.unique([0, *most, peak, count - 1])

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfdoctor
+from perfdoctor.charts.memory_timeline import choose_events
 from perfdoctor.rank import Rank
-from perfdoctor.reporters.chrome_trace.memory_counters import MemoryCounter, _choose_events, memory_counters
+from perfdoctor.reporters.chrome_trace.memory_counters import MemoryCounter, memory_counters
 from perfdoctor.testing import TraceBuilder
 
 MIB = 1 << 20
@@ -82,14 +83,14 @@ def test_memory_of_an_evidence_window_is_not_drawn_in_another_file() -> None:
     assert list(memory_counters(rank, 1000)) == []
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=200), st.integers(1, 40))
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=200), st.integers(5, 40))
 def test_few_events_are_kept_and_the_first_peak_is_among_them(values: list[int], max_points: int) -> None:
     allocated = np.array(values, np.int64)
     peak = int(allocated.argmax())
-    shown = _choose_events(allocated, peak, max_points)
+    shown = choose_events(allocated, np.arange(len(values)), peak, max_points)
     assert peak in shown
     assert (np.diff(shown) > 0).all()
-    assert len(shown) <= max(max_points + 3, 1)
+    assert len(shown) <= max_points
     assert {0, len(values) - 1} <= set(shown.tolist())
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .core_usage import group_folders
-from .memory_records import NO_LIMIT_BYTES, read_host_bytes, read_number
 
+# Version 1 says "no limit" by the largest number of pages.
+NO_LIMIT_BYTES = 1 << 60
 MIN_INTERVAL_S = 0.5
 SLEEP_PER_LOOK = 200
 # Of larger trees the first processes: the program and its oldest children.
@@ -293,3 +294,32 @@ def find_signal(process: Any) -> int | None:
     if ended is None or ended.si_code not in (os.CLD_KILLED, os.CLD_DUMPED):
         return None
     return ended.si_status
+
+
+def read_available_bytes() -> int | None:
+    """RAM that the process could still get: what the machine has left, and at most what its control group has left."""
+    available, group = [read_host_bytes("MemAvailable")], find_group()
+    if group is not None and (limit := read_limit(*group)) is not None and (used := read_group(*group)[0]) is not None:
+        available.append(max(limit - used, 0))
+    return min((each for each in available if each is not None), default=None)
+
+
+def read_host_bytes(name: str, path: str = "/proc/meminfo") -> int | None:
+    """A figure of /proc/meminfo, such as MemTotal, or of a file that is written like it."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith(f"{name}:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def read_number(path: str) -> int | None:
+    """The number in a file; None where there is no such file, or something else in it ("max")."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .host_memory import read_available_bytes, read_host_bytes
 from .machine_facts import cuda_is_initialized
 
 try:
@@ -26,13 +27,6 @@ CUDA_STATISTICS = {
     "reserved_bytes": "reserved_bytes.all.current",
     "reserved_peak_bytes": "reserved_bytes.all.peak",
 }
-# Folders of control groups, versions 2 and 1: the files with their limit and with what they use.
-CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-# Version 1 says "no limit" by the largest number of pages.
-NO_LIMIT_BYTES = 1 << 60
 # ru_maxrss is in KiB, but on macOS in bytes.
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -84,37 +78,6 @@ def read_device_bytes() -> int | None:
     if not cuda_is_initialized():
         return None
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-
-
-def read_host_bytes(name: str, path: str = "/proc/meminfo") -> int | None:
-    """A figure of /proc/meminfo, such as MemTotal, or of a file that is written like it."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith(f"{name}:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def read_available_bytes() -> int | None:
-    """RAM that the process could still get: what the machine has left, and at most what its control group has left."""
-    available = [read_host_bytes("MemAvailable")]
-    for limit_file, usage_file in CGROUP_FILES:
-        limit, usage = read_number(limit_file), read_number(usage_file)
-        if limit is not None and usage is not None and limit < NO_LIMIT_BYTES:
-            available.append(max(limit - usage, 0))
-    return min((each for each in available if each is not None), default=None)
-
-
-def read_number(path: str) -> int | None:
-    """The number in a file; None where there is no such file, or something else in it ("max")."""
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
 
 
 def count_samples(batch: Any, depth: int = 4) -> int | None:

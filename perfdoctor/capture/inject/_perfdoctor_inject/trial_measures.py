@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from .host_memory import read_host_bytes
 from .machine_facts import cuda_is_initialized
-from .memory_records import read_host_bytes, read_rss_peak_bytes
+from .memory_records import read_rss_peak_bytes
 
 # A call may give a list of losses to `torch.autograd.backward`: the first ones are enough to compare.
 MAX_LOSSES_PER_CALL = 16
