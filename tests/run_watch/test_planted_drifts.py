@@ -1,0 +1,21 @@
+"""Programs that really drift, recorded by `perfdoctor run`: the cause and its line are told, and the twin is quiet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.drift.__main__ import check
+from benchmarks.drift.programs import PROGRAMS
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize("name", ["graph", "dataset"])
+def test_a_planted_drift_is_found_with_its_line(name: str, tmp_path: Path) -> None:
+    outcome = check(name, PROGRAMS[name], tmp_path)
+    assert outcome.is_right, outcome
+    assert outcome.twin_is_quiet
+    assert outcome.is_same, "the program prints the same with and without perfdoctor"
