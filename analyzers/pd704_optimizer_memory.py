@@ -96,6 +96,6 @@ class OptimizerMemory(RankAnalyzer):
             location=line_of(Selection(memory, places)),
             evidence=peak_evidence(memory, ("of it the optimizer's", held_bytes)),
             subject=f"{name_device(memory)} {'states' if edit.costs_time else 'copies'}",
-            topics=("optimizer",),
+            topics=("optimizer", "states" if edit.costs_time else "copies"),
             memory_edit=edit,
         )

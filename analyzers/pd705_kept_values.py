@@ -68,6 +68,7 @@ class KeptValues(RankAnalyzer):
                     "optimizer.step()\noptimizer.zero_grad()   # not before backward(), and not set_to_none=False",
                     "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
                 ),
+                "gradients",
             )
             results = large.places[large.is_for(*_KEPT)]
             yield from self._report(
@@ -81,10 +82,11 @@ class KeptValues(RankAnalyzer):
                     "del output, loss   # at the end of the loop's body, or make the body a function",
                     "https://docs.pytorch.org/docs/stable/notes/faq.html",
                 ),
+                "results",
             )
 
     def _report(
-        self, rank: Rank, memory: DeviceMemory, edit: MemoryEdit, title: str, advice: Advice
+        self, rank: Rank, memory: DeviceMemory, edit: MemoryEdit, title: str, advice: Advice, topic: str
     ) -> Iterator[Finding]:
         assert memory.peak is not None
         kept_bytes = most_at_once(memory, edit)
@@ -100,6 +102,7 @@ class KeptValues(RankAnalyzer):
             location=line_of(Selection(memory, edit.places)),
             evidence=peak_evidence(memory, ("kept at once", kept_bytes)),
             subject=f"{name_device(memory)} {title.split(' ', 1)[0].lower()}",
+            topics=(topic,),
             memory_edit=edit,
         )
 

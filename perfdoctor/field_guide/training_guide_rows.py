@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.field_guide.guide_row import GuideRow, Subject, memory_is_short
+from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject, memory_is_short
 from perfdoctor.field_guide.program_traits import ProgramTraits
 from perfdoctor.field_guide.subjects import (
     absent_op,
@@ -127,6 +127,15 @@ def _checkpointing(traits: ProgramTraits) -> Subject:
     return Subject(None, "whether memory is short is not known: record with `perfdoctor run`")
 
 
+def _saves_memory_by(topic: str) -> FindingTest:
+    """Findings on time, and those on memory that is short whose topic it is."""
+
+    def concerns(traits: ProgramTraits, finding: Finding) -> bool:
+        return finding.saved_bytes is None or (topic in finding.topics and memory_is_short(traits, finding))
+
+    return concerns
+
+
 def _may_checkpoint(traits: ProgramTraits, finding: Finding) -> bool:
     """Whether a finding is about checkpointing: what a graph keeps that is never used needs no graph instead."""
     return memory_is_short(traits, finding) and (finding.rule != "PD701" or training(traits).is_present is True)
@@ -231,6 +240,8 @@ ROWS = (
         ("PD304",),
         "launches; facts",
         training,
+        concerns=_saves_memory_by("gradients"),
+        memory_rules=("PD705",),
         since="The default of zero_grad since PyTorch 2.0.",
     ),
     GuideRow(
@@ -282,6 +293,8 @@ ROWS = (
         ("PD303", "PD301"),
         "launches; facts",
         training,
+        concerns=_saves_memory_by("copies"),
+        memory_rules=("PD704",),
         checked_by="`perfdoctor try --only fused`",
         since="In torch itself instead of Apex: fused=True, nn.LayerNorm, nn.RMSNorm, nn.SyncBatchNorm.",
     ),

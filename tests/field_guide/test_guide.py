@@ -295,7 +295,7 @@ def test_a_rule_that_did_not_run_never_makes_a_row_done() -> None:
     assert not [n for n in ruled if answer_row(BY_NUMBER[n], traits).answer == DONE]
 
 
-def memory_finding(rule: str, severity: str = "high") -> Finding:
+def memory_finding(rule: str, severity: str = "high", topics: tuple[str, ...] = ("copies", "gradients")) -> Finding:
     return Finding(
         rule=rule,
         name="test",
@@ -305,11 +305,12 @@ def memory_finding(rule: str, severity: str = "high") -> Finding:
         severity=severity,  # type: ignore[arg-type]
         saving=Saving(),
         advice="",
+        topics=topics,
         saved_bytes=SavedBytes(2 * 10**9, 3 * 10**9, 4 * 10**9, 3 * 10**9),
     )
 
 
-@pytest.mark.parametrize(("number", "rule"), [(29, "PD701"), (49, "PD706")])
+@pytest.mark.parametrize(("number", "rule"), [(22, "PD705"), (28, "PD704"), (29, "PD701"), (49, "PD706")])
 def test_what_a_rule_of_memory_finds_applies_and_says_how_many_bytes(number: int, rule: str) -> None:
     answer = answer_of(number, on_gpu(), findings=(memory_finding(rule),))
     assert answer.answer == "applies"
@@ -317,11 +318,17 @@ def test_what_a_rule_of_memory_finds_applies_and_says_how_many_bytes(number: int
     assert f"({rule}); lowers the peak by about 3.00 GB" in answer.why
 
 
-@pytest.mark.parametrize(("number", "rule"), [(29, "PD701"), (49, "PD706")])
+@pytest.mark.parametrize(("number", "rule"), [(22, "PD705"), (28, "PD704"), (29, "PD701"), (49, "PD706")])
 def test_memory_that_is_not_short_needs_no_advice(number: int, rule: str) -> None:
     without = answer_of(number, on_gpu())
     assert answer_of(number, on_gpu(), findings=(memory_finding(rule, "info"),)) == without
     assert without.answer != "applies"
+
+
+@pytest.mark.parametrize(("number", "rule", "topic"), [(22, "PD705", "results"), (28, "PD704", "states")])
+def test_what_another_fix_gives_is_another_advice(number: int, rule: str, topic: str) -> None:
+    found = memory_finding(rule, topics=(topic,))
+    assert answer_of(number, on_gpu(), findings=(found,)) == answer_of(number, on_gpu())
 
 
 def test_a_graph_that_is_never_used_is_no_case_for_checkpointing() -> None:
