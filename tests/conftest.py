@@ -88,7 +88,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Put what shares the real traces first, so that one worker has it: each reads and analyses all of them in 30 s."""
-    sharing = {"read_once", "analyze_once", "report_on"}
+    sharing = {"read_once", "find_once", "analyze_once", "report_on"}
     items.sort(key=lambda item: sharing.isdisjoint({*vars(item.module), *item.fixturenames}))
 
 

@@ -69,15 +69,14 @@ class RuleCase:
 
     def run(self) -> Run:
         """The ranks of the case, as a rule sees them."""
-        traces = self.traces()
-        return Run(
-            tuple(Rank(trace.trace(), facts=own) for trace, own in zip(traces, self.facts_of_ranks(), strict=True))
-        )
+        traces = [builder.trace() for builder in self.traces()]
+        facts = self.facts_of_ranks(len(traces))
+        return Run(tuple(Rank(trace, facts=own) for trace, own in zip(traces, facts, strict=True)))
 
-    def facts_of_ranks(self) -> list[CapturedFacts]:
-        """The facts of each rank; false where nothing was captured."""
+    def facts_of_ranks(self, count: int | None = None) -> list[CapturedFacts]:
+        """The facts of each rank, of which there are `count`, if that is known; false where nothing was captured."""
         if self.facts is None or isinstance(self.facts, Mapping):
-            return [CapturedFacts.parse(self.facts)] * len(self.traces())
+            return [CapturedFacts.parse(self.facts)] * (len(self.traces()) if count is None else count)
         return [CapturedFacts.parse(own) for own in self.facts]
 
     def __str__(self) -> str:

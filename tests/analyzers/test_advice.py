@@ -53,7 +53,7 @@ def firing_cases() -> list[RuleCase]:
 
 def has_loader(case: RuleCase, run: Run) -> bool:
     """Whether the program of a case shows a DataLoader."""
-    captured = any(facts.loaders for facts in case.facts_of_ranks())
+    captured = any(facts.loaders for facts in case.facts_of_ranks(len(run.ranks)))
     return captured or any(len(rank.loader_waits) for rank in run.ranks)
 
 

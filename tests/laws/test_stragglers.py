@@ -36,7 +36,11 @@ def summarize(builders: Iterable[TraceBuilder]) -> list[RankSummary]:
 
 
 def step_ns(job: SyntheticFleet) -> int:
-    return Fleet(tuple(summarize(job.builders()))).longest_step_ns
+    return longest_step_ns(summarize(job.builders()))
+
+
+def longest_step_ns(summaries: Iterable[RankSummary]) -> int:
+    return Fleet(tuple(summaries)).longest_step_ns
 
 
 def find_stragglers(summaries: Iterable[RankSummary]) -> list[Finding]:
@@ -57,9 +61,10 @@ def slow_job(ranks: int, fault: str, *sizes: float) -> SyntheticFleet:
     ("ranks", "sizes"), [(8, (1.0, 0.0)), (8, (1.0, 0.7)), (8, (1.0, 0.7, 0.4)), (3, (0.8, 0.5))], ids=str
 )
 def test_the_cost_is_what_the_job_is_slower_by(fault: str, ranks: int, sizes: tuple[float, ...]) -> None:
-    job = slow_job(ranks, fault, *sizes)
-    truth_ns = step_ns(job) - step_ns(slow_job(ranks, fault, *sorted(sizes[1:] * 2, reverse=True)[: len(sizes)]))
-    [found] = find_stragglers(summarize(job.builders()))
+    summaries = summarize(slow_job(ranks, fault, *sizes).builders())
+    without = slow_job(ranks, fault, *sorted(sizes[1:] * 2, reverse=True)[: len(sizes)])
+    truth_ns = longest_step_ns(summaries) - step_ns(without)
+    [found] = find_stragglers(summaries)
     assert found.rank == 1
     assert found.saving.expected_ns == found.saving.high_ns == pytest.approx(found.cost_ns, abs=1)
     assert found.cost_ns == pytest.approx(truth_ns, abs=TOLERANCE_NS)
@@ -80,9 +85,10 @@ def test_ranks_of_a_slow_host_cost_what_they_are_later_than_the_others() -> None
     def job(factor: float) -> SyntheticFleet:
         return SyntheticFleet(ranks=8, steps=4, ranks_per_host=2).slow_backward(2, factor).slow_backward(3, factor)
 
-    [found] = find_stragglers(summarize(job(1.4).builders()))
+    summaries = summarize(job(1.4).builders())
+    [found] = find_stragglers(summaries)
     assert found.title.startswith("Ranks 2, 3 (all of one host) are ")
-    assert found.saving.expected_ns == pytest.approx(step_ns(job(1.4)) - step_ns(job(1.0)), abs=TOLERANCE_NS)
+    assert found.saving.expected_ns == pytest.approx(longest_step_ns(summaries) - step_ns(job(1.0)), abs=TOLERANCE_NS)
 
 
 def launching_job(*, waits: bool) -> list[TraceBuilder]:
@@ -117,10 +123,10 @@ def test_even_ranks_delay_nobody(job: SyntheticFleet) -> None:
 
 
 def test_without_the_replay_the_waits_of_all_would_be_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = slow_job(8, "loader", 1.0, 0.7)
-    truth_ns = step_ns(job) - step_ns(slow_job(8, "loader", 0.7, 0.7))
+    summaries = summarize(slow_job(8, "loader", 1.0, 0.7).builders())
+    truth_ns = longest_step_ns(summaries) - step_ns(slow_job(8, "loader", 0.7, 0.7))
     monkeypatch.setattr(rank_summary, "delay_by_late_rank_ns", lambda _: 1 << 62)
-    [found] = find_stragglers(summarize(job.builders()))
+    [found] = find_stragglers(summaries)
     assert found.cost_ns > 3 * truth_ns
 
 

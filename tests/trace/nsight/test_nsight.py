@@ -112,7 +112,8 @@ def test_every_analyzer_says_the_same_of_both(tmp_path: Path, rows: Rows, rule: 
     is_analysed = False
     for number, case in enumerate(cases_of(rule)):
         pairs, captured = [], []
-        for rank, (builder, facts) in enumerate(zip(case.traces(), case.facts_of_ranks(), strict=True)):
+        builders = case.traces()
+        for rank, (builder, facts) in enumerate(zip(builders, case.facts_of_ranks(len(builders)), strict=True)):
             if limit_to_nsys(builder.to_dict())["traceEvents"]:
                 folder = tmp_path / f"{number}-{rank}"
                 folder.mkdir()
