@@ -67,7 +67,8 @@ class Drift(RankAnalyzer):
             return
         cause = find_cause(rank, drift)
         text = TEXTS[cause.id]
-        is_in_trace = rank.growth is not None and drift.is_in_every_step
+        is_longer = rank.growth is not None and rank.mean_step_ns > drift.before_ns
+        is_in_trace = is_longer and drift.is_in_every_step
         cost_ns = _cost_of(rank, drift, is_in_trace=is_in_trace)
         claim = _claim_of(rank, cost_ns) if is_in_trace else Claim()
         kind = "at once from" if drift.kind == "jump" else "more and more from"
@@ -102,7 +103,7 @@ def _count_steps(rank: Rank) -> int:
 def _cost_of(rank: Rank, drift: RunDrift, *, is_in_trace: bool) -> int:
     """What the drift costs a step of the report: what late windows have more, else its share of the step at the end."""
     if is_in_trace:
-        return min(max(rank.mean_step_ns - drift.before_ns, 0), drift.rise_ns)
+        return min(rank.mean_step_ns - drift.before_ns, drift.rise_ns)
     return round(rank.mean_step_ns * drift.rise_ns / max(drift.after_ns, 1))
 
 

@@ -61,6 +61,25 @@ def window_of(
     return trace, CapturedFacts.parse({"windows": windows, **facts})
 
 
+def gpu_window(malloc_us: int, sm_mhz: int, first_step: int = 30) -> tuple[TraceBuilder, CapturedFacts]:
+    """Six steps on a GPU: in each a kernel of 9 ms, which the allocator delays, at that clock under load."""
+    trace = TraceBuilder()
+    length = 9_100 + malloc_us
+    for number in range(6):
+        at = number * length
+        trace.step(at, length)
+        trace.call("cudaMalloc", at + 20, malloc_us)
+        trace.op("aten::mm", at + malloc_us + 30, 20).kernel(
+            "sgemm", at + malloc_us + 60, 9_000, launch_us=at + malloc_us + 35
+        )
+    under_load = {
+        "timing": {"samples": 9, "busy": 9, "clocked": 9, "sm_mhz": sm_mhz, "reasons": {"thermal": {"samples": 9}}}
+    }
+    nvml = {"status": "sampled", "devices": [{"device": 0, "under_load": under_load}]}
+    windows = {"timing": {"steps": 6, "complete": True, "file": "timing.json.gz", "first_step": first_step}}
+    return trace, CapturedFacts.parse({"windows": windows, "nvml": nvml, "cuda_memory": {"num_alloc_retries": 7}})
+
+
 def rank_of(run: RunSteps, early: Any = None, late: Any = None) -> Rank:
     trace, facts = late or window_of({"aten::mm": (1, 9_000)}, first_step=400)
     first = None
@@ -143,6 +162,25 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
             run_of(RAMP, loader_wait_ns=RAMP - 10),
             window_of(OPS, loaders=loader_of(10, 9)),
             window_of({"aten::mm": (1, 20_000)}, loaders=loader_of(30, 9), first_step=400),
+        ),
+    ),
+    "a hot GPU": ("clocks", lambda: rank_of(run_of(RAMP), gpu_window(10, 1900), gpu_window(10, 1200, 400))),
+    "a GPU's allocator": (
+        "allocator",
+        lambda: rank_of(run_of(RAMP), gpu_window(50, 1900), gpu_window(9_000, 1900, 400)),
+    ),
+    "a history on a busy machine": (
+        "host",
+        lambda: rank_of(
+            run_of(RAMP * 3, cpu_ns=RAMP, queued_ns=RAMP * 2), EARLY, window_of(OPS, 9_000, first_step=400)
+        ),
+    ),
+    "a neighbour who slows the ops, too": (
+        "cores",
+        lambda: rank_of(
+            run_of(JUMP * 2, cpu_ns=JUMP * 1.2, queued_ns=JUMP * 0.8),
+            EARLY,
+            window_of({"aten::mm": (1, 20_000)}, first_step=400),
         ),
     ),
     "page faults": ("system", lambda: rank_of(run_of(RAMP, cpu_ns=RAMP, system_cpu_ns=RAMP - 10))),
