@@ -32,7 +32,7 @@ class Drift(RankAnalyzer):
         The durations of all steps of the run, for equal work in each and first without waits for a core, are tested for
         a rise that stays: nine tenths of the levels after it lie above nine tenths of those before it (see
         perfdoctor/run_watch/change_points.py). Epochs, evaluations and a minute with a busy neighbour come back, and a
-        warm-up falls: they are none. What grew is told by what was timed of each step (the wait for the loader, for a
+        warm-up falls: they are none. What grew is found by what was timed of each step (the wait for the loader, for a
         core, garbage collection, checkpoints, compilation) where that is half of the rise, and else by the late windows
         of the run against its first ones, as `perfdoctor compare` compares two recordings: calls of ops that became
         more, Python code between them, shapes.

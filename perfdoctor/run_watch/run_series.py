@@ -81,7 +81,7 @@ def marks_of_run(
         marks += [RunMark(kind, number, number, kind) for number in _thin_out(numbers).tolist()]
     if drift is not None:
         growth = f"{drift.growth:.2g} times as long at the end"
-        marks.append(RunMark("drift", drift.first_step, int(steps.number[-1]), f"slower from here on, {growth}"))
+        marks.append(RunMark("drift", drift.first_step, int(steps.number[-1]), f"PD010: slower from here on, {growth}"))
     return tuple(marks)
 
 

@@ -1,4 +1,4 @@
-"""Programs that really drift, recorded by `perfdoctor run`: the cause and its line are told, and the twin is quiet."""
+"""Programs that really drift, recorded by `perfdoctor run`: cause and line are found, and the twin is quiet."""
 
 from __future__ import annotations
 

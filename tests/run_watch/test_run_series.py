@@ -72,7 +72,7 @@ def test_what_happened_is_marked() -> None:
         ("drift", 200, 399),
     ]
     assert [mark.text for mark in marks[:2]] == ["late timing window", "first timing window"]
-    assert marks[-1].text == "slower from here on, 3 times as long at the end"
+    assert marks[-1].text == "PD010: slower from here on, 3 times as long at the end"
 
 
 def test_a_steady_run_has_its_window_alone() -> None:
