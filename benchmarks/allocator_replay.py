@@ -18,7 +18,7 @@ from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory
 from perfdoctor.rank import Rank
 from perfdoctor.trace import read
-from perfdoctor.trace.snapshot.load_pickle import load_plain_pickle
+from perfdoctor.trace.io.load_pickle import load_plain_pickle
 from perfdoctor.trace.tables.model import AllocatorSettings
 
 _ROW = "{:44} {:>3} {:>7} {:>10} {:>10} {:>8} {:>12} {:>10} {:>11} {:>10}  {}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import perfdoctor
 from perfdoctor.report.report import Report
-from perfdoctor.trace.snapshot.load_pickle import load_plain_pickle
+from perfdoctor.trace.io.load_pickle import load_plain_pickle
 
 _ROW = "{:42} {:>3} {:>16} {:>16} {:>6}  {}"
 

@@ -16,7 +16,7 @@ from perfdoctor.analysis_options import AnalysisOptions, Settings, check_device,
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
 from perfdoctor.fleet.analyze_files import analyze_jobs
-from perfdoctor.fleet.discover import TraceFile, find_traces
+from perfdoctor.fleet.discover import TraceFile, find_inputs
 from perfdoctor.fleet.rank_tasks import read_longest_rank
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.rank import Rank
@@ -26,6 +26,7 @@ from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
 from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
+from perfdoctor.run_watch.read_hang import NO_HANG_FILES, HangFiles, read_hang
 from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
@@ -280,6 +281,8 @@ def analyze(
 ) -> Report:
     """Analyse traces: a file, a capture folder, a folder of rank traces, a glob, a URL, or a list of them.
 
+    Dumps of PyTorch's flight recorder, in a capture or a folder of their own, are judged for a hang: `Report.hang`.
+
     A file with several ranks is split into them. If there are several files, one that cannot be analysed costs only its
     own rank, which is then in `Report.missing`.
 
@@ -317,7 +320,8 @@ def analyze(
         jobs=jobs,
         dask=dask,
     )
-    return analyze_traces(find_traces(as_list(paths)), options, progress)
+    inputs = find_inputs(as_list(paths))
+    return analyze_traces(inputs.traces, options, progress, inputs.hang)
 
 
 def guide(
@@ -343,16 +347,21 @@ def guide(
     return analyze(paths, device=device, rank=rank, steps=steps, settings=settings).guide()
 
 
-def analyze_traces(found: Sequence[TraceFile], options: AnalysisOptions, progress: Progress | None = None) -> Report:
-    """The same as `analyze`, of traces that were found already."""
-    files = _choose_files(found, options.rank)
+def analyze_traces(
+    found: Sequence[TraceFile],
+    options: AnalysisOptions,
+    progress: Progress | None = None,
+    hang_files: HangFiles = NO_HANG_FILES,
+) -> Report:
+    """The same as `analyze`, of traces and dumps of the flight recorder that were found already."""
+    files = _choose_files(found, options.rank) if found or not hang_files else ()
     options = replace(options, is_only_rank=len(files) == 1)
-    [report] = analyze_jobs([files], options, progress)
+    [report] = analyze_jobs([files], options, progress, read_hang(hang_files) if hang_files else None)
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     note = describe_settings_file(options)
-    if note is not None:
+    if note is not None and report.traces:
         first, *others = report.traces
         values["traces"] = (replace(first, warnings=(note, *first.warnings)), *others)
     text_of = make_line_reader([file.path for file in files], report.program_folders)

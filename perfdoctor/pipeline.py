@@ -42,7 +42,8 @@ from perfdoctor.report.report import (
 from perfdoctor.report.unexplained import find_unexplained_in_fleet
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
-from perfdoctor.rules.requirements import explain_missing
+from perfdoctor.rules.requirements import OF_THE_JOB, explain_missing
+from perfdoctor.run_watch.hang import HangReading
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.tables.report_tables import ReportRows, report_tables
 from perfdoctor.trace.tables import intervals as iv
@@ -55,7 +56,11 @@ _version = cache(version)  # it reads a file of the package for 1 ms
 
 
 def diagnose_run(
-    run: Run, analyzers: AnalyzerTypes, options: AnalysisOptions = _DEFAULTS, missing: Iterable[TraceSummary] = ()
+    run: Run,
+    analyzers: AnalyzerTypes,
+    options: AnalysisOptions = _DEFAULTS,
+    missing: Iterable[TraceSummary] = (),
+    hang: HangReading | None = None,
 ) -> Report:
     """The Report on ranks that are all in this process; `missing` are those that could not be read.
 
@@ -76,7 +81,13 @@ def diagnose_run(
     rank_rules = [rule for rule in analyzers if not needs_all_ranks(rule)]
     summaries = [summarize_rank(rank, rank_rules, options, known_findings=by_rank[rank.rank]) for rank in run.ranks]
     return report_on_summaries(
-        map(from_rank, summaries), analyzers, options, known_findings=of_fleet, outcomes=outcomes, missing=missing
+        map(from_rank, summaries),
+        analyzers,
+        options,
+        known_findings=of_fleet,
+        outcomes=outcomes,
+        missing=missing,
+        hang=hang,
     )
 
 
@@ -137,7 +148,7 @@ def summarize_rank(
     if options.is_only_rank:
         items = rank.kernels.of_category("communication").rows if collectives.on_gpu else None
         fleet = Fleet((replace(summary, collective_items=items),))
-        run_rules((rule for rule in analyzers if issubclass(rule, FleetAnalyzer)), fleet)
+        run_rules((rule for rule in analyzers if issubclass(rule, FleetAnalyzer) and "hang" not in rule.needs), fleet)
     # Before their edits are gone, which say what device each is about.
     charts = charts_of(rank, findings) if options.charts else None
     if any(finding.memory_edit is not None for finding in findings):
@@ -169,6 +180,7 @@ def report_on_summaries(
     known_findings: Iterable[Finding] = (),
     outcomes: Iterable[Outcome] = (),
     missing: Iterable[TraceSummary] = (),
+    hang: HangReading | None = None,
 ) -> Report:
     """The Report on all ranks, from their summaries in any order and grouping.
 
@@ -180,11 +192,12 @@ def report_on_summaries(
         known_findings: Findings about several ranks that exist already.
         outcomes: The outcomes of rules that ran on all ranks at once.
         missing: Ranks that could not be analysed.
+        hang: What was read of the flight recorders of the job; None where there are none.
     """
     analyzers = tuple(analyzers)
     part = reduce_parts(parts)
     compared, unrecorded = leave_out_unrecorded(part.summaries)
-    fleet = Fleet(tuple(compared))
+    fleet = Fleet(tuple(compared), hang)
     of_fleet = list(known_findings)
     outcome_of = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
     for rule in analyzers:
@@ -219,6 +232,8 @@ def report_on_summaries(
         run=next((s.run for s in fleet.summaries if s.run is not None), None),
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
         charts=next((s.charts for s in fleet.summaries if s.charts is not None), None),
+        hang=None if hang is None else hang.hang,
+        hang_reading=hang,
     )
 
 
@@ -301,7 +316,9 @@ def _missing_requirement(analyzer: Analyzer, data: Run | Fleet) -> str | None:
     """A sentence about data that a rule needs and no rank has; None where a rank has all that the rule needs."""
     of_ranks = [rank.available_data for rank in (data.ranks if isinstance(data, Run) else data.summaries)]
     missing = sorted(analyzer.needs - data.available_data)
-    if not missing and any(analyzer.needs - {"ranks"} <= available for available in of_ranks):
+    if not missing and (
+        analyzer.needs <= OF_THE_JOB or any(analyzer.needs - OF_THE_JOB <= available for available in of_ranks)
+    ):
         return None
     partly = sorted(need for need in analyzer.needs if not all(need in available for available in of_ranks))
     need = (missing or partly)[0]

@@ -6,6 +6,8 @@ Figures that stand beside each other, as in tables and on pages, always have thr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 UNKNOWN = "n/a"
 
 _TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
@@ -120,6 +122,17 @@ def format_bytes(size_bytes: float, *, in_kb: bool = True) -> str:
 def format_rate(bytes_per_s: float) -> str:
     """A rate: "27.7 GB/s"."""
     return f"{format_bytes(bytes_per_s)}/s"
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """The numbers as ranges, short even for thousands: "0-3, 7". Two in a row are listed singly."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs)
 
 
 def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:

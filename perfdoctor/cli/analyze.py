@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     "perfdoctor analyze capture/ -o report.md -o report.json",
     "perfdoctor analyze trace.json --select PD1,PD201 --set PD101.min_share=0.1",
     "perfdoctor analyze run/ --jobs 4 --strict          # the traces of all ranks",
+    "perfdoctor analyze dumps/                          # of PyTorch's flight recorder: why the job hangs",
     "perfdoctor analyze trace.json.gz --fail-on high   # a gate: exit code 0 or 1",
     "perfdoctor analyze - --json < trace.json.gz",
 )
@@ -107,8 +108,9 @@ def analyze(
     from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
     from perfdoctor.cli.job_reports import emit_job_reports
-    from perfdoctor.fleet.discover import find_traces
+    from perfdoctor.fleet.discover import find_inputs
     from perfdoctor.fleet.split_jobs import split_jobs
+    from perfdoctor.run_watch.read_hang import NO_HANG_FILES
 
     gate = open_gate(fail_on, baseline, updates=update_baseline)
     report_output = ReportOutput(shown, tuple(output), rank, no_color, verbosity, gate, opens)
@@ -132,13 +134,15 @@ def analyze(
 
     def analyze_job(job: Job) -> Report:
         with open_progress_bar(enabled=not silent) as progress:
-            return analyze_traces(job, options, progress)
+            return analyze_traces(job, options, progress, NO_HANG_FILES if job_count > 1 else inputs.hang)
 
-    files = find_traces(paths, round(max_index * 1e6))
+    inputs = find_inputs(paths, round(max_index * 1e6))
+    files = inputs.traces
     # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.
     in_order = all(map(os.path.isfile, paths))
     found = [files] if rank is not None or dask is not None else split_jobs(files, in_order=in_order)
-    if len(found) > 1:
+    job_count = len(found)
+    if job_count > 1:
         if baseline is not None:
             raise UsageError(f"--baseline is of one job, and these are traces of {len(found)}: analyze one at a time")
         emit_job_reports(found, analyze_job, report_output, strict=strict)

@@ -42,7 +42,7 @@ def analyze_capture(folder: Path, config: Config, gate: Gate | None, *, shows_pr
     """The report on a capture; stderr says so where that takes long."""
     from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
-    from perfdoctor.fleet.discover import find_traces
+    from perfdoctor.fleet.discover import find_inputs
 
     options = AnalysisOptions(config.select, config.ignore, config.settings, charts=True, settings_file=config.file)
     announce_settings(options, gate)
@@ -50,7 +50,8 @@ def analyze_capture(folder: Path, config: Config, gate: Gate | None, *, shows_pr
         open_progress_bar(enabled=shows_progress) as progress,
         announce_long_analysis(folder, enabled=shows_progress and progress is None),
     ):
-        return analyze_traces(find_traces([folder]), options, progress)
+        inputs = find_inputs([folder])
+        return analyze_traces(inputs.traces, options, progress, inputs.hang)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def check_ranks_complete(report: Report, rank: int | None) -> None:
     Raises:
         InputError: A rank could not be analysed, or has no trace.
     """
-    from perfdoctor.report.merge_findings import format_ranges
+    from perfdoctor.units import format_ranges
 
     if report.missing:
         first, *others = report.missing

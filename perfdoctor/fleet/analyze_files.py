@@ -28,6 +28,7 @@ from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.rules.analyzer import Analyzer, Run
+from perfdoctor.run_watch.hang import HangReading
 
 _AnyRank = TypeVar("_AnyRank", Rank, RankSummary)
 
@@ -35,7 +36,10 @@ _NEEDS_ALL_RANKS = "it wants to see all ranks in one process, and they are share
 
 
 def analyze_jobs(
-    jobs: Sequence[Sequence[TraceFile]], options: AnalysisOptions, progress: Progress | None = None
+    jobs: Sequence[Sequence[TraceFile]],
+    options: AnalysisOptions,
+    progress: Progress | None = None,
+    hang: HangReading | None = None,
 ) -> list[Report]:
     """The Report on each of several jobs, whose files the same processes share.
 
@@ -46,6 +50,7 @@ def analyze_jobs(
         jobs: The files of each job, as `find_traces` discovers them.
         options: How to analyse them.
         progress: Called repeatedly while the files are read.
+        hang: What was read of the flight recorders of an only job, which then needs no files.
 
     Raises:
         InputError: None of the files of a job can be analysed: the reason of the first. Or the cluster cannot be
@@ -58,7 +63,7 @@ def analyze_jobs(
     needs_all_ranks = any(map(pipeline.needs_all_ranks, rules))
     workers = choose_worker_count(files, options.jobs, prefers_one=needs_all_ranks)
     if options.dask is None and workers == 1 and needs_all_ranks:
-        return [_analyze_in_memory(job, options, rules, tracker) for job in jobs]
+        return [_analyze_in_memory(job, options, rules, tracker, hang) for job in jobs]
     job_of = [number for number, job in enumerate(jobs) for _ in job]
     summaries: dict[int, Sequence[RankSummary]] = {}
     failures: dict[int, FailedFile] = {}
@@ -74,7 +79,7 @@ def analyze_jobs(
     for end, job in zip(accumulate(map(len, jobs)), jobs, strict=True):
         own = range(end - len(job), end)
         found = [summary for index in own for summary in summaries.get(index, ())]
-        reports.append(_reduce(found, [failures[index] for index in own if index in failures], rules, options))
+        reports.append(_reduce(found, [failures[index] for index in own if index in failures], rules, options, hang))
     return reports
 
 
@@ -113,6 +118,7 @@ def _reduce(
     failures: Sequence[FailedFile],
     rules: Sequence[type[Analyzer]],
     options: AnalysisOptions,
+    hang: HangReading | None,
 ) -> Report:
     """The Report on the ranks of one job."""
     summaries = _select_rank(summaries, failures, options)
@@ -125,11 +131,16 @@ def _reduce(
         options,
         outcomes=[Outcome(rule.rule, "skipped", _NEEDS_ALL_RANKS) for rule in skipped],
         missing=[failure.summary() for failure in failures],
+        hang=hang,
     )
 
 
 def _analyze_in_memory(
-    files: Sequence[TraceFile], options: AnalysisOptions, rules: Sequence[type[Analyzer]], tracker: ProgressTracker
+    files: Sequence[TraceFile],
+    options: AnalysisOptions,
+    rules: Sequence[type[Analyzer]],
+    tracker: ProgressTracker,
+    hang: HangReading | None,
 ) -> Report:
     """The Report on one job, with all ranks in memory at once, for rules that look at them together."""
     ranks: list[Rank] = []
@@ -143,7 +154,7 @@ def _analyze_in_memory(
             failures.append(FailedFile(file, str(error)))
         tracker.finish(index)
     ranks = _reconcile_in_memory(_select_rank(ranks, failures, options), failures, options)
-    return pipeline.diagnose_run(Run(tuple(ranks)), rules, options, [failure.summary() for failure in failures])
+    return pipeline.diagnose_run(Run(tuple(ranks)), rules, options, [failure.summary() for failure in failures], hang)
 
 
 def _reconcile_in_memory(ranks: list[Rank], failures: Sequence[FailedFile], options: AnalysisOptions) -> list[Rank]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.run_watch.read_hang import HangFiles, find_hang_files
 from perfdoctor.trace.io.remote import STDIN, is_remote, is_web
 from perfdoctor.trace.io.remote_path import DEFAULT_MAX_INDEX_BYTES, RemotePath
 
@@ -65,6 +66,41 @@ class TraceFile:
             change_known(self.evidence_path),
             None if self.early is None else self.early.map_paths(change),
         )
+
+
+@frozen_dataclass
+class Inputs:
+    """What some paths hold: traces, and dumps of the flight recorder with what a capture wrote beside them."""
+
+    traces: tuple[TraceFile, ...]
+    hang: HangFiles
+
+
+def find_inputs(paths: Sequence[str | os.PathLike[str]], max_index_bytes: int = DEFAULT_MAX_INDEX_BYTES) -> Inputs:
+    """The traces that some paths mean, as `find_traces` finds them, and the dumps in local ones.
+
+    Raises:
+        InputError: As in `find_traces`; where there are dumps there may be no traces.
+    """
+    local = [
+        match
+        for path in (os.fspath(each) for each in paths)
+        if not is_remote(path)
+        for match in glob.glob(path) or [path]
+    ]
+    hang = find_hang_files(local)
+    if not hang:
+        return Inputs(find_traces(paths, max_index_bytes), hang)
+    dumps = set(hang.dumps.values())
+    traces: list[TraceFile] = []
+    for path in paths:
+        try:
+            traces += find_traces([path], max_index_bytes) if Path(path) not in dumps else ()
+        except InputError:
+            if not find_hang_files([path]):
+                raise
+    by_path = {file.path: file for file in traces if file.path not in dumps}
+    return Inputs(tuple(sorted(by_path.values(), key=_sort_key)), hang)
 
 
 def find_traces(

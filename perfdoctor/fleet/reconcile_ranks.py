@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perfdoctor.errors import InputError
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import RankSummary
+from perfdoctor.units import format_ranges
 
 
 def reconcile_ranks(summaries: Sequence[RankSummary], unreadable_ranks: Iterable[int | None] = ()) -> list[RankSummary]:

@@ -12,6 +12,7 @@ from itertools import chain
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import RANKS, Evidence, Finding, FindingKey
+from perfdoctor.units import format_ranges
 
 
 @frozen_dataclass
@@ -104,14 +105,3 @@ def _parse_ranges(text: str) -> frozenset[int]:
     """The numbers of `format_ranges`."""
     runs = [part.split("-") for part in text.split(", ")]
     return frozenset(chain.from_iterable(range(int(run[0]), int(run[-1]) + 1) for run in runs))
-
-
-def format_ranges(numbers: Iterable[int]) -> str:
-    """The numbers as ranges, short even for thousands: "0-3, 7". Two in a row are listed singly."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs)

@@ -35,6 +35,7 @@ from perfdoctor.report.report import (
     TraceSummary,
     UnexplainedSlice,
 )
+from perfdoctor.run_watch.hang import HangReading
 from perfdoctor.run_watch.run_series import RunSeries
 from perfdoctor.savings.edits import Edit, set_durations
 from perfdoctor.savings.late_delay import delay_by_late_rank_ns
@@ -184,15 +185,21 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All ranks of one job as summaries, sorted by rank: the input of a FleetAnalyzer."""
+    """All ranks of one job as summaries, sorted by rank: the input of a FleetAnalyzer.
+
+    Attributes:
+        hang: What its flight recorders show; None where none were read.
+    """
 
     summaries: tuple[RankSummary, ...]
+    hang: HangReading | None = None
 
     @cached_property
     def available_data(self) -> frozenset[str]:
-        """The requirements that at least one rank meets, and "ranks" when there are several."""
-        several = {"ranks"} if len(self.summaries) > 1 else set()
-        return frozenset().union(*(summary.available_data for summary in self.summaries), several)
+        """The requirements that at least one rank meets, "ranks" when there are several, and "hang"."""
+        of_the_job = {"ranks"} if len(self.summaries) > 1 else set()
+        of_the_job |= {"hang"} if self.hang is not None else set()
+        return frozenset().union(*(summary.available_data for summary in self.summaries), of_the_job)
 
     @cached_property
     def longest_step_ns(self) -> int:

@@ -21,6 +21,7 @@ from perfdoctor.report.memory_summary import MemorySummary
 from perfdoctor.report.table_rows import ReportTables
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.report.trial_result import Trial, TrialSummary
+from perfdoctor.run_watch.hang import Hang, HangReading
 from perfdoctor.run_watch.run_series import RunSeries
 from perfdoctor.value_limits import Amount, Positive, Share
 
@@ -208,11 +209,13 @@ class Report:
         findings: Ranked: what is expected to save most comes first.
         once: What happens once on each rank, and is not in its account; empty where nothing does.
         memory: The memory of each device of each rank, where it was recorded.
+        hang: Why the job makes no step any more; None where its ranks move, or nothing was read that says it.
+        hang_reading: What was read for it; not part of the schema.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "once", "unexplained"),
-        *("findings", "tables", "memory", "trials", "outcomes"),
+        *("findings", "tables", "memory", "hang", "trials", "outcomes"),
     )
 
     schema: ClassVar[str] = "perfdoctor.report/2"
@@ -233,6 +236,7 @@ class Report:
         default_factory=lambda: dict.fromkeys(TABLES, ())
     )
     memory: tuple[MemorySummary, ...] = ()
+    hang: Hang | None = None
     run: RunSeries | None = None
     trials: tuple[Trial, ...] = ()
     trial_summary: TrialSummary | None = None
@@ -240,6 +244,7 @@ class Report:
     program_name: str | None = None
     breakdowns: tuple[StepBreakdown, ...] = field(default=(), repr=False, compare=False)
     charts: RankCharts | None = field(default=None, repr=False, compare=False)
+    hang_reading: HangReading | None = field(default=None, repr=False, compare=False)
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.report.finding import Finding
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.report import UnexplainedSlice
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.units import format_ranges
 
 MIN_SHARE = 0.05
 """Slices from this share of the window on are explained: less would not change what to do first."""

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.report.finding import RANKS, Finding
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.report import Report
 from perfdoctor.report.table import Column, Table
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.report_facts import step_count_of
-from perfdoctor.units import format_count, format_share
+from perfdoctor.units import format_count, format_ranges, format_share
 
 # Of more ranks than this only the outliers are shown: so many for each column.
 MAX_RANKS = 16

@@ -20,6 +20,7 @@ _GPU_REASONS = frozenset(REQUIREMENTS[need] for need in ("gpu_items", "kernels",
 WORK_DETAILS = ("compute", "bandwidth", "latency")
 MIN_UNEXPLAINED_SHARE = 0.10
 """From this share of the step on, the head names time that nobody explained: it is what makes a finding high."""
+_MAX_UNREAD = 3
 _NUMBER = re.compile(r"[\d.,]+")
 
 
@@ -46,14 +47,16 @@ class SkippedRules(NamedTuple):
 def skipped_rules(report: Report) -> list[SkippedRules]:
     """The rules that were skipped or failed, grouped by reason.
 
-    That one rank has no others to compare with is left out where nothing says that there are others.
+    That one rank has no others to compare with is left out where nothing says that there are others, and so is that
+    the job did not stand still.
     """
-    if is_snapshot(report):  # all rules judge time
+    if is_snapshot(report) or not report.traces:  # all rules but one judge time
         return []
     single = len(report.traces) == 1 and (report.traces[0].world_size or 1) == 1
     rules_of: dict[str, list[str]] = {}
     for outcome in report.outcomes:
-        if outcome.status != "ran" and not (single and outcome.why == REQUIREMENTS["ranks"]):
+        is_usual = outcome.why == REQUIREMENTS["hang"] or (single and outcome.why == REQUIREMENTS["ranks"])
+        if outcome.status != "ran" and not is_usual:
             why = clean_line(outcome.why or "no reason was given")
             rules_of.setdefault(f"failed: {why}" if outcome.status == "failed" else why, []).append(outcome.rule)
     gpu_reasons = _GPU_REASONS if is_cpu_program(report) else ()
@@ -110,9 +113,23 @@ def describe_incomplete_input(report: Report) -> str | None:
     which = "the trace is" if len(report.traces) == 1 else f"{len(cut)} of {len(report.traces)} traces are"
     sentences = [
         describe_missing_ranks(report),
+        *(clean_line(each) for each in (report.hang_reading.unread if report.hang_reading else ())[:_MAX_UNREAD]),
         f"{which} incomplete (cut short) and analysed as far as it goes" if cut else None,
     ]
     return "; ".join(filter(None, sentences)) or None
+
+
+def describe_hang(report: Report) -> str | None:
+    """The sentence on what stops the job, or that the dumps that were read show nothing; None where there are none."""
+    reading = report.hang_reading
+    if reading is None:
+        return None
+    if report.hang is not None:
+        return f"The job hangs. {clean_line(report.hang.sentence)}."
+    if report.traces:
+        return None
+    count = format_count(len(reading.dumps), "rank")
+    return f"No hang: in the flight recorders of {count} no rank waits for another one that does not come."
 
 
 def unexplained_lines(report: Report, *, of_work: bool = True) -> list[tuple[str, str]]:

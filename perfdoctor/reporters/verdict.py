@@ -22,7 +22,7 @@ from perfdoctor.reporters.report_facts import (
     share_of_step,
     step_length_ns,
 )
-from perfdoctor.reporters.report_notes import MIN_UNEXPLAINED_SHARE, memory_lines, skipped_rules
+from perfdoctor.reporters.report_notes import MIN_UNEXPLAINED_SHARE, describe_hang, memory_lines, skipped_rules
 from perfdoctor.reporters.time_split import detail_labels, time_split_of
 from perfdoctor.reporters.top_rows import largest_op
 from perfdoctor.units import format_count, format_duration, format_share
@@ -99,9 +99,12 @@ def largest_part(report: Report) -> LargestPart | None:
 def verdict_of(report: Report) -> str:
     """The report in one or two sentences: how long a step takes, on which device, and what takes most of it.
 
-    Where other programs had the cores, that comes first.
+    What stops the job comes first, and then that other programs had the cores.
     """
-    return f"{_describe_contention(report)}{_describe_program(report)}"
+    hang = describe_hang(report)
+    if hang is not None and not report.traces:
+        return hang
+    return f"{f'{hang} ' if hang else ''}{_describe_contention(report)}{_describe_program(report)}"
 
 
 def _describe_contention(report: Report) -> str:

@@ -64,7 +64,6 @@ from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.advice import Advice, When, advise
 from perfdoctor.rules.advice.advice_row import Row
@@ -103,7 +102,7 @@ from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Calls, Frames,
 from perfdoctor.trace.tables.quantiles import quantiles
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 from perfdoctor.trace.tables.steps import Steps
-from perfdoctor.units import format_bytes, format_rate, format_time
+from perfdoctor.units import format_bytes, format_ranges, format_rate, format_time
 
 __all__ = [
     "BANDWIDTH",

@@ -122,6 +122,9 @@ from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy,
 # The threshold of conditions in the table of advice, for a rule that asks the same itself.
 from perfdoctor.rules.advice.programs import MAIN_SHARE
 
+# What stopped a job: asked by the rule on hangs alone.
+from perfdoctor.run_watch.hang import Hang, HangKind
+
 # The allocations of a device and what fixes change in them: asked by the rules on memory alone.
 from perfdoctor.facts.recorded_memory import OutOfMemoryFacts
 from perfdoctor.memory import categories as memory_categories

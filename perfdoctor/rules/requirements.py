@@ -25,10 +25,14 @@ REQUIREMENTS: Mapping[str, str] = MappingProxyType(
         "facts": "there are no captured facts: record with `perfdoctor run`",
         "sizes": "no collective says how large it is: record with PyTorch 2.3 or newer, which writes that on NCCL's",
         "flops": "what a step has to compute is not known: record with record_shapes=True, or with `perfdoctor run`",
+        "hang": "no flight recorder and no stacks were read: give a folder of dumps, or record with `perfdoctor run`",
         "ranks": "one rank cannot be compared with others: give the folder with the traces of all ranks",
     }
 )
 """The sentence of the report where a requirement is missing, by the name of the requirement."""
+
+OF_THE_JOB = frozenset({"ranks", "hang"})
+"""The requirements that no rank meets by itself."""
 
 _ONLY_COPIES = "the GPU only copies here, no kernel was recorded, and this rule looks at kernels"
 _WITHOUT_KERNELS = {

@@ -23,7 +23,8 @@ from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.pipeline import summarize_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
-from perfdoctor.report.merge_findings import format_ranges, merge_findings
+from perfdoctor.report.merge_findings import merge_findings
+from perfdoctor.units import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
 from perfdoctor.report.to_plain import to_plain

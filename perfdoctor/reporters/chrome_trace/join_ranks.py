@@ -15,7 +15,6 @@ import orjson
 
 from perfdoctor.analysis.communication.match_collectives import match_collectives
 from perfdoctor.errors import UsageError
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_elements
 from perfdoctor.reporters.chrome_trace.rank_tracks import FileTracks
 from perfdoctor.reporters.chrome_trace.side_lanes import lane_names
@@ -24,6 +23,7 @@ from perfdoctor.reporters.chrome_trace.track_writer import TrackWriter, metadata
 from perfdoctor.reporters.chrome_trace.tracks import rank_events
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.trace.kineto.merged_pids import RANK_STRIDE
+from perfdoctor.units import format_ranges
 
 _LIMIT = (1 << 31) - 1  # of process ids in viewers
 _NARROW_STRIDE = 1 << 22  # the process ids of Linux lie below it

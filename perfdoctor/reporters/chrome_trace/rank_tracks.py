@@ -13,7 +13,6 @@ from perfdoctor.fleet.discover import find_traces
 from perfdoctor.fleet.rank_tasks import read_ranks
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
-from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.chrome_trace.finding_arrows import Arrow, find_arrows
@@ -24,6 +23,7 @@ from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.reporters.chrome_trace.trace_source import TraceSource
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.units import format_ranges
 
 
 @frozen_dataclass(eq=False)

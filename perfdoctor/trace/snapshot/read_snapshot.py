@@ -20,8 +20,8 @@ import numpy as np
 
 from perfdoctor.errors import TraceError
 from perfdoctor.trace.arrays import NONE
+from perfdoctor.trace.io.load_pickle import MAX_BYTES, load_plain_pickle
 from perfdoctor.trace.io.stream import TextStream, disconnect_error
-from perfdoctor.trace.snapshot.load_pickle import MAX_BYTES, load_plain_pickle
 from perfdoctor.trace.tables.model import AllocatorSettings, EndState, MemoryEvents, Segments, Trace
 from perfdoctor.trace.tables.string_codes import StringCodes
 
