@@ -9,6 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
+from perfdoctor.capture.inject._perfdoctor_inject.hang_files import HANG_FOLDER
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import WINDOW_FOLDER
 from perfdoctor.errors import CaptureError
 
@@ -94,7 +95,8 @@ def remove_capture(folder: Path, rank: int | None = None) -> None:
         number = entry.name[4:] if entry.name.startswith("rank") else ""
         is_rank = number.isdigit() and rank in (None, int(number))
         # A perfdoctor that was killed has left its markers; those of other ranks are theirs.
-        is_of_all = entry.name.startswith(MARKER_FOLDER_PREFIX) or WINDOW_FOLDER.fullmatch(entry.name) is not None
+        is_of_all = WINDOW_FOLDER.fullmatch(entry.name) is not None
+        is_of_all |= entry.name.startswith(MARKER_FOLDER_PREFIX) or entry.name == HANG_FOLDER
         if entry.is_dir() and (is_rank or (rank is None and is_of_all)):
             shutil.rmtree(entry)
         elif entry.name in REPORT_FILES:
@@ -133,3 +135,9 @@ def list_ranks(folder: Path) -> tuple[int, ...]:
     """The ranks that have a folder in this capture, ascending."""
     names = [path.name[4:] for path in folder.glob("rank*") if path.is_dir()]
     return tuple(sorted(int(name) for name in names if name.isdigit()))
+
+
+def has_hang(folder: Path) -> bool:
+    """Whether a capture has the states of ranks that stood still, or dumps that torch wrote at a timeout."""
+    place = folder / HANG_FOLDER
+    return place.is_dir() and any(os.scandir(place))

@@ -10,6 +10,9 @@ from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STAND
 from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
+# Evaluations and checkpoints take a minute or two; NCCL gives up after 600 s.
+HANG_AFTER_S = 180.0
+
 
 @frozen_dataclass
 class CaptureOptions:
@@ -36,6 +39,7 @@ class CaptureOptions:
         memory: Record memory: the peaks of each step, the host's memory by a thread that looks at /proc, a snapshot of
             CUDA's allocator with its history in the evidence window, and one where memory runs out.
         watch: Leave a socket in the folder of each rank, through which `perfdoctor record` asks for more windows.
+        hang_after_s: Seconds without a step, at least, after which a rank stands still; 0 does not look.
         stop_after: End the program, with exit code 0, once everything is recorded.
         ranks: Record these ranks only; None records all of them.
         nvtx_only: Record nothing and only mark the phases of each step as NVTX ranges, for use under nsys.
@@ -56,6 +60,7 @@ class CaptureOptions:
     max_evidence_bytes: int = 500_000_000
     memory: bool = False
     watch: bool = False
+    hang_after_s: float = HANG_AFTER_S
 
     def __post_init__(self) -> None:
         for name, minimum in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
@@ -64,6 +69,8 @@ class CaptureOptions:
                 raise UsageError(
                     f"--{name} {value!r} is not a number of steps: give a whole number of at least {minimum}."
                 )
+        if not self.hang_after_s >= 0:
+            raise UsageError(f"--hang-after {self.hang_after_s:g} is no time: give seconds, or 0 not to look.")
         if self.max_evidence_bytes < 1:
             raise UsageError(
                 f"--max-evidence {self.max_evidence_bytes / 1e6:g} leaves no evidence: give more than 0 MB."
@@ -109,6 +116,7 @@ class CaptureOptions:
             "watch",
         )
         values = {"folder": str(folder), **{name: getattr(self, name) for name in names}}
+        values["watches_hangs"] = bool(self.hang_after_s) and self.trial is None and not self.nvtx_only
         if self.trial is not None:
             values |= {"warmup": 0, "timing": 0, "evidence": 0, "stop_after": True, "trial": asdict(self.trial)}
         return json.dumps(values)

@@ -10,12 +10,14 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfdoctor.capture.capture_folder import (
     MARKER_FOLDER_PREFIX,
     collect_markers,
+    has_hang,
     launcher_rank,
     list_ranks,
     make_folder,
@@ -25,6 +27,7 @@ from perfdoctor.capture.capture_notes import collect_notes, explain_empty_captur
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.child_process import MARKER_VARIABLE, build_environment, run_program
 from perfdoctor.capture.command_line import parse_target, script_name
+from perfdoctor.capture.hang_monitor import HangMonitor
 from perfdoctor.capture.inject._perfdoctor_inject.messages import leave_marker
 from perfdoctor.capture.process_group import find_processes, run_with_limit
 from perfdoctor.errors import CaptureError
@@ -58,7 +61,13 @@ class CaptureResult:
     notes: tuple[str, ...] = ()
 
 
-def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: Path | None = None) -> CaptureResult:
+def run(
+    command: Sequence[str],
+    options: CaptureOptions | None = None,
+    *,
+    log: Path | None = None,
+    judge_hang: Callable[[Path], bool] | None = None,
+) -> CaptureResult:
     """Run a program to its end and record it.
 
     Args:
@@ -66,6 +75,8 @@ def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: P
         options: Windows and folder; None for the defaults.
         log: File for what the program writes to stdout, with stderr in the file of the same name with `.stderr`; the
             program reads nothing from stdin then, and all of its processes are ended when this one is interrupted.
+        judge_hang: Called in another thread with the folder when ranks have stood still, or on SIGUSR1, and what they
+            do stands in it: says it to the user, and returns whether it is a hang. None does not look for hangs.
 
     Raises:
         CaptureError: The program cannot be started, or the folder cannot be written. Nothing has run then.
@@ -80,9 +91,19 @@ def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: P
     folder = make_folder(options.out, script_name(command), force=options.force, rank=rank_here)
     leave_marker("perfdoctor")  # for one that runs this one
     marker_folder = make_marker_folder(folder)
-    environment = build_environment(marker_folder, options.to_json(folder))
+    watches = judge_hang is not None and options.hang_after_s > 0
+    environment = build_environment(
+        marker_folder, (options if watches else replace(options, hang_after_s=0)).to_json(folder)
+    )
+    # Where every rank runs its own perfdoctor, that of rank 0 sees the beats of all.
+    monitor = (
+        HangMonitor(folder, options.hang_after_s, judge_hang).watch()
+        if judge_hang is not None and watches and not rank_here
+        else contextlib.nullcontext()
+    )
     try:
-        code = run_program(command, environment) if log is None else run_into_log(command, environment, log)[0]
+        with monitor:
+            code = run_program(command, environment) if log is None else run_into_log(command, environment, log)[0]
     finally:
         markers = collect_markers(marker_folder)
         ranks = list_ranks(folder)
@@ -97,7 +118,7 @@ def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: P
     if rank_here:
         # Every rank of the job runs its own perfdoctor; rank 0 reports on all ranks.
         return CaptureResult(code, None, ranks, notes)
-    return CaptureResult(code, folder if ranks else None, ranks, notes)
+    return CaptureResult(code, folder if ranks or has_hang(folder) else None, ranks, notes)
 
 
 def wait_for_other_ranks(folder: Path) -> None:

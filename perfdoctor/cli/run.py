@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoctor.capture.capture_folder import has_traces, launcher_rank, list_ranks
+from perfdoctor.capture.capture_folder import has_hang, has_traces, launcher_rank, list_ranks
 from perfdoctor.capture.capture_notes import read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
@@ -79,6 +79,14 @@ def run(
     watch: Annotated[
         bool, parameters.flag("--watch", help="Let perfdoctor record ask for more windows while the program runs.")
     ] = False,
+    hang_after: Annotated[
+        float,
+        typer.Option(
+            "--hang-after",
+            metavar="SECONDS",
+            help="Look for a hang when no step ends for so long, and five times the slowest step; 0 does not look.",
+        ),
+    ] = _DEFAULTS.hang_after_s,
     stop_after: Annotated[
         bool, parameters.flag("--stop-after", help="End the program once everything is recorded.")
     ] = False,
@@ -115,6 +123,9 @@ def run(
     profiler, then steps are recorded for their times, then steps with shapes and source lines. A longer run is sampled
     once or twice more if its steps change, and left alone otherwise, unless --stop-after ends it. Windows that are
     chosen (--skip, --base, --warmup, --timing, --evidence) are kept to the letter.
+
+    Where ranks make no step any more (--hang-after, or kill -USR1 on perfdoctor), one sentence on stderr says which
+    rank the others wait for, in which collective, at which line; the report has it afterwards.
 
     The program runs in the Python that runs perfdoctor. To record it in another one, name that one after --.
 
@@ -154,8 +165,9 @@ def run(
         max_evidence_bytes=round(max_evidence * 1e6),
         memory=memory,
         watch=watch,
+        hang_after_s=hang_after,
     )
-    result = launch.run(launch.parse_target(typed_target(ctx, target)), options)
+    result = launch.run(launch.parse_target(typed_target(ctx, target)), options, judge_hang=_print_hang)
     _print_notes(result, is_reported=not no_report)
     report: Report | None = None
     asks = shown != "text" or bool(output) or opens or gate is not None or verbosity > 0
@@ -178,8 +190,8 @@ def _is_reportable(folder: Path, *, asks: bool) -> bool:
 
     A report on less would explain how the program starts.
     """
-    if asks or not has_traces(folder):
-        return has_traces(folder)
+    if asks or not has_traces(folder) or has_hang(folder):
+        return has_traces(folder) or has_hang(folder)
     ranks = [facts for rank in list_ranks(folder) if (facts := read_facts(folder, rank)) is not None]
     return not ranks or any(facts.windows.timing.steps or facts.windows.evidence.steps for facts in ranks)
 
@@ -221,12 +233,26 @@ def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
     if result.folder is None:
         return
     folder = shown_path(result.folder)
-    if not has_traces(result.folder):
+    if not has_traces(result.folder) and not has_hang(result.folder):
         print_line(f"there is nothing to report on; the times of steps are in {folder}")
     elif is_reported:
         print_line(f"recorded in {folder}")
     else:
         print_line(f"recorded in {folder}; for the report: perfdoctor analyze {folder}")
+
+
+def _print_hang(folder: Path) -> bool:
+    """Say on stderr what stops the ranks of a capture; whether there is a hang."""
+    from perfdoctor.run_watch.read_hang import find_hang_files, read_hang
+
+    hang = read_hang(find_hang_files([folder])).hang
+    if hang is None:
+        return False
+    place = f" ({hang.location})" if hang.location is not None else ""
+    print_line(
+        f"no step any more: {hang.sentence}{place}; stacks and collectives of all ranks: {shown_path(folder)}/hang"
+    )
+    return True
 
 
 def _apply_gate(report: Report | None, gate: Gate, updated: str | None, exit_code: int) -> int:

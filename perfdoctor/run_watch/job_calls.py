@@ -155,11 +155,11 @@ class JobCalls:
         for key in groups:
             for number in sorted(self._calls.get(key, {})):
                 calls = self._calls[key][number]
-                # What has ended everywhere did no harm by its sizes.
+                # What has ended everywhere stops nobody by its sizes and types.
                 is_open = any(not call.has_ended for call in calls.values())
                 by_form: dict[object, dict[int, Call]] = {}
                 for rank, call in sorted(calls.items()):
-                    by_form.setdefault(_form_of(call, with_sizes=is_open), {})[rank] = call
+                    by_form.setdefault(_form_of(call, is_open=is_open), {})[rank] = call
                 if len(by_form) > 1:
                     most = max(by_form.values(), key=len)
                     odd = {rank: call for rank, call in calls.items() if rank not in most}
@@ -167,8 +167,8 @@ class JobCalls:
         return None
 
 
-def _form_of(call: Call, *, with_sizes: bool) -> object:
+def _form_of(call: Call, *, is_open: bool) -> object:
     """What must be equal in the calls of all ranks."""
-    types = () if _OF_ANY_TYPE.search(call.name) else (call.input_types, call.output_types)
-    sizes = () if not with_sizes or _OF_ANY_SIZE.search(call.name) else (call.input_sizes, call.output_sizes)
+    types = () if not is_open or _OF_ANY_TYPE.search(call.name) else (call.input_types, call.output_types)
+    sizes = () if not is_open or _OF_ANY_SIZE.search(call.name) else (call.input_sizes, call.output_sizes)
     return call.name, types, sizes

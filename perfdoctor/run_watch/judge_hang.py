@@ -191,16 +191,17 @@ def _judge_end(state: ProcessState, answer: RankAnswer, main: ThreadState) -> _F
             " in the ordinary way, with fewer steps or collectives than the others" if state.ended_by_itself else ""
         )
         return _Fault("dead", f"has ended{by_itself}", error)
-    if (raised and main.location is None) or (raised and not main.is_main):
+    # No line of the user's is left on its stack: Python waits for other threads there.
+    if raised and (main.location is None or main.location.is_in_library):
         return _Fault("dead", f"has ended its main thread{raised}, and other threads keep the process alive", error)
     return None
 
 
 def _judge_loader(state: ProcessState, main: ThreadState, workers: Sequence[ProcessState]) -> _Fault:
     """What keeps a loader: a worker, or the data set where the program loads by itself."""
-    ended = next((each for each in workers if each.state in ("ended", "gone")), None)
-    if ended is not None:
-        by = f" by {_name_signal(ended.signal)}" if ended.signal is not None else ""
+    killed = next((each.signal for each in workers if each.signal is not None), None)
+    if killed is not None:
+        by = f" by {_name_signal(killed)}"
         return _Fault(
             "blocked", f"waits in its loader for a worker that was killed{by}{_in(main.location)}", main.location
         )

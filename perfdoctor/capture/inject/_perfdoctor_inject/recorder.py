@@ -21,6 +21,7 @@ from .control_socket import ControlSocket
 from .core_usage import CoreUsage
 from .debug_switches import DebugSwitches
 from .gradient_use import GradientUse
+from .hang_watch import HangWatch
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .memory_records import MemoryRecords, count_samples
@@ -141,6 +142,7 @@ class Recorder:
         self.memory_watch = MemoryWatch(
             enabled=settings.memory, max_bytes=settings.max_evidence_bytes, loaders=self.loaders, note=self._add_note
         )
+        self.hang_watch = HangWatch(settings.folder, lambda: [each.pid for each in list(self.loaders.processes)])
         self.step = 0
         self.gpu_sampler: GpuSampler | None = None
         self.is_forked_helper = False
@@ -167,7 +169,9 @@ class Recorder:
         return WindowProfiler(self._on_training_thread_end, self.gradients, always_profiles_memory=self.settings.memory)
 
     def start(self) -> None:
-        """Subclass hook, called once the hooks are installed and before the program's own code; a no-op here."""
+        """The hooks are installed, and the program's own code comes next."""
+        if self.settings.watches_hangs:
+            self.hang_watch.start(torch.__version__)
 
     # What the hooks call -------------------------------------------------------------------------------------------
 
@@ -312,6 +316,7 @@ class Recorder:
             if self.control is not None:
                 self.control.forget()
             self.ranges.forget()
+        self.hang_watch.forget()
         self._training_thread = None
         self._loader_threads.clear()
         self._in_loader = False
@@ -322,6 +327,7 @@ class Recorder:
         if self.finished:
             return
         # A session gets its error; what an earlier cell of a notebook has raised is none of its own.
+        self.hang_watch.close()
         if self.automatic and reason == "exit" and self.memory_watch.note_end():
             self._find_folder()
         if self.folder is None:
@@ -386,6 +392,7 @@ class Recorder:
         dur_ns = now_ns - self._step_start_ns
         self._record_step(dur_ns)
         self.step += 1
+        self.hang_watch.beat(self.step, dur_ns)
         if self.folder is not None and self.folder.broken:
             self._stop_early()
             return
@@ -549,6 +556,7 @@ class Recorder:
                 self.control.open(self.folder.path)
             except (OSError, AttributeError) as error:  # Windows has no such sockets
                 self._add_note(f"perfdoctor record can ask for no window: {error}")
+        self.hang_watch.open(self.rank)
         self._write_facts("running")
         return True
 

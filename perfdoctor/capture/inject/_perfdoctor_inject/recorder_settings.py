@@ -54,6 +54,7 @@ class RecorderSettings:
     nvtx_only: bool = False
     memory: bool = False
     watch: bool = False
+    watches_hangs: bool = False
     trial: TrialOptions | None = None
 
     @property

@@ -1,0 +1,1 @@
+"""Staged hangs and healthy runs, each with its truth."""
