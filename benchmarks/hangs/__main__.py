@@ -35,7 +35,7 @@ HANGS = {
     "branch": Truth("missing", "all_reduce", "branch"),
     "order": Truth("mismatch", "all_reduce", "order"),
     "size": Truth("mismatch", "all_reduce", "size"),
-    "dtype": Truth("mismatch", "all_gather", "dtype"),
+    "dtype": Truth("mismatch", "all_reduce", "dtype"),
     "killed": Truth("dead", "all_reduce", "waits"),  # nothing can say at which line a killed process was
     "exception": Truth("dead", "all_reduce", "exception"),
     "early-end": Truth("dead", "all_reduce", "waits"),
@@ -45,7 +45,7 @@ HANGS = {
     "loader-worker": Truth("blocked", "all_reduce", "loader-worker"),
     "fifo": Truth("blocked", "all_reduce", "fifo"),
     "gil": Truth("blocked", "all_reduce", "gil"),
-    "stopped": Truth("blocked", "all_reduce", "stopped"),
+    "stopped": Truth("blocked", "all_reduce", "waits"),  # nor of one that runs no handler
 }
 HEALTHY = (
     "plain", "workers", "slow-steps", "evaluation", "evaluation-without-core", "checkpoint", "long-end",

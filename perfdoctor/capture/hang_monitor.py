@@ -130,6 +130,12 @@ class HangMonitor:
         is_asked = self._asked.is_set()
         self._asked.clear()
         collect_states(self.folder, beats, self._stopped)
+        before = {each.rank: each.steps for each in beats}
+        if any(each.steps > before.get(each.rank, each.steps) for each in read_beats(self.folder)):
+            if not is_asked:
+                shutil.rmtree(self.folder / HANG_FOLDER, ignore_errors=True)
+                (self.folder / HANG_FOLDER).mkdir(exist_ok=True)  # torch may write its own dumps there
+            return
         if self._judge(self.folder):
             self._standing = {each.rank: each.steps for each in beats}
             self._stood_since_s = min((each.last_s for each in beats if not each.has_ended), default=now_s)

@@ -240,10 +240,11 @@ def _judge_stacks(ranks: Sequence[int], inputs: HangInputs) -> Hang | None:
         if rank not in inputs.dumps and any(DISTRIBUTED_FOLDER in file for file in main.frames_above_user()):
             waiting.append(rank)
             continue
-        fault = _judge_state(state, answer, _workers_of(rank, inputs))
-        if fault is not None and not (fault.kind == "slow" and state.is_moving) and not state.ended_by_itself:
+        fault = None if answer.calls_made else _judge_state(state, answer, _workers_of(rank, inputs))
+        if fault is not None and not state.is_moving and not state.ended_by_itself:
             faults[rank] = fault
-    faults = {rank: fault for rank, fault in faults.items() if waiting or fault.kind in ("blocked", "slow", "missing")}
+    # A process by itself that runs, or ends, is no hang; it is one where others wait for it.
+    faults = {rank: fault for rank, fault in faults.items() if waiting or fault.kind in ("blocked", "slow")}
     if not faults:
         return None
     kind = min((fault.kind for fault in faults.values()), key=_WORST_FIRST.index)
