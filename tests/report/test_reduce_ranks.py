@@ -24,7 +24,6 @@ from perfdoctor.pipeline import summarize_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.merge_findings import merge_findings
-from perfdoctor.units import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
 from perfdoctor.report.to_plain import to_plain
@@ -33,6 +32,7 @@ from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import SyntheticFleet, TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.units import format_ranges
 
 RANKS = 7
 
