@@ -16,7 +16,7 @@ from perfdoctor.capture.inject._perfdoctor_inject.control_socket import SOCKET_N
 from perfdoctor.errors import CaptureError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
-# A program whose Python is held by one long call answers late; one that is stopped never does.
+# A program in one long call of C answers late; one that is stopped never does.
 ANSWER_TIMEOUT_S = 20.0
 # From the highest step of all ranks on, so that those that hear of it later begin at the same one.
 STEPS_AHEAD = 3

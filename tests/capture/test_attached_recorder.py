@@ -131,6 +131,7 @@ def train_while_asked(asking: Asking, *, until_recorded: bool = True) -> list[fl
     return train(60, before_step)
 
 
+@pytest.mark.process
 def test_a_window_that_was_asked_for_is_a_capture_of_its_own(tmp_path: Path, watched: Recorder) -> None:
     asking = Asking(tmp_path)
     weights = train_while_asked(asking)
@@ -150,6 +151,7 @@ def test_a_window_that_was_asked_for_is_a_capture_of_its_own(tmp_path: Path, wat
     assert weights == train(60)
 
 
+@pytest.mark.process
 def test_each_window_has_a_number_of_its_own(tmp_path: Path, watched: Recorder) -> None:
     first, second = Asking(tmp_path), Asking(tmp_path, evidence=0)
 
@@ -168,6 +170,7 @@ def test_each_window_has_a_number_of_its_own(tmp_path: Path, watched: Recorder) 
     assert watched.step >= 99
 
 
+@pytest.mark.process
 def test_a_program_that_ends_says_so_to_who_waits(tmp_path: Path, watched: Recorder) -> None:
     asking = Asking(tmp_path, timing=1000)
     train_while_asked(asking)
@@ -179,6 +182,7 @@ def test_a_program_that_ends_says_so_to_who_waits(tmp_path: Path, watched: Recor
         other.run()
 
 
+@pytest.mark.process
 def test_the_socket_is_the_users_alone_and_goes_with_the_recorder(tmp_path: Path, watched: Recorder) -> None:
     train(4)
     path = tmp_path / "rank0" / SOCKET_NAME
@@ -202,6 +206,7 @@ NO_REQUESTS = (
 )
 
 
+@pytest.mark.process
 def test_what_is_no_request_disturbs_nothing(tmp_path: Path, watched: Recorder) -> None:
     train(4)
     for text in NO_REQUESTS:
@@ -218,6 +223,7 @@ def test_what_is_no_request_disturbs_nothing(tmp_path: Path, watched: Recorder) 
     assert watched.step >= 60
 
 
+@pytest.mark.process
 def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
     folder = tmp_path / ("a" * 100) / ("b" * 100)
     (folder / "rank0").mkdir(parents=True)
