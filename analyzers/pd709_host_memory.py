@@ -27,12 +27,12 @@ _LEAST_OF_ESTIMATE, _MOST_OF_ESTIMATE = 0.8, 1.25
 
 
 class HostMemory(RankAnalyzer):
-    """Workers of a DataLoader copy the data set, shared memory is full, or the limit of memory is near.
+    """Workers of a DataLoader copy the data set, or shared memory, file descriptors or the limit of memory run out.
 
     What it finds:
         A data set that keeps its samples as Python objects in a list, a tuple, a dictionary or a set, and workers that
-        have copied them; /dev/shm that was nearly full; a control group that was nearly at its limit, or in which
-        processes were killed.
+        have copied them; /dev/shm that was nearly full; nearly all file descriptors in use; a control group that was
+        nearly at its limit, or in which processes were killed.
 
     Why it costs time:
         What does not fit ends the program: the system kills a worker, or all of it. A worker has the pages of the data
@@ -67,7 +67,7 @@ class HostMemory(RankAnalyzer):
     needs = frozenset({"facts"})
     # min_copied_bytes: of all workers; what a start of torch takes, below which nobody looks for memory.
     # min_copied_share: of the objects, in a worker; below it, it has not come to them, or reads a part.
-    # min_full_share: of /dev/shm and of the group's limit; the next batch, or a larger one, fails.
+    # min_full_share: of /dev/shm, of file descriptors and of the group's limit; the next batch, or a larger one, fails.
     defaults = {"min_copied_bytes": 200_000_000, "min_copied_share": 0.5, "min_full_share": 0.9}
     references = (
         "https://github.com/pytorch/pytorch/issues/13246",
@@ -75,7 +75,7 @@ class HostMemory(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """At most one finding each on copies of data sets, on /dev/shm, and on the limit."""
+        """At most one finding each on copies of data sets, on /dev/shm, on open files, and on the limit."""
         if not rank.facts.memory.host.samples:
             return
         loaders = [each for each in rank.facts.loaders if each.num_workers and each.dataset_objects.bytes]
@@ -85,6 +85,7 @@ class HostMemory(RankAnalyzer):
         if loader is not None:
             yield from self._find_copies(rank, loader)
         yield from self._find_full_shared_memory(rank)
+        yield from self._find_open_files(rank)
         yield from self._find_near_limit(rank)
 
     def _find_copies(self, rank: Rank, loader: LoaderFacts) -> Iterator[Finding]:
@@ -144,6 +145,28 @@ class HostMemory(RankAnalyzer):
             subject="shared memory",
             loader=rank.facts.main_loader,
             severity="high" if faults else "medium",
+        )
+
+    def _find_open_files(self, rank: Rank) -> Iterator[Finding]:
+        host = rank.facts.memory.host
+        limit, peak = host.open_files_limit, host.open_files_peak
+        if not self._is_nearly_full(limit, peak):
+            return
+        yield self._report(
+            rank,
+            f"File descriptors run out: {peak:,} of {limit:,} were open",
+            Advice(
+                "Each tensor that comes from a worker keeps a descriptor open as long as it lives: keep copies of what "
+                "is kept (.clone()), let tensors be shared by name, or raise the limit; close files that are read no "
+                "more.",
+                'torch.multiprocessing.set_sharing_strategy("file_system")   # or: ulimit -n 65536',
+                "https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
+            ),
+            Evidence("limit of open files", limit, "count"),
+            Evidence("most that were open", peak, "count"),
+            subject="open files",
+            loader=rank.facts.main_loader,
+            severity="medium",
         )
 
     def _find_near_limit(self, rank: Rank) -> Iterator[Finding]:

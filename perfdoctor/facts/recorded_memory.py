@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from perfdoctor.facts.part import NOTHING, CapturedLine, CapturedPart, OrNull, Written
+from perfdoctor.facts.part import NOTHING, CapturedLine, CapturedPart, Later, OrNull, Written
 
 WindowLabel = Literal["skip", "base", "warm", "timing", "evidence", "after", "requested", "user_profiler"]
 
@@ -97,6 +97,8 @@ class HostMemoryFacts(CapturedPart):
         available_least_bytes: The least that the machine could still give.
         shared_memory_bytes: The size of /dev/shm.
         shared_memory_peak_bytes: The most that was used of it, by whomever.
+        open_files_limit: How many file descriptors the program may have; null without a limit.
+        open_files_peak: The most that it had.
     """
 
     status: Written[Literal["starting", "sampled", "not linux", "failed"]] = None
@@ -109,6 +111,8 @@ class HostMemoryFacts(CapturedPart):
     available_least_bytes: int | None = None
     shared_memory_bytes: int | None = None
     shared_memory_peak_bytes: int | None = None
+    open_files_limit: Later[int | None] = None
+    open_files_peak: Later[int | None] = None
     group: OrNull[ControlGroup] = ControlGroup()
     killed_workers: tuple[KilledWorker, ...] = ()
 

@@ -27,6 +27,7 @@ def host(
     shared: tuple[int, int] = (8 * GB, GB),
     group: Mapping[str, Any] | None = None,
     signals: Sequence[int] = (),
+    files: tuple[int | None, int | None] = (1024, 300),
     **more: Any,
 ) -> dict[str, Any]:
     """Facts of a program with a worker for each size in MB, which it has written and shares with nobody."""
@@ -44,6 +45,8 @@ def host(
                 "processes": [program, *processes],
                 "shared_memory_bytes": shared[0],
                 "shared_memory_peak_bytes": shared[1],
+                "open_files_limit": files[0],
+                "open_files_peak": files[1],
                 "group": group,
                 "killed_workers": [{"pid": 100, "signal": each} for each in signals],
             },
@@ -90,6 +93,8 @@ PD709 = [
     case(
         "shared-memory-is-full", host(50, 50, shared=(64 * MB, 63 * MB)), found("63 MB of 64 MB of /dev/shm", "medium")
     ),
+    case("file-descriptors-run-out", host(50, files=(1024, 1020)), found("1,020 of 1,024 were open", "medium")),
+    case("many-files-without-a-limit", host(50, files=(None, 5000))),
     case("a-worker-that-died-of-it", host(50, signals=[SIGBUS]), found("1 worker died of it", "high")),
     case(
         "full-and-two-workers-died-of-it",

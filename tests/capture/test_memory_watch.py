@@ -418,3 +418,16 @@ def test_signals_of_workers_that_ended() -> None:
         each.join()  # nobody has waited for them
     assert [host_memory.find_signal(each) for each in processes] == [None, signal.SIGKILL]
     assert [each.exitcode for each in processes] == [0, -signal.SIGKILL]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists them")
+def test_open_files_are_counted(tmp_path: Path) -> None:
+    before = host_memory.count_open_files()
+    assert before is not None
+    files = [(tmp_path / str(number)).open("w") for number in range(7)]
+    assert host_memory.count_open_files() == before + 7
+    for file in files:
+        file.close()
+    assert host_memory.count_open_files() == before
+    limit = host_memory.read_open_files_limit()
+    assert limit is None or limit > before

@@ -7,6 +7,7 @@ long as a look takes. Worker processes belong to the tree of the process that st
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -19,6 +20,13 @@ from .core_usage import group_folders
 
 # Version 1 says "no limit" by the largest number of pages.
 NO_LIMIT_BYTES = 1 << 60
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+READ_LIMIT = getattr(resource, "getrlimit", None)
+
 MIN_INTERVAL_S = 0.5
 SLEEP_PER_LOOK = 200
 # Of larger trees the first processes: the program and its oldest children.
@@ -99,6 +107,7 @@ class HostMemory:
         self._available_least: int | None = None
         self._shared_total: int | None = None
         self._shared_peak: int | None = None
+        self._open_files_peak: int | None = None
         self._group = find_group()
         self._group_peak: int | None = None
         self._group_cache: int | None = None
@@ -138,6 +147,8 @@ class HostMemory:
             "available_least_bytes": self._available_least,
             "shared_memory_bytes": self._shared_total,
             "shared_memory_peak_bytes": self._shared_peak,
+            "open_files_limit": read_open_files_limit(),
+            "open_files_peak": self._open_files_peak,
             "group": self._describe_group(),
             "killed_workers": [{"pid": pid, "signal": number} for pid, number in self.killed.items()],
         }
@@ -189,6 +200,7 @@ class HostMemory:
         shared = read_shared_memory()
         if shared is not None:
             self._shared_total, self._shared_peak = shared[0], larger(self._shared_peak, shared[1])
+        self._open_files_peak = larger(self._open_files_peak, count_open_files())
         if self._group is not None:
             used, self._group_cache = read_group(*self._group)
             self._group_peak = larger(self._group_peak, used)
@@ -237,6 +249,22 @@ def read_shared_memory() -> tuple[int, int] | None:
     except OSError:
         return None
     return state.f_blocks * state.f_frsize, (state.f_blocks - state.f_bfree) * state.f_frsize
+
+
+def count_open_files() -> int | None:
+    """File descriptors of this process; None where the system does not list them, or has none left to do so."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # one of them lists
+    except OSError as error:
+        return read_open_files_limit() if error.errno in (errno.EMFILE, errno.ENFILE) else None
+
+
+def read_open_files_limit() -> int | None:
+    """How many file descriptors this process may have; None without a limit, or where the system does not tell."""
+    if READ_LIMIT is None:
+        return None
+    limit = READ_LIMIT(resource.RLIMIT_NOFILE)[0]
+    return None if limit == resource.RLIM_INFINITY else int(limit)
 
 
 def find_group(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> tuple[int, str] | None:
