@@ -68,17 +68,14 @@ class Drift(NamedTuple):
         return self.after - self.before
 
 
-def find_drift(values: FloatArray | Int64Array, *, trim: bool = True) -> Drift | None:
-    """The rise of a series of values, one for each step; None where it does not rise by more than its noise.
+def find_drift(values: FloatArray | Int64Array) -> Drift | None:
+    """The rise of a series of values, such as durations; None where it does not rise by more than its noise.
 
-    Args:
-        values: Such as durations in ns, in the order of the steps.
-        trim: Whether a level leaves out the shortest and the longest fifth of its steps. Without that it is their mean:
-            for what occurs in a few steps only, such as collections of garbage.
+    The values are in the order of the steps. What occurs in a few steps only has to be spread over those before it.
     """
     if len(values) < MIN_STEPS:
         return None
-    starts, levels = _find_levels(values, trim=trim)
+    starts, levels = _find_levels(values)
     warm = _count_warm_blocks(levels)
     levels = levels[warm:]
     change = _find_change(levels)
@@ -100,17 +97,17 @@ def find_drift(values: FloatArray | Int64Array, *, trim: bool = True) -> Drift |
 
 def levels_by_step(values: FloatArray | Int64Array) -> FloatArray:
     """The level around each value, between the levels of blocks by straight lines; there are `MIN_STEPS` values."""
-    starts, levels = _find_levels(values, trim=True)
+    starts, levels = _find_levels(values)
     result: FloatArray = np.interp(np.arange(len(values)), (starts[:-1] + starts[1:]) / 2, levels)
     return result
 
 
-def _find_levels(values: FloatArray | Int64Array, *, trim: bool) -> tuple[Int64Array, FloatArray]:
+def _find_levels(values: FloatArray | Int64Array) -> tuple[Int64Array, FloatArray]:
     """Where the blocks begin, with the end of the last one, and their levels."""
     count = min(len(values) // _BLOCK_STEPS, _MAX_BLOCKS)
     starts = np.arange(count + 1) * len(values) // count
     blocks = [values[first:end] for first, end in pairwise(starts.tolist())]
-    return starts, np.array([_trimmed_mean(block) if trim else float(block.mean()) for block in blocks])
+    return starts, np.array([_trimmed_mean(block) for block in blocks])
 
 
 def _trimmed_mean(block: FloatArray | Int64Array) -> float:

@@ -101,11 +101,22 @@ def find_run_drift(steps: RunSteps) -> RunDrift | None:
     usual_ns = float(np.median(dur_ns))
     for name in _RARE_PARTS:
         values = getattr(steps, name)
-        drift = None if values is None else find_drift(values, trim=False)
+        drift = None if values is None else find_drift(_spread(values))
         if drift is not None and drift.rise >= MIN_GROWTH * (usual_ns + drift.before):
             found = _describe(steps, drift, usual_ns + drift.before, usual_ns + drift.after)
             return replace(found, is_in_every_step=False)
     return None
+
+
+def _spread(values: Int64Array) -> FloatArray:
+    """What occurs in a few steps, each time spread evenly over the steps since the time before.
+
+    Parts of the run then differ by what occurs, not by whether two or three times fall into them.
+    """
+    rows = np.flatnonzero(values)
+    gaps = np.diff(rows, prepend=-1)
+    per_step = np.repeat(values[rows] / gaps, gaps)
+    return np.append(per_step, np.full(len(values) - len(per_step), per_step[-1] if len(per_step) else 0.0))
 
 
 def _without_waits_for_core(steps: RunSteps) -> Int64Array:

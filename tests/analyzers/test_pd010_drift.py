@@ -109,6 +109,7 @@ OPS = {"aten::mm": (1, 9_000)}
 EARLY = window_of(OPS)
 TENTH = np.arange(COUNT) % 10 == 9
 RARE = TENTH * (RAMP - 10) * 5
+SLOWLY = TENTH * np.linspace(100, 150, COUNT)
 COMPILING = tuple(frozenset(["compile"]) if late else frozenset[str]() for late in np.arange(COUNT) >= 300)
 
 FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
@@ -139,6 +140,7 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
         "collector",
         lambda: rank_of(run_of(LEVEL + TENTH * (RAMP - 10) * 5, gc_ns=TENTH * (RAMP - 10) * 5)),
     ),
+    "collections that take half as long again": ("collector", lambda: rank_of(run_of(LEVEL + SLOWLY, gc_ns=SLOWLY))),
     "checkpoints": (
         "host_calls",
         lambda: rank_of(
