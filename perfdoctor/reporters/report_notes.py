@@ -125,7 +125,8 @@ def describe_hang(report: Report) -> str | None:
     if reading is None:
         return None
     if report.hang is not None:
-        return f"The job hangs. {clean_line(report.hang.sentence)}."
+        verb = "stood still for a time" if reading.went_on else "hangs"
+        return f"The job {verb}. {clean_line(report.hang.sentence)}."
     if report.traces:
         return None
     count = format_count(len(reading.dumps), "rank")

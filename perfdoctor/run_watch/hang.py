@@ -59,8 +59,10 @@ class HangReading:
         dumps: The ranks whose dumps of the flight recorder were read.
         unread: A sentence for each file that could not be read.
         hang: What was found; None for a healthy job.
+        went_on: Whether the job has made steps again after it.
     """
 
     dumps: tuple[int, ...]
     unread: tuple[str, ...] = ()
     hang: Hang | None = None
+    went_on: bool = False

@@ -117,7 +117,7 @@ def read_hang(files: HangFiles) -> HangReading:
     # A capture says by itself which rank moves.
     moving = frozenset() if files.folder is not None else frozenset(_find_moving(dumps.values()))
     hang = judge_hang(HangInputs(dumps, answers, processes, moving))
-    return HangReading(tuple(dumps), tuple(map(str, unread)), hang)
+    return HangReading(tuple(dumps), tuple(map(str, unread)), hang, processes.went_on_s is not None)
 
 
 def _find_moving(dumps: Iterable[Dump]) -> Iterable[int]:
