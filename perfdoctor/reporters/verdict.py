@@ -102,9 +102,9 @@ def verdict_of(report: Report) -> str:
     What stops the job comes first, and then that other programs had the cores.
     """
     hang = describe_hang(report)
-    if hang is not None and not report.traces:
-        return hang
-    return f"{f'{hang} ' if hang else ''}{_describe_contention(report)}{_describe_program(report)}"
+    if hang is not None:  # the finding that would be named is the hang itself
+        return f"{hang} {_describe_step(report)}." if report.traces else hang
+    return f"{_describe_contention(report)}{_describe_program(report)}"
 
 
 def _describe_contention(report: Report) -> str:

@@ -75,6 +75,11 @@ def test_dumps_beside_traces_come_first_in_their_report(tmp_path: Path) -> None:
     write_dumps(tmp_path, {0: dump(DONE, WAITS), 1: dump(DONE), 2: dump(DONE, WAITS)})
     report = perfdoctor.analyze(tmp_path)
     assert (len(report.traces), report.findings[0].rule) == (1, "PD011")
+    # The head says it once.
+    head = " ".join(report._repr_mimebundle_()["text/plain"].split("\n\n")[0].split())
+    assert head.startswith("The job hangs. Rank 1 has not come")
+    assert head.count("has not come") == 1
+    assert "step takes" in head
 
 
 def test_only_bad_dumps_are_an_error(tmp_path: Path) -> None:
