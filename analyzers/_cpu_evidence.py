@@ -7,6 +7,7 @@ program in another one. What is known of an op there holds for the op that stand
 from __future__ import annotations
 
 import numpy as np
+import orjson
 
 from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace, nesting
 from perfdoctor.rules import intervals as iv
@@ -115,6 +116,19 @@ def time_of_ops(rank: Rank, rows: BoolArray) -> Intervals:
     ops = rank.trace.ops
     time = iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
     return iv.subtract(time, rank.loader_waits.intervals)
+
+
+def sizes_of(dims: str | None) -> tuple[tuple[int, ...], ...]:
+    """The sizes of an op's arguments by their recorded text, () for a number; empty where that is not known.
+
+    Lists of tensors, such as the argument of cat, are left out.
+    """
+    try:
+        sizes = orjson.loads(dims or "[]")
+    except orjson.JSONDecodeError:
+        return ()
+    lists = [size for size in sizes if isinstance(size, list)] if isinstance(sizes, list) else []
+    return tuple(tuple(size) for size in lists if all(type(n) is int for n in size))
 
 
 def line_of(rank: Rank | None, rows: Int64Array) -> SourceLocation | None:

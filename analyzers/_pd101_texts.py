@@ -70,10 +70,11 @@ def stall_advice(
     rank: Rank, loader: LoaderModel, captured: LoaderFacts, parts: WaitParts, work: LoadingWork | None = None
 ) -> Advice:
     """What to change: the number of workers, the work on a batch, and what the main process does."""
-    if loader.is_made_anew and loader.max_workers is None:
+    makes_one_do = loader.is_made_anew and loader.max_workers is None
+    if makes_one_do:
         advice = (
-            "Iterate once over all inputs, with workers: a loop that makes an iterator for each batch waits for all of "
-            "its loading, since nobody loads a first batch ahead."
+            "Make the iterator once, before the loop, and take batches from it: one that is made for each batch draws "
+            "the order of all items anew, and nobody loads its first batch ahead. Workers would begin anew, too."
         )
     elif loader.workers is None:
         advice = "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
@@ -102,12 +103,13 @@ def stall_advice(
         )
     else:
         advice = _advise_more_workers(loader)
-    if rank.device_kind == "cpu" and loader.takes_cores:
+    if rank.device_kind == "cpu" and loader.takes_cores and not makes_one_do:
         advice += (
             f" The training itself computes with {loader.threads} threads on {loader.cores} cores: workers take their "
             "time from it, so they save little beyond the time in which cores idle."
         )
-    said = f"{advice}{describe_loading_work(work)}{_describe_main_process(loader, parts)}"
+    main_process = "" if makes_one_do else _describe_main_process(loader, parts)
+    said = f"{advice}{describe_loading_work(work)}{main_process}"
     return _set_workers(rank, loader, captured)._replace(sentence=said)
 
 
@@ -148,6 +150,8 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
 
 def _set_workers(rank: Rank, loader: LoaderModel, captured: LoaderFacts) -> Advice:
     """The arguments of the DataLoader to set, as this program sets them; without code where it has as many as help."""
+    if loader.is_made_anew and loader.max_workers is None:
+        return Advice("", "batches = iter(loader)   # before the loop; in it next(batches), anew after StopIteration")
     if loader.workers is not None and loader.recommended_workers == loader.workers:
         return Advice("")
     if loader.max_workers is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from pathlib import PurePath
@@ -9,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import Rank, SourceLocation, Trace, classify_op, optimizer_steps_of, vocabulary
+from perfdoctor.analyzers._cpu_evidence import sizes_of
+from perfdoctor.rules import Int64Array, Rank, SourceLocation, Trace, classify_op, optimizer_steps_of, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_steps
 
@@ -17,6 +19,7 @@ from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_st
 _MAX_OPS = 5_000
 
 
+_ARITHMETIC = r"^aten::r?(add|sub|mul|div)_?$"
 # A line that calls one of its ops less often in a step is in no loop over rows.
 MIN_LOOP_CALLS = 32
 
@@ -37,6 +40,7 @@ class BusiestLine(NamedTuple):
             the work of all that are alike.
         has_matrix_ops: Whether it does matrix maths. Then it loops over layers or steps in time, which wait for each
             other.
+        takes_single_numbers: Whether its arithmetic takes tensors of one number each; unknown inputs count as more.
     """
 
     location: SourceLocation
@@ -44,6 +48,7 @@ class BusiestLine(NamedTuple):
     calls_per_step: int
     repeated_share: float
     has_matrix_ops: bool
+    takes_single_numbers: bool
 
 
 def find_busiest_line(rank: Rank) -> BusiestLine | None:
@@ -71,7 +76,7 @@ def _find_in_trace(trace: Trace) -> BusiestLine | None:
     begun_steps = np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right")
     step_count = len(set(begun_steps.tolist())) if steps.count else 1
     counts_by_line: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    locations = find_locations(trace, ops.thread[rows], ops.start_ns[rows])
+    locations = list(find_locations(trace, ops.thread[rows], ops.start_ns[rows]))
     for location, name in zip(locations, ops.name[rows].tolist(), strict=True):
         if location is not None and not re.search(vocabulary.BACKWARD_OP, trace.strings[name]):
             counts_by_line[location][name] += 1
@@ -87,7 +92,16 @@ def _find_in_trace(trace: Trace) -> BusiestLine | None:
         calls_per_step=max(counts_by_line[line].most_common(1)[0][1] for line in lines) // step_count,
         repeated_share=max(1 - len(kinds) * step_count / calls, 0.0),
         has_matrix_ops=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in kinds),
+        takes_single_numbers=_take_single_numbers(trace, rows[[location in lines for location in locations]]),
     )
+
+
+def _take_single_numbers(trace: Trace, rows: Int64Array) -> bool:
+    """Whether the arithmetic among some ops takes single numbers, such as `x[t] * y[t]` of two vectors."""
+    ops = trace.ops
+    rows = rows[trace.match_rows(ops, _ARITHMETIC)[rows]]
+    sizes = [sizes_of(trace.text(code)) for code in ops.dims[rows].tolist()]
+    return bool(sizes) and all(known and all(math.prod(size) == 1 for size in known) for known in sizes)
 
 
 def _group_by_loop(

@@ -50,6 +50,8 @@ _MIN_GRAPHABLE_SHARE = 0.66
 _MIN_SYNC_SHARE = 0.01
 # Of the time without ops in torch.tensor, from which on lists are named as its cause: lists are also made for it.
 _MIN_LIST_SHARE = 0.3
+# Below, making the lists takes longer than torch.tensor does: code that replaces the call alone would leave that.
+_MOST = 0.5
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
 
@@ -275,6 +277,13 @@ class LaunchBound(RankAnalyzer):
 
 def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None) -> Advice:
     """What to do in a program on the CPU alone: first about a loop that calls most of the ops."""
+    if loop and loop.takes_single_numbers:
+        return Advice(
+            "Each op takes single numbers: where no gradient has to pass get all of them before the loop by tolist(), "
+            "compute with Python's, and make one tensor of the results. Else let one op do what the loop does for all.",
+            "numbers = x.tolist()   # before the loop, where no gradient has to pass; then torch.tensor(results)",
+            "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.tolist.html",
+        )
     if loop:
         return Advice(
             "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches.",
@@ -378,9 +387,11 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     """What runs while no op does, for a title, and what to do about it."""
     if python.list_share >= _MIN_LIST_SHARE:
         return "lists become tensors number by number", Advice(
-            "Make one array of the list first, or keep the data in one tensor and index it: torch.tensor goes over a "
-            "list of numbers or arrays one by one.",
-            "torch.from_numpy(np.stack(rows))",
+            "Keep the numbers in arrays or tensors from where they are made on, and index those: Python makes lists of "
+            "numbers one by one, and torch.tensor goes over them one by one.",
+            None
+            if python.list_share < _MOST
+            else "torch.from_numpy(np.stack(rows)).float()   # .long() for whole numbers",
             "https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
         )
     kind, deepest = python.path.kind, python.path.deepest

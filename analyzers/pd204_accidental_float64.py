@@ -39,8 +39,9 @@ _ADVICE_BY_SOURCE = {
         _PROMOTION,
     ),
     "default type": Advice(
-        "Leave torch.float32 as default type; where a part of the program needs float64, say so there.",
-        "torch.set_default_dtype(torch.float32)",
+        "Leave torch.float32 as default type, and cast what numpy made where it is read: two types in one op are an "
+        "error. Where a part of the program needs float64, say so there.",
+        "torch.set_default_dtype(torch.float32)   # and torch.from_numpy(array).float()",
         _PROMOTION,
     ),
     "data": Advice(

@@ -45,6 +45,14 @@ def loop(name: str = "aten::mul", until: float = 800, steps: int = 1) -> TraceBu
     return trace
 
 
+def loop_over_shapes(*sizes: list[int], count: int = 200, every: float = 4) -> TraceBuilder:
+    """The same, with recorded sizes of the arguments of each op."""
+    trace = host()
+    for name, start, dur in tiny_ops(count, every / 2, every):
+        trace.op(name, start, dur, shapes=list(sizes), types=["float"] * len(sizes))
+    return trace.range(LINE, 0, 800)
+
+
 def cell_loop(count: int = 16, us: float = 50, name: str = "aten::lstm_cell") -> TraceBuilder:
     """Cells of a recurrent network one behind the other, then a product."""
     trace = host(*((name, us * row, us) for row in range(count)), ("aten::mm", us * count, 100 if us > 10 else 900))
@@ -55,16 +63,19 @@ def python_gap(
     us: float = 600,
     line: str | None = "@train.py:9 sample",
     *,
-    lists: bool = False,
+    lists: float = 0,
     frame: str | None = None,
     rest: str | None = None,
 ) -> TraceBuilder:
-    """An op of 100 us, a while in which none runs, 0.9 of it in one function and the rest in another, and a long op."""
+    """An op of 100 us, a while in which none runs, 0.9 of it in one function and the rest in another, and a long op.
+
+    `lists` is the share of the while in which lists become tensors.
+    """
     trace = host(("aten::mm", 0, 100), ("aten::mm", 100 + us, 890 - us))
     if line is not None:
         trace.range(line, 100, us)
     if lists:
-        trace.frame("<built-in method tensor of type object at 0x7f286cea40>", 200, 0.6 * us)
+        trace.frame("<built-in method tensor of type object at 0x7f286cea40>", 200, lists * us)
     if frame:
         trace.frame(frame, 100, 0.9 * us)
     if rest:
@@ -136,6 +147,19 @@ PD104 = [
         ),
         base(900),
     ),
+    *(
+        RuleCase(
+            "PD104",
+            f"cpu-a-loop-over-{name}",
+            lambda sizes=sizes: loop_over_shapes(*sizes),  # type: ignore[misc]
+            (ExpectedFinding("high", 738_000, location="train.py:7", advice=advice),),
+            base(900),
+        )
+        for name, sizes, advice in (("single-numbers", ([], []), "by tolist()"), ("rows", ([32], []), "Let one op do"))
+    ),
+    RuleCase("PD104", "cpu-single-numbers-for-a-tenth", lambda: loop_over_shapes([], [], every=0.5), facts=base(900)),
+    RuleCase("PD104", "cpu-few-single-numbers", lambda: loop_over_shapes([], [], count=90), facts=base(900)),
+    RuleCase("PD104", "cpu-lists-for-a-short-while", lambda: python_gap(140, lists=0.4), facts=base(1000)),
     RuleCase(
         "PD104",
         "cpu-no-more-than-the-step",
@@ -296,8 +320,19 @@ PD104 = [
     RuleCase(
         "PD104",
         "cpu-lists-become-tensors",
-        lambda: python_gap(lists=True),
+        lambda: python_gap(lists=0.6),
         (ExpectedFinding("high", 600_000, location="train.py:9", title="lists become", fix="np.stack(rows)"),),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-making-lists-takes-longer",
+        lambda: python_gap(lists=0.4),
+        (
+            ExpectedFinding(
+                "high", 600_000, location="train.py:9", title="lists become", advice="from where they are made"
+            ),
+        ),
         base(1000),
     ),
     RuleCase(

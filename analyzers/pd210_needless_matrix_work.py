@@ -1,0 +1,244 @@
+"""PD210: matrix work that a formula with less of it replaces, in programs on the CPU alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, sizes_of, time_of_ops
+from perfdoctor.rules import Advice, Claim, Evidence, Finding, Int64Array, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import ops_of_program
+
+_Sizes = tuple[tuple[int, ...], ...]
+
+_PRODUCTS = frozenset({"mm", "matmul", "mv", "linalg_matmul"})
+_INVERSES = frozenset({"inverse", "linalg_inv", "linalg_inv_ex"})
+_DETERMINANTS = frozenset({"logdet", "slogdet", "linalg_slogdet", "det", "linalg_det"})
+_SQUARES = frozenset({"pow", "square", "mul"})
+_SUMS = frozenset({"sum", "mean"})
+# Views compute nothing and may stand between the others.
+_VIEWS = frozenset(
+    {"unsqueeze", "transpose", "t", "permute", "view", "reshape", "expand", "numpy_T", "to", "contiguous"}
+)
+
+
+class _Kind(NamedTuple):
+    """A kind of such work.
+
+    Attributes:
+        name: What it is, for a program with several kinds.
+        title: What the program does; {} is the number of rows, or of differences.
+        advice: What to do.
+        remaining: The share of their time (0 to 1) that remains: at best, as expected, at worst.
+    """
+
+    name: str
+    title: str
+    advice: Advice
+    remaining: tuple[float, float, float]
+
+
+# Measured by CPU time with one thread (AMD EPYC, AVX-512, torch 2.13), with and without the backward pass: diagonal
+# matrices of 300 and 900 rows 0.01 to 0.06; inverse with logdet of 200 to 1,000 rows against one Cholesky factor 0.44
+# to 0.64; inverse times a vector against solve 0.17 to 0.42 (64 to 1,000 rows); distances of 256 to 1,024 by 128 to
+# 512 points of 3 to 128 numbers 0.01 to 0.34, the most for three numbers.
+_DIAGONAL = _Kind(
+    "diagonal",
+    "Products with a diagonal matrix of {:,} rows",
+    Advice(
+        "Scale rows and columns by the diagonal itself: a product with a matrix that is zero elsewhere multiplies the "
+        "zeros, too. Where nothing of it changes from step to step, compute it once, before the loop.",
+        "d[:, None] * A * d   # in place of torch.diag(d) @ A @ torch.diag(d)",
+        "https://docs.pytorch.org/docs/stable/notes/broadcasting.html",
+    ),
+    (0.01, 0.03, 0.06),
+)
+_FACTORED_TWICE = _Kind(
+    "determinant",
+    "A matrix of {:,} rows is inverted, and its determinant factors it again",
+    Advice(
+        "Factor the matrix once: where it is symmetric and positive definite, as a covariance is, one Cholesky factor "
+        "gives the solution and the determinant, and no inverse is made.",
+        "L = torch.linalg.cholesky(K)   # K symmetric, positive definite; then "
+        "torch.cholesky_solve(y[:, None], L), 2 * L.diagonal().log().sum()",
+        "https://docs.pytorch.org/docs/stable/generated/torch.cholesky_solve.html",
+    ),
+    (0.44, 0.5, 0.64),
+)
+_INVERTED = _Kind(
+    "inverse",
+    "A matrix of {:,} rows is inverted for a product with few columns",
+    Advice(
+        "Solve for the columns in place of the inverse: it takes less work, and loses fewer digits.",
+        "torch.linalg.solve(K, y)   # in place of torch.inverse(K) @ y",
+        "https://docs.pytorch.org/docs/stable/generated/torch.linalg.inv.html",
+    ),
+    (0.17, 0.25, 0.42),
+)
+_ALL_PAIRS = _Kind(
+    "pairs",
+    "{:,} differences of all pairs are written out to be squared and summed",
+    Advice(
+        "Expand the square into one matrix product: the differences of all pairs are never written then. Of points "
+        "that lie close together it loses digits; torch.cdist(a, b) does not, and takes longer for a few numbers each.",
+        "(a * a).sum(-1)[..., :, None] - 2 * a @ b.mT + (b * b).sum(-1)[..., None, :]",
+        "https://docs.pytorch.org/docs/stable/generated/torch.cdist.html",
+    ),
+    (0.01, 0.1, 0.34),
+)
+# Smaller matrices gained less, and cost little (a diagonal one of 64 rows kept 0.3 to 0.63 of its time).
+_MIN_ROWS = 200
+# Fewer differences fit into a cache, and take less than 0.1 ms.
+_MIN_DIFFERENCES = 100_000
+# A product with more columns than this share of the rows may be as well with the inverse.
+_MAX_COLUMNS = 0.25
+_MAX_SUM_DISTANCE = 3
+
+
+class NeedlessMatrixWork(RankAnalyzer):
+    """The program computes by matrices what a formula with less work gives.
+
+    What it finds:
+        Products with a matrix that `torch.diag` has just made; a matrix that is inverted and whose determinant is
+        computed as well, or that is inverted for a product with few columns; and differences of all pairs
+        (`a[:, None] - b[None]`) that are written out, squared and summed.
+
+    Why it costs time:
+        A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
+        takes three times the work of a factorization, a determinant factors anew, and the backward pass of each
+        multiplies by the inverse. The differences of n by m points of d numbers are n * m * d values that are written
+        and read in each op, where the distances are n * m.
+
+    How it is measured:
+        By the recorded sizes of the ops that the program calls one after the other, in the analysed window or in the
+        capture's evidence window. The cost is the time of these ops and of what their backward pass takes. Measured by
+        CPU time, 1 to 6 % of it remains of products with diagonal matrices, 44 to 64 % of an inverse with a
+        determinant, 17 to 42 % of an inverse for a vector, and 1 to 34 % of the differences of all pairs.
+
+    How to fix:
+        `d[:, None] * A * d`; `torch.linalg.cholesky` with `torch.cholesky_solve`, or `torch.linalg.solve`; the square
+        of the difference expanded into one product, or `torch.cdist`.
+
+    When it is wrong:
+        Where the inverse is needed itself, beside the product. Where points lie so close together that the expanded
+        square loses their distance.
+
+    Needs:
+        Ops with recorded sizes of a program on the CPU alone; a capture for the line.
+
+    References:
+        PyTorch, `torch.linalg.inv` ("consider using torch.linalg.solve"); Higham, Accuracy and Stability of Numerical
+        Algorithms, chapter 14.
+    """
+
+    rule = "PD210"
+    name = "needless-matrix-work"
+    needs = frozenset({"work"})
+    # min_share: as PD301 on a CPU; below a twentieth of the step the change of a formula is lost in the noise.
+    defaults = {"min_share": 0.05}
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.linalg.inv.html",)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding for each kind of such work that takes `min_share` of the step."""
+        shaped = rank_with_shapes(rank) if rank.device_kind == "cpu" else None
+        if shaped is None:
+            return
+        for kind, rows in _find_work(shaped).items():
+            marks = np.zeros(len(shaped.trace.ops), bool)
+            marks[rows] = True
+            forward = project(rank, shaped, marks)
+            time = time_of_ops(rank, forward | np.append(forward, False)[rank.forward_ops.forward])
+            cost_ns = rank.per_step(iv.total(time))
+            if not self.exceeds_min_share(rank, cost_ns):
+                continue
+            sizes = sizes_of(shaped.trace.text(int(shaped.trace.ops.dims[rows[0]])))
+            number = _count(sizes) if kind is _ALL_PAIRS else max(size[0] for size in sizes if size)
+            high, expected, low = (round(cost_ns * (1 - remaining)) for remaining in kind.remaining)
+            yield self.finding(
+                rank,
+                title=kind.title.format(number),
+                cost_ns=cost_ns,
+                saving=Saving(low, expected, high, "bounded"),
+                advice=kind.advice,
+                claim=Claim(time),
+                confidence=0.8,
+                location=line_of(shaped, rows),
+                evidence=(
+                    Evidence("ops per {unit}", rank.count_per_step(int(forward.sum())), "count"),
+                    Evidence("sizes of the first", shaped.trace.text(int(shaped.trace.ops.dims[rows[0]]))),
+                ),
+                subject=kind.name,
+            )
+
+
+def _find_work(shaped: Rank) -> dict[_Kind, Int64Array]:
+    """The ops of each kind in a window with recorded sizes."""
+    trace, ops = shaped.trace, shaped.trace.ops
+    rows = ops_of_program(trace, shaped.window)
+    names = [trace.strings[code].removeprefix("aten::") for code in ops.name[rows].tolist()]
+    kept = [at for at, name in enumerate(names) if name not in _VIEWS]
+    calls = [(names[at], sizes_of(trace.text(int(ops.dims[rows[at]])))) for at in kept]
+    found: dict[_Kind, list[int]] = {}
+    determined = {_rows_of_square(sizes) for name, sizes in calls if name in _DETERMINANTS}
+    for at, (name, sizes) in enumerate(calls):
+        after = calls[at + 1 : at + 1 + _MAX_SUM_DISTANCE]
+        length = _rows_of_square(sizes)
+        if name in ("diag", "diag_embed") and len(sizes) and len(sizes[0]) == 1 and sizes[0][0] >= _MIN_ROWS:
+            found.setdefault(_DIAGONAL, []).extend(at + 1 + each for each in _products_with(sizes[0][0], after))
+        elif name in _INVERSES and length >= _MIN_ROWS and length in determined:
+            same = [i for i, (other, s) in enumerate(calls) if other in _DETERMINANTS and _rows_of_square(s) == length]
+            found.setdefault(_FACTORED_TWICE, []).extend([at, *same])
+        elif name in _INVERSES and length >= _MIN_ROWS and after and _is_narrow_product(length, *after[0]):
+            found.setdefault(_INVERTED, []).extend([at, at + 1])
+        elif name in ("sub", "rsub") and _is_of_all_pairs(sizes) and after and after[0][0] in _SQUARES:
+            last = next((i for i, (other, _) in enumerate(after) if other in _SUMS), None)
+            if last is not None:
+                found.setdefault(_ALL_PAIRS, []).extend(range(at, at + last + 2))
+    return {kind: rows[[kept[at] for at in sorted(set(each))]] for kind, each in found.items() if each}
+
+
+def _products_with(length: int, after: list[tuple[str, _Sizes]]) -> list[int]:
+    """Which of the next ops are products with the diagonal matrix: the first, and a second one from the right."""
+    square = (length, length)
+    if not after or after[0][0] not in _PRODUCTS or square not in after[0][1]:
+        return []
+    has_second = len(after) > 1 and after[1][0] in _PRODUCTS and after[1][1][1:2] == (square,)
+    return [0, 1] if has_second else [0]
+
+
+def _is_narrow_product(length: int, name: str, sizes: _Sizes) -> bool:
+    """Whether an op multiplies a square matrix of so many rows with a vector or few columns."""
+    tensors = [size for size in sizes if size]
+    if name not in _PRODUCTS or len(tensors) < 2 or (length, length) not in tensors:
+        return False
+    other = tensors[1] if tensors[0] == (length, length) else tensors[0]
+    return len(other) == 1 or _count((other,)) <= _MAX_COLUMNS * length * length
+
+
+def _is_of_all_pairs(sizes: _Sizes) -> bool:
+    """Whether two tensors are broadcast against each other in one dimension each, and share the last one."""
+    if len(sizes) < 2 or not sizes[0] or not sizes[1] or _count(sizes) < _MIN_DIFFERENCES:
+        return False
+    dims = max(len(sizes[0]), len(sizes[1]))
+    a, b = ((1,) * (dims - len(size)) + size for size in sizes[:2])
+    return (
+        a[-1] == b[-1] > 1
+        and any(x == 1 < y for x, y in zip(a, b, strict=True))
+        and any(y == 1 < x for x, y in zip(a, b, strict=True))
+    )
+
+
+def _count(sizes: _Sizes) -> int:
+    """The number of elements of the tensors broadcast against each other."""
+    dims = max(len(size) for size in sizes)
+    padded = [(1,) * (dims - len(size)) + size for size in sizes if size]
+    return int(np.prod([max(each) for each in zip(*padded, strict=True)], dtype=np.int64))
+
+
+def _rows_of_square(sizes: _Sizes) -> int:
+    """The rows of an op's first argument where that is one square matrix; 0 elsewhere."""
+    first = sizes[0] if sizes else ()
+    return first[0] if len(first) == 2 and first[0] == first[1] else 0
