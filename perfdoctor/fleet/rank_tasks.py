@@ -116,7 +116,7 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     """
     read_trace = partial(read, threads=options.read_threads, max_text_bytes=options.max_text_bytes)
     traces = split_ranks(read_trace(file.path, progress))
-    facts = _read_facts(file.facts_path)
+    facts = _read_facts(file)
     min_roof_share = min_roof_share_of(options.settings)
     if len(traces) > 1:  # merged by another tool: no capture, so neither evidence nor step times
         selected = [trace for trace in traces if options.rank in (None, trace.rank)]
@@ -127,7 +127,7 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     evidence = None
     if file.evidence_path is not None:
         evidence = read_trace(file.evidence_path, progress)
-    step_times = _read_step_times(file.facts_path)
+    step_times = _read_step_times(file)
     early = None if file.early is None else _read_early(file.early, options)
     return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share, early)]
 
@@ -141,11 +141,12 @@ def _read_early(file: TraceFile, options: AnalysisOptions) -> Rank | None:
     return replace(early, run_steps=None)
 
 
-def _read_facts(path: TracePath | None) -> CapturedFacts:
+def _read_facts(file: TraceFile) -> CapturedFacts:
+    path = file.facts_path
     if path is None:
         return NO_FACTS
     try:
-        return CapturedFacts.parse(orjson.loads(read_beside_trace(path)))
+        return CapturedFacts.parse(orjson.loads(read_beside_trace(path, file.path)))
     except (OSError, orjson.JSONDecodeError) as error:
         raise InputError(f"{path} cannot be read as captured facts ({error}); remove it or capture again") from None
 
@@ -155,11 +156,11 @@ def steps_path_of(facts_path: TracePath | None) -> TracePath | None:
     return None if facts_path is None else facts_path.parent / _STEPS_NAME
 
 
-def _read_step_times(facts_path: TracePath | None) -> RunSteps | None:
+def _read_step_times(file: TraceFile) -> RunSteps | None:
     """The step times in the folder of the facts; None where there are none or they cannot be read."""
-    path = steps_path_of(facts_path)
+    path = steps_path_of(file.facts_path)
     try:
-        return None if path is None else parse_run_steps(read_beside_trace(path))
+        return None if path is None else parse_run_steps(read_beside_trace(path, file.path))
     except (OSError, TraceError):
         return None
 

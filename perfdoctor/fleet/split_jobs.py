@@ -132,7 +132,7 @@ def _read_size_in_facts(file: TraceFile) -> int | None:
     if file.facts_path is None:
         return None
     try:
-        return CapturedFacts.parse(orjson.loads(read_beside_trace(file.facts_path))).world_size
+        return CapturedFacts.parse(orjson.loads(read_beside_trace(file.facts_path, file.path))).world_size
     except (OSError, ValueError):
         return None
 

@@ -30,17 +30,27 @@ def quote_only_under(roots: Sequence[Path]) -> Iterator[None]:
         _roots.reset(token)
 
 
-def read_beside_trace(path: Path | RemotePath) -> bytes:
+def read_beside_trace(path: Path | RemotePath, trace: Path | RemotePath | None = None) -> bytes:
     """The content of a file that lies beside a trace, such as a capture's facts; of a huge one the beginning.
 
+    Caches of data sets keep all files of a capture as links into one folder: a file may link to where its trace does.
+
+    Args:
+        path: The file.
+        trace: The trace; with it the file may link to nothing outside of their folders.
+
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: It cannot be read, is no regular file, or links out of the folders.
         TraceError: It cannot be read from a URL.
     """
     if isinstance(path, RemotePath):
         return path.read_bytes(_MAX_BYTES_BESIDE)
     if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe blocks, and a device acts
         raise OSError("it is no regular file")
+    if isinstance(trace, Path):
+        folders = {path.absolute().parent, trace.resolve().parent}
+        if not any(path.resolve().is_relative_to(folder.resolve()) for folder in folders):
+            raise OSError("it links out of the capture")
     with path.open("rb") as file:
         return file.read(_MAX_BYTES_BESIDE)
 

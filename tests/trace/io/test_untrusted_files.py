@@ -130,6 +130,30 @@ def test_what_lies_beside_a_trace_and_is_no_file_is_not_opened(tmp_path: Path, n
     assert perfdoctor.analyze(tmp_path / "capture").steps.count == 5
 
 
+@pytest.mark.parametrize("name", ["steps.jsonl", "facts.json"])
+@pytest.mark.parametrize("is_cache", [False, True])
+def test_what_lies_beside_a_trace_links_out_only_where_the_trace_does(
+    tmp_path: Path, name: str, is_cache: bool
+) -> None:
+    folder, elsewhere = tmp_path / "capture" / "rank0", tmp_path / "elsewhere"
+    folder.mkdir(parents=True)
+    elsewhere.mkdir()
+    trace = folder / "timing.json"
+    waiting_trace(elsewhere / "blob" if is_cache else trace, "/a.py")
+    if is_cache:
+        trace.symlink_to(elsewhere / "blob")
+    (elsewhere / "content").write_text('{"host": "ours"}')
+    (folder / name).symlink_to(elsewhere / "content")
+    if is_cache:
+        assert read_beside_trace(folder / name, trace)
+        return
+    with pytest.raises(OSError, match="links out of the capture"):
+        read_beside_trace(folder / name, trace)
+    if name == "facts.json":
+        with pytest.raises(perfdoctor.InputError, match="links out of the capture"):
+            perfdoctor.analyze(tmp_path / "capture")
+
+
 def test_of_a_huge_file_beside_a_trace_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfdoctor.trace.io.untrusted_files._MAX_BYTES_BESIDE", 5)
     (tmp_path / "steps.jsonl").write_text("0123456789")
