@@ -52,13 +52,16 @@ CHEAPER_BATCH: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def describe_loading_work(work: LoadingWork | None) -> str:
-    """A sentence about what the training process does to load a batch; empty where that is not known."""
+def describe_loading_work(work: LoadingWork | None, *, says_how: bool = True) -> str:
+    """A sentence about what the training process does to load a batch; empty where that is not known.
+
+    `says_how` is whether it says how to make a batch cheaper, too.
+    """
     if work is None:
         return ""
     where = f" ({work.location.short})" if work.location else ""
     kind = f", {work.kind}" if work.kind else ""
-    advice = "".join(CHEAPER_BATCH.get(work.kind or "", ()))
+    advice = "".join(CHEAPER_BATCH.get(work.kind or "", ())) if says_how else ""
     cheaper = f": to make a batch cheaper, {advice}" if advice else ""
     name = kinds.short_name(work.name)
     if work.location is not None:

@@ -90,7 +90,7 @@ def advise_cheaper_batch(
     why = "" if shared is None else _why_no_workers(shared)
     return CheaperBatch(
         title,
-        f"Make a batch cheaper: {do}. {why}{describe_loading_work(work)}".rstrip(),
+        f"Make a batch cheaper: {do}. {why}{describe_loading_work(work, says_how=False)}".rstrip(),
         Saving(0, expected_ns, own_ns, "bounded"),
         created if is_of_library and created is not None else written,  # the line to change is the user's own
         work,

@@ -99,7 +99,7 @@ def write_capture_report(report: Report, folder: Path, output: ReportOutput) -> 
         if output.opens and not has_page(output.files):
             open_page(page)
     if output.verbosity >= 0:
-        print_line(f"to see it on a time line: perfdoctor export {shown_path(folder)} -o annotated.json.gz")
+        print_line(f"on a time line: perfdoctor export {shown_path(folder)} -o annotated.json.gz")
 
 
 def _save(report: Report, path: Path) -> bool:

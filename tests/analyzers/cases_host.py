@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from perfdoctor.testing import TraceBuilder
@@ -151,11 +152,14 @@ PD104 = [
         RuleCase(
             "PD104",
             f"cpu-a-loop-over-{name}",
-            lambda sizes=sizes: loop_over_shapes(*sizes),  # type: ignore[misc]
+            build,
             (ExpectedFinding("high", 738_000, location="train.py:7", advice=advice),),
             base(900),
         )
-        for name, sizes, advice in (("single-numbers", ([], []), "by tolist()"), ("rows", ([32], []), "Let one op do"))
+        for name, build, advice in (
+            ("single-numbers", partial(loop_over_shapes, [], []), "by tolist()"),
+            ("rows", partial(loop_over_shapes, [32], []), "Let one op do"),
+        )
     ),
     RuleCase("PD104", "cpu-single-numbers-for-a-tenth", lambda: loop_over_shapes([], [], every=0.5), facts=base(900)),
     RuleCase("PD104", "cpu-few-single-numbers", lambda: loop_over_shapes([], [], count=90), facts=base(900)),

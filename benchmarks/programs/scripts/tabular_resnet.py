@@ -1,4 +1,4 @@
-"""ResNet for tables (Gorishniy et al.), batches are slices of shuffled tensors. Early stopping by a held-out part."""
+"""ResNet for tables (Gorishniy et al.), batches are slices of shuffled tensors. Early stopping by a validation part."""
 import dataclasses
 import math
 import time
