@@ -14,7 +14,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 PROGRAMS = FOLDER / "programs"
 KINDS = (
-    *("loader", "sync", "launch", "memory", "precision", "transfer"),
+    *("loader", "sync", "launch", "memory", "peak", "precision", "transfer"),
     *("configuration", "distribution", "lengths", "healthy"),
 )
 _MARK = re.compile(r"#\s*planted\b")
@@ -34,6 +34,7 @@ class Case:
     follows: str = ""
     change: str = ""
     setting: str = ""
+    fails: bool = False
     on_cpu: bool = True
     ranks: int = 0
     libraries: tuple[str, ...] = ()
