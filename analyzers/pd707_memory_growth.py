@@ -25,7 +25,8 @@ class MemoryGrowth(RankAnalyzer):
 
     How it is measured:
         What is allocated at the end of each step (without steps: of each optimizer's step), the first one aside, in
-        which optimizers make their state. What is made in a step and never freed is the growth.
+        which optimizers make their state; where captured facts say that steps came before the recording, from the
+        end of its first one. What is made in a step and never freed is the growth.
 
     How to fix:
         Keep `loss.detach()` or `loss.item()`; move what has to be kept to the CPU; empty the list each epoch.
@@ -34,7 +35,8 @@ class MemoryGrowth(RankAnalyzer):
         A recording that is shorter than what the program collects before it lets go, such as an episode.
 
     Needs:
-        Recorded memory of `min_steps` steps: a snapshot, or a trace with profile_memory=True.
+        Recorded memory of `min_steps` steps in the middle of a captured run, or of two more that may be the first of a
+        program: a snapshot, or a trace with profile_memory=True.
 
     References:
         PyTorch, "Frequently Asked Questions", My model reports "cuda runtime error(2): out of memory".
@@ -43,7 +45,8 @@ class MemoryGrowth(RankAnalyzer):
     rule = "PD707"
     name = "memory-growth"
     needs = frozenset({"memory"})
-    # min_steps: without the first. min_growth_bytes: in each. min_evenness: the least growth over the largest.
+    # min_steps: in which it grows; one less in the middle of a run. min_growth_bytes: in each.
+    # min_evenness: the least growth over the largest.
     defaults = {"min_steps": 3, "min_growth_bytes": 1 << 16, "min_evenness": 0.5}
     references = (
         "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
@@ -53,19 +56,23 @@ class MemoryGrowth(RankAnalyzer):
         """One finding for each device whose memory grows in each step."""
         for number, memory in devices_of(rank):
             ends = _ends_of_steps(rank, memory)
-            if len(ends) <= self.settings["min_steps"] + 1:
+            allocated = memory.trace.memory.allocated_bytes[memory.allocations.rows[ends]]
+            # Of a run that goes on, states and pipelines are there: one step less is enough, and none is left out.
+            is_later = bool(rank.facts.windows.evidence.first_step)
+            growth = np.diff(allocated if is_later else allocated[1:])
+            if len(growth) < self.settings["min_steps"] - is_later:
                 continue
-            allocated = memory.trace.memory.allocated_bytes[memory.allocations.rows[ends[1:]]]
-            growth = np.diff(allocated)
             least, most = int(growth.min()), int(growth.max())
             if least < self.settings["min_growth_bytes"] or least < self.settings["min_evenness"] * most:
                 continue
-            yield from self._report(rank, number, memory, ends, int(np.median(growth)))
+            yield from self._report(rank, number, memory, ends, growth)
 
     def _report(
-        self, rank: Rank, number: int, memory: DeviceMemory, ends: Int64Array, growth_bytes: int
+        self, rank: Rank, number: int, memory: DeviceMemory, ends: Int64Array, growth: Int64Array
     ) -> Iterator[Finding]:
-        allocations = memory.allocations
+        allocations, growth_bytes = memory.allocations, int(np.median(growth))
+        steps_before = rank.facts.windows.evidence.first_step or 0
+        before = (Evidence("kept from steps before the recording, if all grew", steps_before * growth_bytes, "bytes"),)
         stays = (allocations.begins >= 0) & (allocations.begins <= ends[-1])
         kept = Selection(memory, np.flatnonzero(stays & (allocations.ends == len(allocations.rows))))
         # The first steps make what stays for good as well: of theirs only what the later ones make, too.
@@ -91,7 +98,8 @@ class MemoryGrowth(RankAnalyzer):
             location=line_of(kept),
             evidence=(
                 *peak_evidence(memory, ("more in each step", growth_bytes)),
-                Evidence("steps that grew", len(ends) - 2, "count"),
+                Evidence("steps that grew", len(growth), "count"),
+                *(before if steps_before else ()),
             ),
             subject=name_device(memory),
             memory_edit=shrink(memory, number, kept.places, begins=own_end),

@@ -396,6 +396,7 @@ PD705 += [
     RuleCase("PD705", "made-and-freed-in-the-backward-pass", lambda: training(Tensor(60, 410, 590), *blocks(8))),
     RuleCase("PD705", "kept-for-good", lambda: training(Tensor(60, 150, None, once=True), *blocks(8))),
 ]
+_AFTER_39_STEPS = {"windows": {"evidence": {"steps": 3, "complete": True, "first_step": 39}}}
 PD707 += [
     RuleCase(
         "PD707",
@@ -411,6 +412,29 @@ PD707 += [
     ),
     RuleCase("PD707", "freed-two-steps-later", lambda: training(Tensor(20, 150, 2140), *blocks(2), steps=8)),
     RuleCase("PD707", "tiny", lambda: training(*blocks(8), steps=6)),
+    RuleCase(
+        "PD707",
+        "three-steps-in-the-middle-of-a-run",
+        lambda: training(Tensor(20, 150, None), Tensor(40, 160, 450)),
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                location="train.py:7",
+                title="grows by 20 MB in each step",
+                evidence={"steps that grew": 2, "kept from steps before the recording, if all grew": 780 * MB},
+            ),
+        ),
+        facts=_AFTER_39_STEPS,
+    ),
+    # The first steps of a program, which may fill what is freed later; and a value that lives into the next step.
+    RuleCase("PD707", "three-first-steps", lambda: training(Tensor(20, 150, None), Tensor(40, 160, 450))),
+    RuleCase(
+        "PD707",
+        "made-once-in-the-middle-of-a-run",
+        lambda: training(Tensor(20, 150, None, once=True), Tensor(60, 160, 450)),
+        facts=_AFTER_39_STEPS,
+    ),
 ]
 
 
