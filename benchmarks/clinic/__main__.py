@@ -104,7 +104,8 @@ def summarize_row(row: Row) -> str:
     said = f"{row.rule} {row.place}{'' if row.place_right else ' (wrong place)'}" if row.found else "not found"
     quiet = "" if row.quiet else f", still {row.after}"
     alarms = f", also {row.alarms}" if row.alarms else ""
-    return f"{said}{quiet}{alarms}, saved {row.saved_ms} ms of {row.step_ms}, tried {row.tried} ({row.seconds} s)"
+    unit, (*_, saved, whole) = "bytes" if row.of_peak else "ms", row.amounts
+    return f"{said}{quiet}{alarms}, saved {saved} {unit} of {whole}, tried {row.tried} ({row.seconds} s)"
 
 
 if __name__ == "__main__":

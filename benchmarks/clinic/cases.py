@@ -17,6 +17,7 @@ KINDS = (
     *("loader", "sync", "launch", "memory", "peak", "precision", "transfer"),
     *("configuration", "distribution", "lengths", "healthy"),
 )
+PEAK = "peak"
 _MARK = re.compile(r"#\s*planted\b")
 
 
@@ -44,6 +45,11 @@ class Case:
     def healthy(self) -> bool:
         """Whether nothing is wrong with it, so that a finding of medium or more is a false alarm."""
         return self.kind == "healthy"
+
+    @property
+    def of_peak(self) -> bool:
+        """Whether its fault and fix are told in bytes of the peak."""
+        return self.kind == PEAK
 
     @property
     def path(self) -> Path:

@@ -20,6 +20,7 @@ from benchmarks.promises import TimedPairs
 from benchmarks.run_python import ROOT, SECONDS, ProgramFailedError, run_python
 
 STEP = re.compile(r"^step_ns (\d+)\s*$", re.MULTILINE)
+PEAK_BYTES = re.compile(r"^peak_bytes (\d+)\s*$", re.MULTILINE)
 TRY_SECONDS = 60
 
 
@@ -44,7 +45,10 @@ def run_case(case: Case, device: str, pairs: int, keep: Path | None = None, *, w
             row = _judge_faulty(row, case, device, folder / "faulty")
             if not case.healthy:
                 row = judge_fixed_report(row, case, record_case(case, device, folder / "fixed", "--fixed"))
-                row = judge_pairs(row, time_pairs(case, device, folder, pairs))
+                if case.of_peak:
+                    row = replace(row, **measure_peaks(case, device, folder))
+                else:
+                    row = judge_pairs(row, time_pairs(case, device, folder, pairs))
                 row = _try_change(row, case, device, folder, pairs) if with_try else replace(row, tried="not asked")
         except ProgramFailedError as error:
             row = replace(row, note=f"failed: {_last_line(error)}")
@@ -68,9 +72,28 @@ def record_case(case: Case, device: str, folder: Path, *options: str) -> dict[st
         ProgramFailedError: it failed.
         NoReportError: it ran, and there is no report.
     """
-    target = target_of(case, device, *options)
-    run_python(["-m", "perfdoctor", "run", "--force", "--out", str(folder), *target], folder.parent)
+    target, memory = target_of(case, device, *options), ["--memory"] * case.of_peak
+    command = ["-m", "perfdoctor", "run", "--force", *memory, "--out", str(folder), *target]
+    run_python(command, folder.parent, accept=_exit_codes(case, *options))
     return _read_report(folder)
+
+
+def measure_peaks(case: Case, device: str, folder: Path) -> dict[str, int]:
+    """The peak of memory of the faulty and the fixed program, without perfdoctor, in bytes, by their names in a row.
+
+    Raises:
+        ProgramFailedError: one failed.
+    """
+    figures = {}
+    for name, options in (("peak_bytes", ()), ("fixed_bytes", ("--fixed",))):
+        command = ["-m", "benchmarks.clinic.peak_meter", *target_of(case, device, *options)]
+        output = run_python(command, folder, accept=_exit_codes(case, *options))
+        figures[name] = int(PEAK_BYTES.findall(output)[-1])
+    return figures
+
+
+def _exit_codes(case: Case, *options: str) -> tuple[int, ...]:
+    return (1,) if case.fails and "--fixed" not in options else (0,)
 
 
 def time_pairs(case: Case, device: str, folder: Path, pairs: int) -> TimedPairs:

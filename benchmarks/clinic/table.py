@@ -73,8 +73,8 @@ def score_rows(rows: Sequence[Row]) -> list[Score]:
     found = [row for row in faulty if row.found]
     healthy = [row for row in rows if row.healthy and row.ran]
     alarms = sum(len(row.alarms.split(", ")) for row in healthy if row.alarms)
-    timed = [row for row in found if row.saved_ms is not None]
-    expected = [row for row in timed if row.expected_ms is not None]
+    timed = [row for row in found if row.amounts.saved is not None]
+    expected = [row for row in timed if row.amounts.expected is not None]
     ranged = [row for row in timed if row.inside]
     near = [row for row in expected if row.ratio is not None and 0.5 <= row.ratio <= 2.0]
     judged = [row for row in found if row.quiet is not None]
@@ -97,7 +97,7 @@ def score_rows(rows: Sequence[Row]) -> list[Score]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """The table in Markdown, times in ms, with the scores below it."""
+    """The table in Markdown, times in ms and the peak in MB, with the scores below it."""
     lines = [_HEAD, "|" + "---|" * (_HEAD.count("|") - 1), *map(_format_row, rows), ""]
     lines += [f"* {score}" for score in score_rows(rows)]
     return "\n".join(lines)
@@ -121,12 +121,14 @@ def _format_row(row: Row) -> str:
 
 
 def _format_promise(row: Row) -> str:
-    return ", ".join(_format_ms(ms) for ms in (row.low_ms, row.expected_ms, row.high_ms))
+    return ", ".join(_format_amount(row, amount) for amount in row.amounts[:3])
 
 
 def _format_saved(row: Row) -> str:
-    if row.saved_ms is None:
+    if row.amounts.saved is None:
         return "n/a"
+    if row.of_peak:
+        return f"{_format_amount(row, row.amounts.saved)} of {_format_amount(row, row.peak_bytes)}"
     return (
         f"{_format_ms(row.saved_ms)} ({_format_ms(row.min_ms)} to {_format_ms(row.max_ms)}) of "
         f"{_format_ms(row.step_ms)}"
@@ -135,6 +137,12 @@ def _format_saved(row: Row) -> str:
 
 def _format_tried(row: Row) -> str:
     return row.tried if row.tried_ms is None else f"{_format_ms(row.tried_ms)} ({row.tried})"
+
+
+def _format_amount(row: Row, amount: float | None) -> str:
+    if not row.of_peak:
+        return _format_ms(amount)
+    return "n/a" if amount is None else f"{amount / 1e6:.1f} MB"
 
 
 def _mark(text: str, right: bool | None) -> str:

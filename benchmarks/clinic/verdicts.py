@@ -8,14 +8,24 @@ from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
 from statistics import median
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from benchmarks.clinic.cases import Case
-from benchmarks.promises import MIN_NOISE, Promise, TimedPairs, asking_findings, location_of, promise_together
+from benchmarks.clinic.cases import PEAK, Case
+from benchmarks.promises import MIN_NOISE, TimedPairs, asking_findings, location_of, promise_together
 
 SPEAKS = ("high", "medium", "low")
 """Severities that a report shows as something to do."""
 INSIDE, WITHIN_NOISE, OUTSIDE = "yes", "within noise", "no"
+
+
+class Amounts(NamedTuple):
+    """What is promised and what came, and the step or the peak that it was taken off; None is unknown."""
+
+    low: float | None
+    expected: float | None
+    high: float | None
+    saved: float | None
+    whole: float | None
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Row:
         saved_ms, min_ms, max_ms: What the fix saved: the median over pairs of runs, and their range.
         tried: The verdict of `perfdoctor try` on the change that does the same; tried_*_ms: what it measured.
         seconds: How long the row took.
+        low_bytes, expected_bytes, high_bytes: Of the kind "peak": what the report promises, if only its fix is made.
+        peak_bytes, fixed_bytes: Of that kind: the peaks of the faulty and the fixed program, without perfdoctor.
     """
 
     name: str
@@ -69,6 +81,11 @@ class Row:
     tried_min_ms: float | None = None
     tried_max_ms: float | None = None
     seconds: float | None = None
+    low_bytes: int | None = None
+    expected_bytes: int | None = None
+    high_bytes: int | None = None
+    peak_bytes: int | None = None
+    fixed_bytes: int | None = None
 
     @property
     def ran(self) -> bool:
@@ -81,22 +98,35 @@ class Row:
         return self.kind == "healthy"
 
     @property
+    def of_peak(self) -> bool:
+        """Whether its amounts are bytes of the peak."""
+        return self.kind == PEAK
+
+    @property
+    def amounts(self) -> Amounts:
+        """What is promised and what came, in ms of a step, or in bytes of the peak."""
+        if not self.of_peak:
+            return Amounts(self.low_ms, self.expected_ms, self.high_ms, self.saved_ms, self.step_ms)
+        peak, fixed = self.peak_bytes, self.fixed_bytes
+        saved_bytes = None if peak is None or fixed is None else peak - fixed
+        return Amounts(self.low_bytes, self.expected_bytes, self.high_bytes, saved_bytes, peak)
+
+    @property
     def ratio(self) -> float | None:
         """The expected saving over the measured one; None where one of them is missing or nothing was saved."""
-        if self.expected_ms is None or not self.saved_ms:
-            return None
-        return self.expected_ms / self.saved_ms
+        amounts = self.amounts
+        return None if amounts.expected is None or not amounts.saved else amounts.expected / amounts.saved
 
     @property
     def inside(self) -> str:
         """Whether the measured saving lies in the promised range; empty where one of them is missing."""
-        promise = Promise(*map(_to_ns, (self.low_ms, self.expected_ms, self.high_ms)))
-        if self.saved_ms is None or self.step_ms is None or promise.high_ns is None:
+        low, _, high, saved, whole = self.amounts
+        if saved is None or whole is None or high is None:
             return ""
-        saved_ns, noise_ns = self.saved_ms * 1e6, MIN_NOISE * self.step_ms * 1e6
-        if promise.includes(saved_ns):
+        if (low or 0) <= saved <= high:
             return INSIDE
-        return WITHIN_NOISE if promise.includes(saved_ns, noise_ns) else OUTSIDE
+        noise = MIN_NOISE * whole
+        return WITHIN_NOISE if (low or 0) - noise <= saved <= high + noise else OUTSIDE
 
 
 def start_row(case: Case, device: str) -> Row:
@@ -117,6 +147,7 @@ def judge_report(row: Row, case: Case, report: Mapping[str, Any]) -> Row:
         return replace(row, found=False)
     planted = [finding for finding in spoken if _is_planted(finding, case)] or spoken[:1]
     first, promise = planted[0], promise_together(planted)
+    saved = first["saved_bytes"] if case.of_peak and first["saved_bytes"] else {}
     asked = " ".join(f"{first['rule']} {first['fix'] or ''} {first['advice']}".split())
     return replace(
         row,
@@ -125,13 +156,16 @@ def judge_report(row: Row, case: Case, report: Mapping[str, Any]) -> Row:
         severity=first["severity"],
         place=location_of(first),
         place_right=_is_planted(first, case),
-        position=1 + [each for each in report["findings"] if each["severity"] in SPEAKS].index(first),
+        position=1 + [each for each in report["findings"] if _speaks(each, case)].index(first),
         fix=first["fix"] or first["advice"],
         fix_right=re.search(case.follows, asked) is not None if case.follows else None,
         low_ms=_to_ms(promise.low_ns),
         expected_ms=_to_ms(promise.expected_ns),
         high_ms=_to_ms(promise.high_ns),
         basis=promise.basis,
+        low_bytes=saved.get("low"),
+        expected_bytes=saved.get("expected"),
+        high_bytes=saved.get("high"),
     )
 
 
@@ -168,9 +202,12 @@ def judge_trials(row: Row, case: Case, trials: Sequence[Mapping[str, Any]]) -> R
 
 def _findings_of(report: Mapping[str, Any], case: Case) -> list[Mapping[str, Any]]:
     """The findings of the case's rules that a report shows as something to do."""
-    return [
-        finding for finding in report["findings"] if finding["rule"] in case.rules and finding["severity"] in SPEAKS
-    ]
+    return [finding for finding in report["findings"] if finding["rule"] in case.rules and _speaks(finding, case)]
+
+
+def _speaks(finding: Mapping[str, Any], case: Case) -> bool:
+    """Whether a report shows it as something to do: memory is for information where it is not short."""
+    return case.of_peak or finding["severity"] in SPEAKS
 
 
 def _is_planted(finding: Mapping[str, Any], case: Case) -> bool:
@@ -186,10 +223,6 @@ def _list_findings(findings: Sequence[Mapping[str, Any]]) -> str:
 
 def _to_ms(ns: float | None) -> float | None:
     return None if ns is None else round(ns / 1e6, 4)
-
-
-def _to_ns(ms: float | None) -> int | None:
-    return None if ms is None else round(ms * 1e6)
 
 
 COLUMNS = tuple(field.name for field in fields(Row))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +208,29 @@ def test_a_measured_saving_lies_in_the_range_or_not(row: Row, inside: str) -> No
     assert row.inside == inside
 
 
+PEAK = Case("toy", "peak", "toys", "a list grows", rules=("PD707",), fix="item()")
+
+
+@pytest.mark.usefixtures("toy")
+def test_of_a_peak_bytes_are_promised_and_information_counts_as_found() -> None:
+    saved = {"low": 300, "expected": 350, "high": 400, "alone": 350, "of": "allocated"}
+    row = judge(finding("PD303", "info", 9), finding("PD707", "info", saved_bytes=saved), case=PEAK)
+    assert (row.found, row.place_right, row.position) == (True, True, 2)
+
+    def came(saved_bytes: int) -> Row:
+        return replace(row, peak_bytes=2000, fixed_bytes=2000 - saved_bytes)
+
+    assert [came(each).inside for each in (300, 400, 299, 450, 461, 239)] == [
+        *("yes", "yes", "within noise", "within noise", "no", "no")  # 3 % of the peak are 60
+    ]
+    assert (row.inside, came(175).ratio) == ("", 2.0)
+    assert "| 0.0 MB of 0.0 MB | yes |" in format_table([came(300)])
+    unknown = judge(finding("PD707", "info", saved_bytes=None), case=PEAK)
+    assert (unknown.found, unknown.amounts.high, unknown.inside) == (True, None, "")
+    still = judge_fixed_report(row, PEAK, {"findings": [finding("PD707", "info")]})
+    assert (still.quiet, still.after) == (False, "PD707 info toy.py:3")
+
+
 def test_the_trial_of_the_right_change_counts() -> None:
     def trial(change: str, setting: str, saved_ns: int | None, verdict: str = "faster") -> dict[str, Any]:
         figures = {"saved_ns": saved_ns, "low_ns": saved_ns, "high_ns": saved_ns}
@@ -304,6 +329,25 @@ def test_faulty_and_fixed_take_turns_and_tell_their_steps(toy: Path) -> None:
     toy.write_text("print('step_ns is what I forgot')\n")
     with pytest.raises(ProgramFailedError, match="printed no step_ns"):
         runner.time_case(TOY, "cpu", toy.parent)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_meter_knows_the_peak_of_a_program_and_of_its_workers(toy: Path) -> None:
+    """The faulty program fills 100 MB and ends with 1; the fixed one has two children that fill 40 MB each."""
+    toy.write_text(
+        "import subprocess, sys\n"
+        "fill = [sys.executable, '-c', 'import time; kept = bytearray(b\\'x\\' * 40_000_000); time.sleep(3)']\n"
+        "if '--fixed' in sys.argv:\n"
+        "    [each.wait() for each in [subprocess.Popen(fill), subprocess.Popen(fill)]]\n"
+        "else:\n"
+        "    kept = b'x' * 100_000_000\n"
+        "    sys.exit(1)\n"
+    )
+    peaks = runner.measure_peaks(replace(PEAK, fails=True), "cpu", toy.parent)
+    assert 100e6 <= peaks["peak_bytes"] <= 140e6
+    assert 80e6 <= peaks["fixed_bytes"] <= 150e6
+    with pytest.raises(ProgramFailedError):
+        runner.measure_peaks(PEAK, "cpu", toy.parent)
 
 
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
