@@ -48,7 +48,7 @@ class Case:
 
     @property
     def of_peak(self) -> bool:
-        """Whether its fault and fix are told in bytes of the peak."""
+        """Whether what its fix gives is bytes of the peak."""
         return self.kind == PEAK
 
     @property

@@ -35,7 +35,7 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0)
     args = parser.parse_args()
     torch.manual_seed(0)
-    table = Table(int(600_000 * args.scale), args.fixed)
+    table = Table(int(1_200_000 * args.scale), args.fixed)
     loader = DataLoader(table, len(table) // BATCHES, shuffle=True, num_workers=2, collate_fn=collate)
     model = nn.Linear(3, 1).to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
