@@ -279,8 +279,8 @@ def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None)
     """What to do in a program on the CPU alone: first about a loop that calls most of the ops."""
     if loop and loop.takes_single_numbers:
         return Advice(
-            "Each op takes single numbers: where no gradient has to pass get all of them before the loop by tolist(), "
-            "compute with Python's, and make one tensor of the results. Else let one op do what the loop does for all.",
+            "Compute with Python's numbers where no gradient has to pass: all of them by tolist() before the loop, one "
+            "tensor of the results after it. Each op takes single numbers: else let one op do it for all of them.",
             "numbers = x.tolist()   # before the loop, where no gradient has to pass; then torch.tensor(results)",
             "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.tolist.html",
         )

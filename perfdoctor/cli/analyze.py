@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "perfdoctor analyze capture/ -o report.md -o report.json",
     "perfdoctor analyze trace.json --select PD1,PD201 --set PD101.min_share=0.1",
     "perfdoctor analyze run/ --jobs 4 --strict          # the traces of all ranks",
-    "perfdoctor analyze dumps/                          # of PyTorch's flight recorder: why the job hangs",
+    "perfdoctor analyze dumps/                          # why a job hangs",
     "perfdoctor analyze trace.json.gz --fail-on high   # a gate: exit code 0 or 1",
     "perfdoctor analyze - --json < trace.json.gz",
 )

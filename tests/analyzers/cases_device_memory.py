@@ -427,6 +427,13 @@ PD707 += [
         ),
         facts=_AFTER_39_STEPS,
     ),
+    RuleCase(
+        "PD707",
+        "three-steps-in-the-middle-of-a-run-of-a-gpu",
+        lambda: training(Tensor(20, 150, None), Tensor(40, 160, 450), device=0),
+        found("Memory of GPU 0 grows by 20 MB in each step"),
+        facts=_AFTER_39_STEPS,
+    ),
     # The first steps of a program, which may fill what is freed later; and a value that lives into the next step.
     RuleCase("PD707", "three-first-steps", lambda: training(Tensor(20, 150, None), Tensor(40, 160, 450))),
     RuleCase(

@@ -59,7 +59,9 @@ def test_a_folder_of_dumps_gives_a_report(tmp_path: Path) -> None:
     assert [finding.rule for finding in report.findings] == ["PD011"]
     text = report._repr_mimebundle_()["text/plain"]
     assert text.startswith("The job hangs. Rank 1 has not come")
-    assert "_dump_7: a pickle that is cut short" in " ".join(text.split())
+    assert report.hang_reading is not None
+    assert "_dump_7: a pickle that is cut short" in report.hang_reading.unread[0]
+    assert "a pickle that is cut short" in " ".join(text.split())
     plain = report.to_dict()["hang"]
     assert plain["collective"]["waiting"] == (0, 2) or plain["collective"]["waiting"] == [0, 2]
 
