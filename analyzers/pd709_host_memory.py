@@ -156,9 +156,8 @@ class HostMemory(RankAnalyzer):
             rank,
             f"File descriptors run out: {peak:,} of {limit:,} were open",
             Advice(
-                "Each tensor that comes from a worker keeps a descriptor open as long as it lives: keep copies of what "
-                "is kept (.clone()), let tensors be shared by name, or raise the limit; close files that are read no "
-                "more.",
+                "Keep copies (.clone()), let tensors be shared by name, or raise the limit: each tensor that comes "
+                "from a worker keeps a descriptor open as long as it lives. Close files that are read no more.",
                 'torch.multiprocessing.set_sharing_strategy("file_system")   # or: ulimit -n 65536',
                 "https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
             ),
