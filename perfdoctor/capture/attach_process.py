@@ -166,6 +166,7 @@ def run_by_remote_exec(pid: int, code: str) -> None:
     try:
         sys.remote_exec(pid, path)  # type: ignore[attr-defined]
     except (OSError, RuntimeError) as error:
+        os.unlink(path)
         raise CaptureError(
             f"Process {pid} lets nothing in ({error}): that needs the same user and kernel.yama.ptrace_scope 0, or "
             "root, and no PYTHON_DISABLE_REMOTE_DEBUG."
@@ -178,24 +179,32 @@ def run_by_gdb(pid: int, code: str) -> None:
     Raises:
         CaptureError: The debugger may not, or cannot.
     """
-    line = f"exec(open({write_script(code)!r}).read(), {{}})"
+    path = write_script(code)
+    why = debug(pid, f"exec(open({path!r}).read(), {{}})")
+    if why is not None:
+        os.unlink(path)
+        raise CaptureError(why)
+
+
+def debug(pid: int, line: str) -> str | None:
+    """Let gdb ask a process to run a line of Python; the sentence on why that failed, None where it has not."""
     with tempfile.NamedTemporaryFile("w", suffix=".gdb") as file:
         file.write(GDB_SCRIPT.format(pid=pid, size=len(line) + 1, code=line))
         file.flush()
         command = ["gdb", "--batch", "-nx", "--command", file.name]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=GDB_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise CaptureError(f"gdb did not come into process {pid} in {GDB_TIMEOUT_S:g} s.") from error
+        except subprocess.TimeoutExpired:
+            return f"gdb did not come into process {pid} in {GDB_TIMEOUT_S:g} s."
     if "$1 = 0" in done.stdout:
-        return
+        return None
     if "not permitted" in done.stderr:
-        raise CaptureError(
+        return (
             f"gdb may not look into process {pid}: that needs the same user and kernel.yama.ptrace_scope 0, or root "
             "(in a container: CAP_SYS_PTRACE)."
         )
     last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-    raise CaptureError(f"gdb could not run anything in process {pid} ({last}).")
+    return f"gdb could not run anything in process {pid} ({last})."
 
 
 def write_script(code: str) -> str:

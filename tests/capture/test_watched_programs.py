@@ -315,12 +315,3 @@ def test_the_entry_of_python_3_14_in_this_process(tmp_path: Path, monkeypatch: A
         attach_process.wait_for_windows(child.pid, folder, LIMIT_S)
         assert attach_process.is_complete(folder)
     assert not Path(sent[0]).exists(), "the script removes itself"
-
-
-def test_a_system_that_refuses_says_which_rights_are_needed(monkeypatch: Any) -> None:
-    def refuse(_pid: int, _path: str) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(sys, "remote_exec", refuse, raising=False)
-    with pytest.raises(CaptureError, match=r"kernel.yama.ptrace_scope 0, or root"):
-        attach_process.run_by_remote_exec(1, "pass")
