@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfdoctor.capture.capture_folder import list_ranks
-from perfdoctor.capture.capture_notes import read_facts
+from perfdoctor.capture.capture_notes import has_ended, read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.child_process import INJECT_FOLDER
 from perfdoctor.capture.inject._perfdoctor_inject.messages import ANSWER_FILE
+from perfdoctor.capture.process_state import look_at
 from perfdoctor.errors import CaptureError
 
 # The first Python that runs scripts for others.
@@ -238,16 +239,12 @@ def wait_for_windows(pid: int, folder: Path, timeout_s: float) -> None:
 
 def is_complete(folder: Path) -> bool:
     """Whether the recorder has left the program, by what it has written."""
-    found = [read_facts(folder, rank) for rank in list_ranks(folder)]
-    return any(facts.exit not in (None, "running", "recorded") for facts in found if facts is not None)
+    return any(has_ended(read_facts(folder, rank)) for rank in list_ranks(folder))
 
 
 def is_running(pid: int) -> bool:
     """Whether the process runs: neither gone nor a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return look_at(pid).state in ("running", "stopped")
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float) -> None:

@@ -110,6 +110,11 @@ def read_facts(folder: Path, rank: int) -> CapturedFacts | None:
     return None if plain is None else CapturedFacts.parse(plain)
 
 
+def has_ended(facts: CapturedFacts | None) -> bool:
+    """Whether the recorder of a rank has written how it ended: the program has, or it was taken out."""
+    return facts is not None and facts.exit not in (None, "running", "recorded")
+
+
 def _read_plain_facts(folder: Path, rank: int) -> dict[str, Any] | None:
     try:
         facts = json.loads((folder / f"rank{rank}" / "facts.json").read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from perfdoctor.capture.capture_folder import list_ranks
-from perfdoctor.capture.capture_notes import read_facts
+from perfdoctor.capture.capture_notes import has_ended, read_facts
 from perfdoctor.capture.inject._perfdoctor_inject.host_memory import find_tree, read_sizes
 from perfdoctor.capture.inject._perfdoctor_inject.run_totals import UNPROFILED_WINDOWS
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -37,7 +37,6 @@ MAX_STEPS = 20_000
 SLOWEST_FACTOR = 1.05
 # A step may take minutes: only after so many usual steps a rank is called silent.
 SILENT_STEPS, SILENT_S = 20, 30.0
-ENDED = ("exit", "stopped", "exception", "session", "SIGTERM", "os._exit", "failed", "detached")
 
 
 @frozen_dataclass
@@ -132,16 +131,16 @@ class LiveCapture:
         tail.read()
         facts = read_facts(self._folder, rank)
         pid = None if facts is None else facts.pid
-        has_ended = facts is not None and facts.exit in ENDED
-        tree = [] if pid is None or has_ended or not Path(f"/proc/{pid}").is_dir() else find_tree(pid)
+        is_over = has_ended(facts)
+        tree = [] if pid is None or is_over or not Path(f"/proc/{pid}").is_dir() else find_tree(pid)
         sizes = [each for each in map(read_sizes, tree) if each is not None]
         percent, gpu_bytes = self._read_gpu(tree) if tree else (None, None)
-        silent_s = None if has_ended or tail.changed_ns is None else max((now_ns - tail.changed_ns) / 1e9, 0.0)
+        silent_s = None if is_over or tail.changed_ns is None else max((now_ns - tail.changed_ns) / 1e9, 0.0)
         step_ns = tail.median_of("dur_ns")
         return RankState(
             rank=rank,
             pid=pid,
-            state=name_state(tail, step_ns, silent_s, has_ended=has_ended),
+            state=name_state(tail, step_ns, silent_s, is_over=is_over),
             step=tail.count,
             step_ns=step_ns,
             first_step_ns=int(median(tail.first_ns)) if tail.first_ns else None,
@@ -213,9 +212,9 @@ class StepTail:
         return int(median(values)) if values else None
 
 
-def name_state(tail: StepTail, step_ns: int | None, silent_s: float | None, *, has_ended: bool) -> str:
+def name_state(tail: StepTail, step_ns: int | None, silent_s: float | None, *, is_over: bool) -> str:
     """The state of a rank in one word."""
-    if has_ended:
+    if is_over:
         return "ended"
     if silent_s is not None and silent_s > max(SILENT_STEPS * (step_ns or 0) / 1e9, SILENT_S):
         return "silent"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from perfdoctor.reporters.clean_text import shorten_end
+from perfdoctor.reporters.sparkline import draw_sparkline
 from perfdoctor.run_watch.run_series import RunSeries
 from perfdoctor.units import format_duration
-
-_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "._-=+*%#"
 
 
 def describe_run(run: RunSeries, width: int, *, unicode: bool) -> str:
@@ -15,8 +14,7 @@ def describe_run(run: RunSeries, width: int, *, unicode: bool) -> str:
     The highest bar is the longest level of the run, and no bar is 0: what varies by a little looks as if it did.
     """
     longest_ns = max(*run.levels_ns, 1)
-    bars = _BARS if unicode else _ASCII_BARS
-    line = "".join(bars[min(len(bars) * ns // longest_ns, len(bars) - 1)] for ns in run.levels_ns)
+    line = draw_sparkline(run.levels_ns, len(run.levels_ns), unicode=unicode)
     slower = "" if run.slower_from is None else f", slower from step {run.slower_from:,} on"
     lengths = f"{format_duration(min(run.levels_ns))} to {format_duration(longest_ns)}"
     return shorten_end(f"Run {line} {lengths}, {run.steps:,} steps{slower}", width)

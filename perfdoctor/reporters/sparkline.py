@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-_HEIGHTS = "▁▂▃▄▅▆▇█"
+_HEIGHTS, _ASCII_HEIGHTS = "▁▂▃▄▅▆▇█", "._-=+*%#"
 
 
-def draw_sparkline(values: Sequence[float], width: int) -> str:
+def draw_sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:
     """Letters from the lowest height at 0 to the highest at the largest value.
 
     Args:
         values: Not negative, in their order; none give an empty line.
         width: The most letters; where there are more values, each letter is the median of its share of them.
+        unicode: Whether the output can show bars; else signs of ASCII stand for them.
 
     Returns:
         At most `width` letters.
@@ -23,4 +24,5 @@ def draw_sparkline(values: Sequence[float], width: int) -> str:
     bounds = [len(values) * number // count for number in range(count + 1)] if count else []
     levels = [median(values[first:end]) for first, end in pairwise(bounds)]
     top = max(levels, default=0) or 1
-    return "".join(_HEIGHTS[min(int(level / top * len(_HEIGHTS)), len(_HEIGHTS) - 1)] for level in levels)
+    heights = _HEIGHTS if unicode else _ASCII_HEIGHTS
+    return "".join(heights[min(int(len(heights) * level // top), len(heights) - 1)] for level in levels)
