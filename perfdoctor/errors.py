@@ -5,7 +5,8 @@
     PerfdoctorError            exit code 3: a fault of ours
     ├── InputError             exit code 2: the input cannot be used; the message says what to do
     │   ├── TraceError         a file that is missing, empty, cut before any event, or no trace
-    │   └── CaptureError       a program that cannot be started, a folder that cannot be written
+    │   ├── CaptureError       a program that cannot be started, a folder that cannot be written
+    │   └── EditRefusedError   an edit that does not fit the source
     ├── UsageError             exit code 2: an option, rule id, setting or suffix that does not exist
     └── GateError              exit code 1: a gate that was asked for failed or could not be judged
 
@@ -35,6 +36,10 @@ class TraceError(InputError):
 
 class CaptureError(InputError):
     """A program that cannot be started, or a folder that cannot be written."""
+
+
+class EditRefusedError(InputError):
+    """An edit that does not fit the source; the message is the reason, as a clause."""
 
 
 class UsageError(PerfdoctorError):

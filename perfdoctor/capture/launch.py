@@ -174,6 +174,7 @@ def run_trial(
     timeout_s: float | None = None,
     *,
     log: Path,
+    cwd: Path | None = None,
 ) -> TrialRun:
     """Run a program as a trial: changed, timed for some steps without a profiler, and then ended.
 
@@ -186,6 +187,7 @@ def run_trial(
         environment: Variables to set for the program beside those of this process.
         timeout_s: Seconds after which the program is ended; None for no limit.
         log: File for what the program writes to stdout; stderr goes to the file of the same name with `.stderr`.
+        cwd: The folder in which it runs; None for that of this process.
 
     Raises:
         CaptureError: The program cannot be started, or the folder or the log cannot be written.
@@ -202,7 +204,7 @@ def run_trial(
     start_s = time.monotonic()
     try:
         built = build_environment(marker_folder, options.to_json(folder), variables)
-        code, timed_out = run_into_log(command, built, log, timeout_s)
+        code, timed_out = run_into_log(command, built, log, timeout_s, cwd)
     finally:
         collect_markers(marker_folder)
     seconds = time.monotonic() - start_s
@@ -210,7 +212,11 @@ def run_trial(
 
 
 def run_into_log(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, timeout_s: float | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    timeout_s: float | None = None,
+    cwd: Path | None = None,
 ) -> tuple[int, bool]:
     """Run a command without stdin, and with its output in files.
 
@@ -219,6 +225,7 @@ def run_into_log(
         environment: Its environment.
         log: File for stdout; stderr goes to `error_log_of(log)`.
         timeout_s: Seconds after which all of its processes are ended; None for no limit.
+        cwd: The folder in which it runs; None for that of this process.
 
     Returns:
         The exit code, and whether its time was over.
@@ -228,7 +235,7 @@ def run_into_log(
     """
     try:
         with log.open("wb") as stdout, error_log_of(log).open("wb") as stderr:
-            return run_with_limit(command, environment, timeout_s, stdout, stderr, MARKER_VARIABLE)
+            return run_with_limit(command, environment, timeout_s, stdout, stderr, MARKER_VARIABLE, cwd)
     except OSError as error:
         raise CaptureError(f"{log} cannot be written ({error.strerror}): name another folder.") from error
 

@@ -32,6 +32,7 @@ def run_with_limit(
     stdout: IO[bytes],
     stderr: IO[bytes],
     own_variable: str,
+    cwd: Path | None = None,
 ) -> tuple[int, bool]:
     """Run a command with nothing to read on stdin, and end all of its processes when its time is over.
 
@@ -45,6 +46,7 @@ def run_with_limit(
         stderr: Where its errors go.
         own_variable: An environment variable whose value no other program has: by it the processes are found that
             have left the command's process group (torchrun gives each worker a group of its own).
+        cwd: The folder in which it runs; None for that of this process.
 
     Returns:
         The exit code, 128 + the signal's number when a signal ended the command, and whether its time was over.
@@ -61,6 +63,7 @@ def run_with_limit(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            cwd=cwd,
         )
     except OSError as error:
         raise CaptureError(explain_failed_start(command, error)) from error

@@ -33,6 +33,7 @@ COMMANDS = {
     "export": "Annotate a trace for Perfetto and chrome://tracing.",
     "compare": "Say what got faster or slower between two recordings.",
     "try": "Try the advice on the program itself, and measure it.",
+    "fix": "Make the advised edits in a copy, measure them, write a patch.",
     "watch": "Show how a recorded program is doing while it runs.",
     "record": "Record a window of a running program now.",
     "attach": "Record a window of a program that was not started by us.",
@@ -45,7 +46,7 @@ COMMANDS = {
     "completion": "Print what a shell needs to complete commands.",
 }
 # What follows them belongs to the user's program.
-_RUN_PROGRAMS = ("run", "try")
+_RUN_PROGRAMS = ("run", "try", "fix")
 # In which a shell asks what can follow: Typer's completion sets it.
 _COMPLETION_REQUEST = "_PERFDOCTOR_COMPLETE"
 _INTERNAL_ERROR = 3
@@ -192,7 +193,7 @@ def _run_command(args: list[str]) -> int:
 
 def _print_internal_error(error: Exception, args: list[str]) -> None:
     """Say that the fault is ours, and how to report it."""
-    # After `run` and `try` come the arguments of the user's program, whose -v is its own.
+    # After `run`, `try` and `fix` come the arguments of the user's program, whose -v is its own.
     verbose = args[:1] not in ([name] for name in _RUN_PROGRAMS) and bool({"-v", "--verbose"} & set(args))
     if verbose or os.environ.get("PERFDOCTOR_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)

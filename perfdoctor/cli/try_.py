@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoctor.cli import parameters
+from perfdoctor.cli import parameters, trial_options
 from perfdoctor.cli.program_target import PASS_THROUGH, PROGRAM_HELP, ProgramCommand, typed_target
-from perfdoctor.cli.report_output import ReportOutput, check_outputs, print_analysis, save_outputs, shown_path
+from perfdoctor.cli.report_output import ReportOutput, check_outputs, save_outputs, shown_path
 from perfdoctor.cli.try_progress import open_try_progress
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
@@ -22,13 +20,8 @@ if TYPE_CHECKING:
     from signal import Signals
 
     from perfdoctor.report.report import Report
+    from perfdoctor.trials.load_changes import LoadedChange
     from perfdoctor.trials.try_program import TrySettings
-
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
-_DEFAULT_BUDGET = "10m"
-_DEFAULT_PAIRS = 6
-_MAX_PAIRS = 100
-_MAX_WAIT_S = 60.0
 
 
 def complete_changes(incomplete: str) -> parameters.Completions:
@@ -64,46 +57,25 @@ def try_(
     try_all: Annotated[
         bool, parameters.flag("--all", help="Try every change that applies, not only what a finding advises.")
     ] = False,
-    pairs: Annotated[
-        int, typer.Option("--pairs", metavar="N", help="Compare at most N pairs of runs for each change.")
-    ] = _DEFAULT_PAIRS,
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Start no run after this time, such as 10m, 1h30m or 90s.")
-    ] = _DEFAULT_BUDGET,
+    pairs: trial_options.Pairs = trial_options.DEFAULT_PAIRS,
+    budget: trial_options.Budget = trial_options.DEFAULT_BUDGET,
     allow_numerics: Annotated[
         bool, parameters.flag("--allow-numerics", help="Combine changes that alter numerics (autocast, compile), too.")
     ] = False,
     no_diagnose: Annotated[
         bool, parameters.flag("--no-diagnose", help="Do not record and analyse the program first.")
     ] = False,
-    skip: Annotated[
-        int | None, typer.Option("--skip", min=0, metavar="N", help="Leave the first N steps of each run alone.")
-    ] = None,
-    base: Annotated[int | None, typer.Option("--base", min=1, metavar="N", help="Time N steps of each run.")] = None,
-    timeout: Annotated[
-        str | None,
-        typer.Option(
-            "--timeout", metavar="TIME", help="End a run after this time; the default is five times the plain one."
-        ),
-    ] = None,
-    wait: Annotated[
-        str | None,
-        typer.Option(
-            "--wait",
-            metavar="TIME",
-            help="Wait this long in all for other programs to leave the cores, 0 for not at all; the default is a "
-            "tenth of the budget, a minute at most.",
-        ),
-    ] = None,
+    skip: trial_options.Skip = None,
+    base: trial_options.Base = None,
+    timeout: trial_options.Timeout = None,
+    wait: trial_options.Wait = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out", metavar="FOLDER", help="Keep everything in FOLDER; the default is perfdoctor-try-SCRIPT-TIME."
         ),
     ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on where the trials in FOLDER stopped.")
-    ] = None,
+    resume: trial_options.Resume = None,
     as_json: Annotated[bool, parameters.flag("--json", help="Print the whole report as JSON.")] = False,
     output: parameters.Output,
     no_color: parameters.NoColor = False,
@@ -125,26 +97,26 @@ def try_(
 
     verbosity = parameters.parse_verbosity(quiet, verbose)
     check_outputs(output)
-    settings = make_settings(
-        only,
-        try_all,
-        pairs,
-        budget,
-        timeout,
-        wait,
-        allow_numerics=allow_numerics,
+    limits = trial_options.parse_limits(pairs, budget, timeout, wait)
+    wanted, is_asked = choose_wanted(only, try_all)
+    settings = trial_options.make_settings(
+        limits,
+        wanted=wanted,
+        asked=is_asked,
+        only_advised=not (is_asked or try_all or no_diagnose),
         diagnose=not no_diagnose,
+        allow_numerics=allow_numerics,
         skip=skip,
         base=base,
     )
     if not target:
         raise UsageError("Nothing to try: give a script, -m module, or -- command; --list says what can be tried.")
     command = parse_target(typed_target(ctx, target), "try")
-    check_surroundings()
+    trial_options.check_surroundings("try")
     if resume is not None and out is not None:
         raise UsageError("--resume continues in its own folder: leave --out away.")
     report, folder, ended_by = run_trials(command, settings, out, resume, quiet=quiet)
-    print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
+    trial_options.print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, ReportOutput(files=tuple(output), verbosity=verbosity))
     if not quiet:
         hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if ended_by else ""
@@ -152,86 +124,23 @@ def try_(
     return 128 + ended_by if ended_by else 0
 
 
-def make_settings(
-    only: Sequence[str],
-    try_all: bool,
-    pairs: int,
-    budget: str,
-    timeout: str | None,
-    wait: str | None,
-    *,
-    allow_numerics: bool,
-    diagnose: bool,
-    skip: int | None,
-    base: int | None,
-) -> TrySettings:
-    """The settings that the options mean.
+def choose_wanted(only: Sequence[str], try_all: bool) -> tuple[tuple[tuple[LoadedChange, str | None], ...], bool]:
+    """The changes to choose from, each with its setting where one is given, and whether they were asked for by name.
 
     Raises:
-        UsageError: A change does not exist, a time is malformed, or options exclude one another.
+        UsageError: A change does not exist, or options exclude one another.
     """
     from perfdoctor.trials.load_changes import choose_changes, load_changes
-    from perfdoctor.trials.try_program import TrySettings
 
     names = [name.strip() for text in only for name in text.split(",") if name.strip()]
     if only and not names:
         raise UsageError("--only names no change: give some, such as --only workers,fused; --list names them all.")
     if names and try_all:
         raise UsageError("--only and --all exclude each other: give one of them.")
-    if not 1 <= pairs <= _MAX_PAIRS:
-        raise UsageError(f"--pairs {pairs} must be from 1 to {_MAX_PAIRS}.")
     changes, broken = load_changes()
     for each in broken:
         sys.stderr.write(f"perfdoctor: the change {clean_line(each.name)} is left out: {clean_line(each.why)}\n")
-    budget_s = parse_duration(budget, "--budget")
-    if wait is None:
-        quiet_s = min(budget_s / 10, _MAX_WAIT_S)
-    else:
-        quiet_s = 0.0 if wait == "0" else parse_duration(wait, "--wait")
-    return TrySettings(
-        wanted=choose_changes(names, changes) if names else tuple((each, None) for each in changes),
-        asked=bool(names),
-        only_advised=not (names or try_all) and diagnose,
-        diagnose=diagnose,
-        pairs=pairs,
-        budget_s=budget_s,
-        allow_numerics=allow_numerics,
-        skip=skip,
-        base=base,
-        timeout_s=None if timeout is None else parse_duration(timeout, "--timeout"),
-        quiet_s=quiet_s,
-    )
-
-
-def parse_duration(text: str, option: str) -> float:
-    """Seconds in "10m", "1h30m", "90s" or "90".
-
-    Raises:
-        UsageError: It is no time above 0.
-    """
-    match = _DURATION.fullmatch(text.strip())
-    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    total = 3600 * hours + 60 * minutes + seconds
-    if not total:
-        raise UsageError(f"{option} {text} is not a time: give one such as {option} 10m, 1h30m or 90s.")
-    return float(total)
-
-
-def check_surroundings() -> None:
-    """Check that programs can be measured from here.
-
-    Raises:
-        UsageError: perfdoctor is switched off, or is one of several ranks itself.
-    """
-    from perfdoctor.capture.capture_folder import launcher_rank
-
-    if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0"):
-        raise UsageError("PERFDOCTOR_DISABLE is set, so that nothing can be measured: unset it to try changes.")
-    if launcher_rank() is not None:
-        raise UsageError(
-            "try starts the whole job again and again, and is a rank of one itself here: put it in front of the "
-            "launcher, as in perfdoctor try -- torchrun train.py."
-        )
+    return choose_changes(names, changes) if names else tuple((each, None) for each in changes), bool(names)
 
 
 def run_trials(
@@ -246,19 +155,6 @@ def run_trials(
     with open_try_progress(quiet=quiet) as progress:
         report, ended_by = try_program(command, settings, folder, progress, earlier)
     return report, folder, ended_by
-
-
-def print_trials(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:
-    """Print the trials, with -v the whole report, or all of it as JSON."""
-    if as_json or verbosity > 0:
-        shown = "json" if as_json else "text"
-        print_analysis(report, ReportOutput(shown, no_color=no_color, verbosity=verbosity))
-        return
-    from perfdoctor.reporters.output import write_stdout
-    from perfdoctor.reporters.trial_reports import TrialTerminal
-    from perfdoctor.reporters.write_report import terminal_for
-
-    write_stdout(TrialTerminal(width=terminal_for(sys.stdout).width).render(report))
 
 
 def list_changes() -> str:

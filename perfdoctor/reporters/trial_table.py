@@ -128,7 +128,7 @@ def trial_notes(report: Report) -> Iterator[str]:
             yield _describe_undecided(trial)
         if trial.is_loss_expected is not None:
             expected = "as such a change may" if trial.is_loss_expected else "which it should not: look at the results"
-            yield f"{label} changes the loss by {_format_loss(trial)}, {expected}."
+            yield f"{label} changes the loss by {format_losses(trial)}, {expected}."
         before_bytes, after_bytes = trial.memory_before_bytes or 0, trial.peak_memory_bytes or 0
         if before_bytes and abs(after_bytes - before_bytes) > _LARGE_MEMORY_SHARE * before_bytes:
             way = "more" if after_bytes > before_bytes else "less"
@@ -162,7 +162,7 @@ def _row(trial: Trial) -> TrialRow:
         f"{ratio.low:.2f} to {ratio.high:.2f}",
         str(ratio.pairs),
         UNKNOWN if trial.peak_memory_bytes is None else format_size(trial.peak_memory_bytes),
-        _format_loss(trial),
+        format_losses(trial),
         describe_verdict(trial),
     )
 
@@ -202,7 +202,8 @@ def _format_change(before: str, after: str) -> str:
     return f"{number} -> {after}" if unit and after.endswith(f" {unit}") else f"{before} -> {after}"
 
 
-def _format_loss(trial: Trial) -> str:
+def format_losses(trial: Trial) -> str:
+    """The largest relative difference of losses: "same", "3e-07", or n/a where they cannot be compared."""
     if trial.loss_difference is None:
         return UNKNOWN
     return "same" if trial.loss_difference == 0 else f"{trial.loss_difference:.0e}"

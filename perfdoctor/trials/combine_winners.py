@@ -31,17 +31,15 @@ class Combination:
     pairs: list[Pair] = field(default_factory=list)
 
 
-def choose_winners(candidates: Sequence[Candidate], *, allow_numerics: bool) -> list[Candidate]:
-    """The candidates to combine, the best first: of each change the setting with the shortest step.
+def choose_winners(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of some candidates those to combine, the best first: of each change the setting with the shortest step.
 
-    Args:
-        candidates: All that were tried.
-        allow_numerics: Whether those that alter numerics take part; what-ifs never do.
+    A what-if is never one.
     """
     best: dict[str, Candidate] = {}
     for each in sorted(candidates, key=lambda each: each.median_ratio):
         change = each.choice.loaded.change
-        if each.verdict == "faster" and not change.is_what_if and (allow_numerics or not change.alters_numerics):
+        if each.verdict == "faster" and not change.is_what_if:
             best.setdefault(change.name, each)
     return list(best.values())
 

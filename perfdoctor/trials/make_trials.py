@@ -46,7 +46,7 @@ def make_trial(
     findings = list(promising)
     difference = None
     if not change.is_what_if:
-        difference = _largest_loss_difference(candidate.pairs, plain_loss_difference)
+        difference = largest_loss_difference(candidate.pairs, plain_loss_difference)
     row = _measured_row(candidate.pairs)
     met = next((m for pair in candidate.pairs if (m := pair.changed.changes.get(change.name))), None)
     ratio = _ratio_of(candidate.pairs)
@@ -79,7 +79,7 @@ def make_combined_trial(combination: Combination, plain_loss_difference: float |
         verdict: As `judge_ratios` gives it.
     """
     choices = [each.choice for each in combination.kept]
-    difference = _largest_loss_difference(combination.pairs, plain_loss_difference)
+    difference = largest_loss_difference(combination.pairs, plain_loss_difference)
     expected = [_is_expected(choice, difference, plain_loss_difference) for choice in choices]
     return Trial(
         change=ALL,
@@ -134,7 +134,7 @@ def _median(values: Iterable[float | None]) -> int | None:
     return round(statistics.median(known)) if known else None
 
 
-def _largest_loss_difference(pairs: Sequence[Pair], plain_difference: float | None) -> float | None:
+def largest_loss_difference(pairs: Sequence[Pair], plain_difference: float | None) -> float | None:
     """The largest relative difference of losses to the plain neighbours; None where seeds differ anyway."""
     if plain_difference is None or plain_difference > OTHER_SEEDS:
         return None
@@ -142,9 +142,14 @@ def _largest_loss_difference(pairs: Sequence[Pair], plain_difference: float | No
     return max((each for each in found if each is not None), default=None)
 
 
+def is_rounding(difference: float, plain_difference: float | None) -> bool:
+    """Whether losses differ by rounding in another order, or by no more than those of the plain program by itself."""
+    return difference <= max(ROUNDING, ROUNDING_FACTOR * (plain_difference or 0.0))
+
+
 def _is_expected(choice: Choice, difference: float | None, plain_difference: float | None) -> bool | None:
     """Whether a change may make such a difference of losses; None where there is none beyond rounding."""
-    if difference is None or difference <= max(ROUNDING, ROUNDING_FACTOR * (plain_difference or 0.0)):
+    if difference is None or is_rounding(difference, plain_difference):
         return None
     change = choice.loaded.change
     effect = change.effect_on_results.partition(";")[0].strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from perfdoctor.capture import launch
 from perfdoctor.capture.capture_folder import find_unused_path
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange, TrialOptions
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trials.program_run import ProgramRun, read_program_run
 from perfdoctor.trials.run_log import Arm
 from perfdoctor.trials.step_counts import StepCounts
@@ -23,6 +24,23 @@ HANG_EXTRA_S = 60.0
 # Until the plain program has run once, nobody knows how long it takes.
 FIRST_RUN_TIMEOUT_S = 3600.0
 SEED = 0
+
+
+@frozen_dataclass
+class Start:
+    """How a program is started for one run.
+
+    Attributes:
+        command: The command line.
+        environment: Variables to set for it.
+        changes: What is changed in it from outside.
+        cwd: The folder in which it runs; None for that of this process.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    changes: tuple[TrialChange, ...]
+    cwd: Path | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +68,22 @@ class TrialProcess:
             CaptureError: The program cannot be started, or the folder cannot be written.
         """
         folder = find_unused_path(str(self.folder / re.sub(r"[^\w.=+-]+", "-", name)))
+        start = self.prepare(arm)
+        options = CaptureOptions(
+            out=folder,
+            skip=self.counts.skip,
+            base=self.counts.base,
+            trial=TrialOptions(seed=SEED, changes=start.changes),
+        )
+        ended = launch.run_trial(
+            start.command, options, start.environment, self._limit_s(), log=folder / LOG_FILE, cwd=start.cwd
+        )
+        return read_program_run(
+            folder, ended.exit_code, ended.seconds, timed_out=ended.timed_out, stderr_tail=ended.stderr_tail
+        )
+
+    def prepare(self, arm: Arm) -> Start:
+        """What to start for an arm: the program as it is, with the changes made in it from outside."""
         environment: dict[str, str] = {}
         for choice in arm:
             environment |= choice.loaded.change.environment(choice.setting)
@@ -57,13 +91,7 @@ class TrialProcess:
             TrialChange(choice.loaded.name, choice.loaded.file, choice.loaded.class_name, choice.setting)
             for choice in arm
         )
-        options = CaptureOptions(
-            out=folder, skip=self.counts.skip, base=self.counts.base, trial=TrialOptions(seed=SEED, changes=changes)
-        )
-        ended = launch.run_trial(self.command, options, environment, self._limit_s(), log=folder / LOG_FILE)
-        return read_program_run(
-            folder, ended.exit_code, ended.seconds, timed_out=ended.timed_out, stderr_tail=ended.stderr_tail
-        )
+        return Start(tuple(self.command), environment, changes)
 
     def _limit_s(self) -> float:
         if self.timeout_s is not None:

@@ -41,12 +41,14 @@ class Candidate:
         pairs: Its runs with their plain neighbours.
         verdict: None until it is decided.
         why: The error, or why it does not apply.
+        answers: The positions of the findings that it answers; None where that follows from where it was met.
     """
 
     choice: Choice
     pairs: list[Pair] = field(default_factory=list)
     verdict: Verdict | None = None
     why: str = ""
+    answers: tuple[int, ...] | None = None
 
     @property
     def ratios(self) -> list[float]:

@@ -86,11 +86,29 @@ class TrySettings:
     quiet_s: float = 0.0
 
 
+@frozen_dataclass
+class TrialKind:
+    """What is tried: changes from outside, or edits of the source.
+
+    Attributes:
+        make_process: Makes what runs the program: command, folder, steps and limit in seconds, as `TrialProcess` does.
+        choose: The candidates, and what cannot be tried here.
+        keeps_results: Whether a measured candidate may be part of the combination without `--allow-numerics`.
+        nothing: What to say where nothing is advised.
+    """
+
+    make_process: Callable[[Sequence[str], Path, StepCounts, float | None], TrialProcess]
+    choose: Callable[[TrialState, TrySettings], tuple[list[Candidate], list[Trial]]]
+    keeps_results: Callable[[Candidate, TrialState], bool]
+    nothing: str
+
+
 @dataclass(slots=True)
 class TrialState:
     """What is known so far, filled as runs end, so that an interrupted `try` has its table.
 
     Attributes:
+        kind: What is tried.
         diagnosis: The recording of the plain program, and its report.
         counts: The steps of each run.
         plain: The plain runs before the rounds.
@@ -104,6 +122,7 @@ class TrialState:
     """
 
     log: RunLog
+    kind: TrialKind
     quiet: QuietWait = field(default_factory=lambda: QuietWait(0.0))
     pairs: int = DEFAULT_PAIRS
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
@@ -150,7 +169,26 @@ def make_trial_folder(command: Sequence[str], out: Path | None) -> Path:
 def try_program(
     command: Sequence[str], settings: TrySettings, folder: Path, listener: Listener, earlier: Mapping[str, Any] | None
 ) -> tuple[Report, signal.Signals | None]:
-    """Try changes on a program.
+    """Try changes on a program from outside; arguments and errors are those of `measure_program`.
+
+    Returns:
+        The report with its trials, also written to report.json in the folder, and the signal that has ended it early.
+    """
+    state = measure_program(command, settings, folder, listener, earlier, FROM_OUTSIDE)
+    report = make_report(state, settings)
+    save_report(report, folder / "report.json")
+    return report, state.ended_by
+
+
+def measure_program(
+    command: Sequence[str],
+    settings: TrySettings,
+    folder: Path,
+    listener: Listener,
+    earlier: Mapping[str, Any] | None,
+    kind: TrialKind,
+) -> TrialState:
+    """Diagnose a program, choose what to try on it, and measure that in turns, and the winners together.
 
     Args:
         command: The command line, as `parse_target` returns it.
@@ -158,9 +196,7 @@ def try_program(
         folder: Where everything is kept: it exists.
         listener: Hears of each run.
         earlier: What `run_log.read_state` returned, to go on with; None to begin.
-
-    Returns:
-        The report with its trials, also written to report.json in the folder, and the signal that has ended it early.
+        kind: What is tried.
 
     Raises:
         InputError: The program fails without any change, asks for input, makes too few steps, or is not seen to train.
@@ -176,8 +212,8 @@ def try_program(
     }
     if earlier is not None:
         run_log.check_same(earlier["identity"], identity)
-    process = TrialProcess(command, folder / "runs", StepCounts(), settings.timeout_s)
-    state = TrialState(RunLog(process.run, folder / run_log.STATE_FILE, identity, settings.budget_s))
+    process = kind.make_process(command, folder / "runs", StepCounts(), settings.timeout_s)
+    state = TrialState(RunLog(process.run, folder / run_log.STATE_FILE, identity, settings.budget_s), kind)
     state.pairs = settings.pairs
     log = state.log
     wait = f"waiting for other programs to leave the cores, at most {settings.quiet_s:.0f} s in all (--wait 0 does not)"
@@ -203,9 +239,7 @@ def try_program(
         if not state.candidates:
             raise
         state.ended_by = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal_of(ended)
-    report = make_report(state, settings)
-    save_report(report, folder / "report.json")
-    return report, state.ended_by
+    return state
 
 
 def measure_plain(state: TrialState, process: TrialProcess, settings: TrySettings, say: Callable[[str], None]) -> None:
@@ -266,18 +300,31 @@ def choose(state: TrialState, settings: TrySettings, say: Callable[[str], None])
     Raises:
         InputError: There is nothing to try.
     """
-    choices, state.refused = choose_candidates(
+    state.candidates, state.refused = state.kind.choose(state, settings)
+    if not state.candidates and settings.only_advised:
+        say(state.kind.nothing)
+    elif state.candidates:
+        say(f"trying {', '.join(each.choice.label for each in state.candidates)}")
+
+
+def choose_changes(state: TrialState, settings: TrySettings) -> tuple[list[Candidate], list[Trial]]:
+    """The changes to try from outside, and those that cannot be tried."""
+    choices, refused = choose_candidates(
         settings.wanted,
         state.diagnosis.facts,
         plain_findings(state),
         only_advised=settings.only_advised,
         max_settings=MAX_SETTINGS_ASKED if settings.asked else MAX_SETTINGS,
     )
-    state.candidates = [Candidate(choice) for choice in choices]
-    if not choices and settings.only_advised:
-        say("no finding advises a change that can be tried from outside; --all tries every one that applies")
-    elif choices:
-        say(f"trying {', '.join(choice.label for choice in choices)}")
+    return [Candidate(choice) for choice in choices], refused
+
+
+FROM_OUTSIDE = TrialKind(
+    TrialProcess,
+    choose_changes,
+    lambda candidate, _state: not candidate.choice.loaded.change.alters_numerics,
+    "no finding advises a change that can be tried from outside; --all tries every one that applies",
+)
 
 
 def plain_findings(state: TrialState) -> list[dict[str, Any]]:
@@ -292,8 +339,13 @@ def measure_changes(state: TrialState, settings: TrySettings) -> None:
     for each in state.candidates:
         if each.pairs:
             each.judge(state.log.noise, settings.pairs, final=True)
-    winners = choose_winners(state.candidates, allow_numerics=settings.allow_numerics)
+    winners = choose_winners([each for each in state.candidates if may_combine(each, state, settings)])
     combine_winners(state.combination, winners, state.log, settings.pairs)
+
+
+def may_combine(candidate: Candidate, state: TrialState, settings: TrySettings) -> bool:
+    """Whether a measured candidate may be part of the combination, as far as results go."""
+    return settings.allow_numerics or state.kind.keeps_results(candidate, state)
 
 
 def make_report(state: TrialState, settings: TrySettings) -> Report:
@@ -308,7 +360,9 @@ def make_report(state: TrialState, settings: TrySettings) -> Report:
             continue  # its turn never came
         each.judge(state.log.noise, settings.pairs, final=True)
         met = next((pair.changed.changes.get(each.choice.loaded.name) for pair in each.pairs), None)
-        positions = match_findings(each.choice, met.locations if met else (), findings)
+        positions = each.answers
+        if positions is None:
+            positions = match_findings(each.choice, met.locations if met else (), findings)
         trial = make_trial(each, state.combination, plain_difference, [base.findings[n] for n in positions])
         trials.append(trial)
         for position in positions:
@@ -366,14 +420,11 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
     if combination.untried:
         labels = label_of(tuple(each.choice for each in combination.untried))
         notes.append(f"Not combined, because time ran out: {labels}.")
-    if not settings.allow_numerics:
-        left_out = [
-            each.choice.label
-            for each in state.candidates
-            if each.verdict == "faster" and each.choice.loaded.change.alters_numerics
-        ]
-        if left_out:
-            notes.append(
-                f"Not combined, because it alters numerics: {', '.join(left_out)}; --allow-numerics takes it in."
-            )
+    left_out = [
+        each.choice.label
+        for each in state.candidates
+        if each.verdict == "faster" and not may_combine(each, state, settings)
+    ]
+    if left_out:
+        notes.append(f"Not combined, because it alters numerics: {', '.join(left_out)}; --allow-numerics takes it in.")
     return notes

@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from perfdoctor.cli.try_ import parse_duration
+from perfdoctor.cli.trial_options import parse_duration
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.json_ import load_schema
 

@@ -11,6 +11,7 @@ from fake_program import FakeProgram, choice, make_log, run_of
 from perfdoctor.trials.combine_winners import Combination, choose_winners, combine_winners
 from perfdoctor.trials.program_run import MetChange
 from perfdoctor.trials.trial_rounds import MAX_BLOCK, Candidate, run_rounds, split_into_blocks
+from perfdoctor.trials.try_program import FROM_OUTSIDE
 
 
 def candidates_of(*names: str, **changes) -> list[Candidate]:
@@ -173,7 +174,7 @@ def combine(program: FakeProgram, *names: str, **log_changes) -> tuple[Combinati
     log = make_log(program, **log_changes)
     run_rounds(candidates, log, 6)
     combination = Combination()
-    combine_winners(combination, choose_winners(candidates, allow_numerics=False), log, 6)
+    combine_winners(combination, choose_winners(candidates), log, 6)
     return combination, program
 
 
@@ -226,11 +227,11 @@ def test_without_time_winners_stay_untried_together():
     run_rounds(candidates, log, 6)
     log.budget_s = timed.now_s + 1
     combination = Combination()
-    combine_winners(combination, choose_winners(candidates, allow_numerics=False), log, 6)
+    combine_winners(combination, choose_winners(candidates), log, 6)
     assert labels(combination.untried) == ["b"]
 
 
-def test_of_one_change_the_best_setting_wins_and_what_if_and_numerics_stay_out():
+def test_of_one_change_the_best_setting_wins_and_a_what_if_stays_out():
     candidates = [
         Candidate(choice("workers", "2")),
         Candidate(choice("workers", "4")),
@@ -240,5 +241,6 @@ def test_of_one_change_the_best_setting_wins_and_what_if_and_numerics_stay_out()
     ]
     program = FakeProgram({"workers=2": 0.8, "workers=4": 0.7, "compile": 0.5, "item": 0.4})
     run_rounds(candidates, make_log(program), 6)
-    assert labels(choose_winners(candidates, allow_numerics=False)) == ["workers=4"]
-    assert labels(choose_winners(candidates, allow_numerics=True)) == ["compile", "workers=4"]
+    assert labels(choose_winners(candidates)) == ["compile", "workers=4"]
+    kept = [each for each in candidates if FROM_OUTSIDE.keeps_results(each, None)]
+    assert labels(choose_winners(kept)) == ["workers=4"]

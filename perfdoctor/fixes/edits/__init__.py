@@ -1,0 +1,1 @@
+"""What an edit does to the source, a file for each kind of place."""

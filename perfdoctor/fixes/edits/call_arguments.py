@@ -1,0 +1,68 @@
+"""Arguments of the optimizer, of DistributedDataParallel and of zero_grad."""
+
+from __future__ import annotations
+
+import ast
+
+from perfdoctor.errors import EditRefusedError
+from perfdoctor.fixes.project import Project
+from perfdoctor.fixes.source_edit import (
+    MakeEdit,
+    PlainFinding,
+    SourceEdit,
+    edited_line,
+    find_call,
+    lines_of,
+    project_line,
+    set_arguments,
+)
+from perfdoctor.fixes.source_file import Splice
+
+
+def fuse_optimizer(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """`fused=True` or `foreach=True` of an optimizer of torch."""
+    source, call = find_call(finding, project, is_optimizer, "an optimizer of torch")
+    if any(each.arg in ("fused", "foreach", "differentiable") for each in call.keywords):
+        raise EditRefusedError(f"{source.name}:{call.lineno} chooses the implementation itself")
+    splices = set_arguments(source, call, {setting: "True"})
+    return SourceEdit("fused", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
+
+
+def set_ddp_argument(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """An argument of DistributedDataParallel; the setting is such as "bucket_cap_mb=25"."""
+
+    def is_wanted(meaning: str) -> bool:
+        return meaning.startswith("torch.nn.") and meaning.endswith(".DistributedDataParallel")
+
+    source, call = find_call(finding, project, is_wanted, "a DistributedDataParallel")
+    name, _, value = setting.partition("=")
+    splices = set_arguments(source, call, {name: value})
+    return SourceEdit("ddp", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
+
+
+def drop_gradients(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """`zero_grad()` in place of `zero_grad(set_to_none=False)`, of all that stand in the file."""
+    files = [project_line(project, file) for file, _ in lines_of(finding)] or [*project.program_files()]
+    for source in filter(None, files):
+        calls = [each for each in source.nodes(ast.Call) if _fills_gradients(each)]
+        if calls:
+            splices = tuple(Splice(source.span(each.func)[1], source.span(each)[1], "()") for each in calls)
+            first = calls[0].lineno
+            return SourceEdit("zero-grad", setting, source, first, splices, edited_line(source, splices, first))
+    raise EditRefusedError("no line of the program says zero_grad(set_to_none=False)")
+
+
+EDITS: dict[str, MakeEdit] = {"fused": fuse_optimizer, "ddp": set_ddp_argument, "zero-grad": drop_gradients}
+
+
+def is_optimizer(meaning: str) -> bool:
+    """Whether a dotted name is a class of torch.optim, wherever in it it is taken from."""
+    return meaning.startswith("torch.optim.") and meaning.rpartition(".")[2][:1].isupper() and "lr_sched" not in meaning
+
+
+def _fills_gradients(call: ast.Call) -> bool:
+    """Whether a call is `x.zero_grad(set_to_none=False)`, or the same by position."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "zero_grad":
+        return False
+    values = [*call.args, *(each.value for each in call.keywords)]
+    return len(values) == 1 and isinstance(values[0], ast.Constant) and values[0].value is False

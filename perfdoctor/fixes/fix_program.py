@@ -1,0 +1,226 @@
+"""`perfdoctor fix` as a function: diagnose, edit a copy of the source, measure it in turns, and write the patch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from perfdoctor.capture.capture_folder import make_folder
+from perfdoctor.capture.command_line import script_name
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange
+from perfdoctor.fixes import edited_source
+from perfdoctor.fixes.choose_edits import FoundEdit, RefusedEdit, apply_edits, choose_edits
+from perfdoctor.fixes.patch import PATCH_FILE, make_patch
+from perfdoctor.fixes.project import Project, find_script
+from perfdoctor.fixes.scratch_copy import copy_sources, map_command, map_folder
+from perfdoctor.fixes.source_edit import SourceEdit
+from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.report.report import Report
+from perfdoctor.report.trial_result import Trial
+from perfdoctor.reporters.output import open_atomically
+from perfdoctor.reporters.trial_table import describe_trials, format_losses, verdict_of_trials
+from perfdoctor.reporters.write_report import save_report
+from perfdoctor.trials.change import ChangeDefaults
+from perfdoctor.trials.load_changes import LoadedChange
+from perfdoctor.trials.make_trials import compare_plain_losses, is_rounding, largest_loss_difference
+from perfdoctor.trials.program_run import ProgramRun
+from perfdoctor.trials.run_log import Arm, Choice
+from perfdoctor.trials.run_trials import Start, TrialProcess
+from perfdoctor.trials.trial_rounds import Candidate
+from perfdoctor.trials.try_program import (
+    Listener,
+    TrialKind,
+    TrialState,
+    TrySettings,
+    make_report,
+    measure_program,
+    plain_findings,
+)
+
+SOURCES_FOLDER = "sources"
+NOTHING_TO_EDIT = "no finding advises an edit that can be made here"
+
+
+class EditChange(ChangeDefaults):
+    """An edit as trials know what they try."""
+
+    rules: tuple[str, ...] = ()
+    effect_on_results = "none"
+
+    def __init__(self, edit: SourceEdit, name: str) -> None:
+        self.edit, self.name = edit, name
+        self.summary = edit.code
+        self.alters_numerics = edit.alters_numerics
+
+    def settings(self, facts: Any, findings: Any) -> tuple[str, ...]:  # noqa: ARG002
+        """The one setting of the edit."""
+        return (self.edit.setting,)
+
+    def apply(self, setting: str, program: Any) -> None:
+        """Nothing: the copy of the source has the edit."""
+
+    def fix(self, setting: str) -> str:  # noqa: ARG002
+        """The edited line."""
+        return self.edit.code
+
+
+class EditedProcess(TrialProcess):
+    """Runs a copy of the program's sources for each set of edits; the plain program runs from a copy, too.
+
+    Attributes:
+        project: The program whose sources are copied.
+    """
+
+    project: Project
+
+    def run(self, name: str, arm: Arm) -> ProgramRun:
+        """Run the program once with the edits of an arm; where an edit was met is its line in the user's file."""
+        run = super().run(name, arm)
+        met = {
+            choice.loaded.name: replace(found, locations=((str(edit.source.path), edit.line, None),))
+            for choice in arm
+            if (found := run.changes.get(choice.loaded.name)) is not None and (edit := edit_of(choice))
+        }
+        return replace(run, changes={**run.changes, **met})
+
+    def prepare(self, arm: Arm) -> Start:
+        """Make the copy with the edits of an arm, and say how to start it."""
+        edited = apply_edits(edit_of(choice) for choice in arm)
+        digest = hashlib.sha256(repr(sorted(edited.items())).encode()).hexdigest()
+        copy = self.folder.parent / SOURCES_FOLDER / (digest[:12] if edited else "plain")
+        if not copy.is_dir():
+            copy_sources(self.project, copy, edited)
+        changes = tuple(
+            TrialChange(
+                choice.loaded.name,
+                choice.loaded.file,
+                choice.loaded.class_name,
+                json.dumps([choice.loaded.name, str((copy / edit_of(choice).source.name).resolve())]),
+            )
+            for choice in arm
+        )
+        command = map_command(self.command, self.project, copy)
+        cwd = map_folder(self.project.cwd, self.project, copy)
+        return Start(command, {"PYTHONPATH": make_search_path(self.project, copy)}, changes, cwd)
+
+
+@frozen_dataclass
+class Fixed:
+    """What `perfdoctor fix` has found.
+
+    Attributes:
+        report: The report of the diagnosis, with the trials of the edits.
+        patch: The patch; None where no edit is worth it.
+        ended_by: The signal that has ended the trials early.
+    """
+
+    report: Report
+    patch: Path | None
+    ended_by: signal.Signals | None = None
+
+
+def make_fix_folder(command: Sequence[str], out: Path | None) -> Path:
+    """Make the folder of the trials: `perfdoctor-fix-<script>-<time>`, or the one that the user names.
+
+    Raises:
+        CaptureError: It is not empty, or cannot be written.
+    """
+    return make_folder(out, f"fix-{script_name(command)}", force=False)
+
+
+def fix_program(
+    command: Sequence[str], settings: TrySettings, folder: Path, listener: Listener, earlier: Mapping[str, Any] | None
+) -> Fixed:
+    """Find the edits that a program's findings advise, measure them in a copy of its source, and write what pays.
+
+    Arguments and errors are those of `measure_program`; no file of the project is written.
+    """
+    project = Project(find_script(command, Path.cwd()), Path.cwd())
+
+    def make_process(*arguments: Any) -> TrialProcess:
+        process = EditedProcess(*arguments)
+        process.project = project
+        return process
+
+    def choose(state: TrialState, settings: TrySettings) -> tuple[list[Candidate], list[Trial]]:  # noqa: ARG001
+        project.device_kind = "cuda" if state.diagnosis.facts.devices else "cpu"
+        found, refused = choose_edits(plain_findings(state), project)
+        names = [each.edit.action for each in found]
+        return (
+            [make_candidate(each, is_alone=names.count(each.edit.action) == 1) for each in found],
+            [make_refusal(each) for each in refused],
+        )
+
+    kind = TrialKind(make_process, choose, keeps_results, NOTHING_TO_EDIT)
+    state = measure_program(command, settings, folder, listener, earlier, kind)
+    report = make_report(state, settings)
+    save_report(report, folder / "report.json")
+    kept = [edit_of(each.choice) for each in state.combination.kept]
+    if not kept:
+        return Fixed(report, None, state.ended_by)
+    patch = folder / PATCH_FILE
+    with open_atomically(patch, "free some space, or name another --out") as file:
+        file.write(make_patch(kept, describe_proof(report, kept, command)))
+    return Fixed(report, patch, state.ended_by)
+
+
+def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence[str]) -> str:
+    """The message of a patch: what was measured, of which edits, and what it did to the losses."""
+    lines = [
+        f"perfdoctor: {verdict_of_trials(report)}",
+        "",
+        describe_trials(report),
+        f"Measured: {shlex.join(command)}",
+    ]
+    codes = {(each.action, each.code): each.place for each in kept}
+    for trial in report.trials:
+        place = codes.get((trial.change.partition("@")[0], trial.fix))
+        if place is not None and trial.ratio is not None:
+            ratio = trial.ratio
+            between = f"{ratio.median:.2f} of the step ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.pairs} pairs)"
+            lines.append(f"- {place}: {trial.fix}\n  {between}; losses {format_losses(trial)}")
+    return "\n".join(lines)
+
+
+def keeps_results(candidate: Candidate, state: TrialState) -> bool:
+    """Whether losses are the same to rounding; where they cannot be compared, whether such an edit keeps them."""
+    plain_difference = compare_plain_losses(state.plain)
+    difference = largest_loss_difference(candidate.pairs, plain_difference)
+    if difference is None:
+        return not candidate.choice.loaded.change.alters_numerics
+    return is_rounding(difference, plain_difference)
+
+
+def make_candidate(found: FoundEdit, *, is_alone: bool) -> Candidate:
+    """What is measured of an edit; its name says the place where others do the same elsewhere."""
+    name = found.edit.action if is_alone else f"{found.edit.action}@{found.edit.place}"
+    loaded = LoadedChange(EditChange(found.edit, name), edited_source.__file__, "EditedSource")
+    return Candidate(Choice(loaded, found.edit.setting), answers=found.answers)
+
+
+def make_refusal(refused: RefusedEdit) -> Trial:
+    """The row of what has no edit."""
+    return Trial(refused.action, refused.setting, "not applicable", why=refused.why)
+
+
+def edit_of(choice: Choice) -> SourceEdit:
+    """The edit that a choice stands for."""
+    change = choice.loaded.change
+    assert isinstance(change, EditChange)
+    return change.edit
+
+
+def make_search_path(project: Project, copy: Path) -> str:
+    """PYTHONPATH with the folders of the copy for those of the project, so that they precede an editable install."""
+    folders = [Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    if any((project.root / name).exists() for name in ("pyproject.toml", "setup.py")):
+        folders = [project.root, project.root / "src", *folders]
+    mapped = [map_folder(each.resolve(), project, copy) or each for each in folders]
+    return os.pathsep.join(map(str, mapped))
