@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.rules import (
+    Action,
+    Advice,
     BiasBeforeNorm,
     BoolArray,
     Claim,
@@ -90,9 +92,12 @@ class ConvBiasBeforeNorm(RankAnalyzer):
             title=_title(rank.count_per_step(len(additions))),
             cost_ns=cost_ns,
             saving=Saving(0, cost_ns, cost_ns, "bounded"),
-            advice=f"Leave the biases out{_name(modules)}: a batch norm takes any constant of a channel out again, and "
-            "has a bias of its own. Weights that were saved with them load with strict=False.",
-            fix="nn.Conv2d(..., bias=False)   # and nn.Linear before a batch norm",
+            advice=Advice(
+                f"Leave the biases out{_name(modules)}: a batch norm takes any constant of a channel out again, and "
+                "has a bias of its own. Weights that were saved with them load with strict=False.",
+                "nn.Conv2d(..., bias=False)   # and nn.Linear before a batch norm",
+                actions=(Action("no-bias"),),
+            ),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.9,
             location=next((captured_location(each.created) for each in modules if each.created), None)

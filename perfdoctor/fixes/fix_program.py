@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +188,12 @@ def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence
             between = f"{ratio.median:.2f} of the step ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.pairs} pairs)"
             lines.append(f"- {place}: {trial.fix}\n  {between}; losses {format_losses(trial)}")
     return "\n".join(lines)
+
+
+def describe_command(command: Sequence[str]) -> str:
+    """The command with which the patch was measured, as one types it; without the path of Python."""
+    is_python = command[0] == sys.executable
+    return shlex.join(["perfdoctor", "fix", *(command[1:] if is_python else ("--", *command))])
 
 
 def keeps_results(candidate: Candidate, state: TrialState) -> bool:

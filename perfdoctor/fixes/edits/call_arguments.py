@@ -13,6 +13,7 @@ from perfdoctor.fixes.source_edit import (
     edited_line,
     find_call,
     lines_of,
+    of_torch,
     project_line,
     set_arguments,
 )
@@ -52,7 +53,21 @@ def drop_gradients(finding: PlainFinding, setting: str, project: Project) -> Sou
     raise EditRefusedError("no line of the program says zero_grad(set_to_none=False)")
 
 
-EDITS: dict[str, MakeEdit] = {"fused": fuse_optimizer, "ddp": set_ddp_argument, "zero-grad": drop_gradients}
+def leave_bias_out(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """`bias=False` of a convolution, or a linear layer, before a norm that has a bias of its own."""
+    is_layer = of_torch("Conv1d", "Conv2d", "Conv3d", "Linear")
+    source, call = find_call(finding, project, is_layer, "a convolution or linear layer")
+    splices = set_arguments(source, call, {"bias": "False"})
+    code = edited_line(source, splices, call.lineno)
+    return SourceEdit("no-bias", setting, source, call.lineno, splices, code, alters_numerics=True)
+
+
+EDITS: dict[str, MakeEdit] = {
+    "fused": fuse_optimizer,
+    "ddp": set_ddp_argument,
+    "zero-grad": drop_gradients,
+    "no-bias": leave_bias_out,
+}
 
 
 def is_optimizer(meaning: str) -> bool:

@@ -66,7 +66,22 @@ def use_channels_last(finding: PlainFinding, setting: str, project: Project) -> 
     return _before_optimizer("channels-last", code, finding, setting, project)
 
 
+def leave_collect_out(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """No `gc.collect()` in the loop, where it is a statement of its own."""
+    for file, line in lines_of(finding):
+        source = project.source(file)
+        for call in source.calls(lambda meaning: meaning == "gc.collect"):
+            statement = source.statement(call)
+            if call.lineno == line and isinstance(statement, ast.Expr) and statement.value is call:
+                is_alone = source.block(statement) == [statement]
+                start, end = source.line_start(line), source.line_start(line + 1)
+                whole = Splice(*source.span(statement), "pass") if is_alone else Splice(start, end, "")
+                return SourceEdit("gc", setting, source, line, (whole,), "# without gc.collect()")
+    raise EditRefusedError("Python collects by itself: put gc.collect(); gc.freeze() before the loop")
+
+
 EDITS: dict[str, MakeEdit] = {
+    "gc": leave_collect_out,
     "make-on-device": make_on_device,
     "what-if-item": move_item,
     "compile": compile_model,
@@ -153,7 +168,8 @@ def _before_optimizer(action: str, method: str, finding: PlainFinding, setting: 
         raise EditRefusedError(f"{source.name}:{call.lineno} does not say which model it trains")
     statement = source.statement(call)
     code = f"{models[0]}.{method.format(torch=torch)}"
-    if any(source.code(each.func) == code.partition("(")[0] for each in source.nodes(ast.Call) if action == "compile"):
-        raise EditRefusedError(f"{source.name} compiles it already")
+    said = code if action == "channels-last" else f"{models[0]}.compile("
+    if any(source.code(each).startswith(said) for each in source.nodes(ast.Call)):
+        raise EditRefusedError(f"{source.name} does it already")
     splices = (insert_line(source, statement.lineno, code),)
     return SourceEdit(action, setting, source, statement.lineno, splices, code, action == "compile")

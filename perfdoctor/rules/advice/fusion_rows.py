@@ -96,12 +96,13 @@ FUSION_ROWS = (
             'config.activation_function = "gelu_pytorch_tanh"   # of other models: hidden_act, ffn_activation',
             "https://huggingface.co/docs/transformers/model_doc/gpt2",
         ),
-        (
+        Row(
             ANY,
             "Call functional.gelu in place of the formula: one op that reads its input once, and writes its result "
             'once. approximate="tanh" where the formula has a tanh.',
             'torch.nn.functional.gelu(x)   # approximate="tanh" for the formula with tanh',
             "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html",
+            actions=(Action("fused-activation"),),
         ),
     ),
     *rows_of(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoctor.report.finding import Action
 from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, ENGINES, FORWARD, MAIN_SHARE, rows_of
 
+_FUSED_ATTENTION = (Action("fused-attention"),)
 _HF_ATTENTION = "https://huggingface.co/docs/transformers/attention_interface"
 _VLLM_ATTENTION = "https://github.com/vllm-project/vllm/pull/26315"
 _SGLANG_ATTENTION = "https://docs.sglang.io/advanced_features/attention_backend.html"
@@ -42,6 +44,7 @@ MATRIX_ROWS = (
             "x = torch.nn.functional.scaled_dot_product_attention(q, k, v)   # in place of the three ops",
             _HF_ATTENTION,
             since="PyTorch 2.0",
+            actions=_FUSED_ATTENTION,
         ),
         Row(
             ANY,
@@ -49,6 +52,7 @@ MATRIX_ROWS = (
             "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
             pages.SDPA,
             since="PyTorch 2.0",
+            actions=_FUSED_ATTENTION,
         ),
     ),
     *rows_of(

@@ -1,0 +1,197 @@
+"""`python -m benchmarks.fixes [NAME...] [--measure] [--keep FOLDER]`: edits for the clinic's programs.
+
+Each program is recorded as a user would, in a git repository of its own. Counted are findings with a line of it that
+are worth 1 % of the step or more, and those of them with an edit. With --measure `perfdoctor fix` measures the edits
+as well, git applies its patch, and the patched program runs once more by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.clinic.cases import Case, choose_cases
+from benchmarks.clinic.run_case import STEP
+from benchmarks.run_python import ProgramFailedError, run_python
+from perfdoctor.fixes.propose_patch import find_project
+
+BUDGET_S = 150
+COUNTED = ("high", "medium", "low")
+
+
+class Fixed(NamedTuple):
+    """What became of one program.
+
+    Attributes:
+        name: The program.
+        edited: Findings with a line that have an edit, as "PD101 workers".
+        refused: Those that have none, with the reason.
+        measured: What `perfdoctor fix` measured of each edit, with its promise.
+        patched: The step of the patched program over that of the plain one, each run once by itself.
+    """
+
+    name: str
+    edited: tuple[str, ...]
+    refused: tuple[str, ...]
+    measured: tuple[str, ...] = ()
+    patched: float | None = None
+
+
+def fix_case(case: Case, folder: Path, *, measures: bool) -> Fixed:
+    """Record a program, look for edits, and measure them."""
+    script = folder / case.path.name
+    script.write_text(take_switch_out(case.path.read_text()))
+    for words in (
+        ["init", "-q"],
+        ["add", script.name],
+        ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    capture = folder / "perfdoctor-capture"
+    run_python(["-m", "perfdoctor", "run", "-q", "--out", str(capture), script.name], folder)
+    plain = run_python(["-m", "perfdoctor", "analyze", "--json", str(capture)], folder)
+    findings = [each for each in json.loads(plain)["findings"] if is_counted(each)]
+    edited, refused = look_for_edits(capture, findings)
+    if not measures or not edited:
+        return Fixed(case.name, edited, refused)
+    out = folder / "perfdoctor-fix"
+    options = ["--pairs", "4", "--budget", f"{BUDGET_S}s", "--wait", "0", "--out", str(out)]
+    run_python(["-m", "perfdoctor", "fix", "-q", *options, script.name], folder, seconds=4 * BUDGET_S)
+    trials = json.loads((out / "report.json").read_text())["trials"]
+    measured = [each for each in trials if each["pairs"] and each["change"] != "all"]
+    patched = None
+    if (out / "perfdoctor.patch").exists():
+        before = step_of(run_python([script.name], folder))
+        run_python(["-m", "perfdoctor", "fix", "--apply", str(out / "perfdoctor.patch")], folder)
+        patched = step_of(run_python([script.name], folder)) / before
+    return Fixed(case.name, edited, refused, tuple(map(describe, measured)), patched)
+
+
+def take_switch_out(text: str) -> str:
+    """A clinic's program as if it never had a switch `--fixed`: conditions on it are decided, as off."""
+    return ast.unparse(ast.fix_missing_locations(_WithoutSwitch().visit(ast.parse(text)))) + "\n"
+
+
+def is_empty(value: ast.expr) -> bool:
+    """Whether an expression is {}."""
+    return isinstance(value, ast.Dict) and not value.keys
+
+
+class _WithoutSwitch(ast.NodeTransformer):
+    """Decides what depends on names such as `fixed`, `args.fixed` and `self.flash` that only the switch sets."""
+
+    NAMES = ("fixed", "flash")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        is_switch = node.attr in self.NAMES and isinstance(node.ctx, ast.Load)
+        return ast.Constant(False) if is_switch else self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(False) if node.id in self.NAMES and isinstance(node.ctx, ast.Load) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node = self.generic_visit(node)
+        node.keywords = [each for each in node.keywords if each.arg or not is_empty(each.value)]
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        node = self.generic_visit(node)
+        is_decided = isinstance(node.op, ast.Not) and isinstance(node.operand, ast.Constant)
+        return ast.Constant(not node.operand.value) if is_decided else node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        node = self.generic_visit(node)
+        stops = isinstance(node.op, ast.Or)
+        decided = [each.value for each in node.values if isinstance(each, ast.Constant)]
+        if stops in decided:
+            return ast.Constant(stops)
+        left = [each for each in node.values if not isinstance(each, ast.Constant)]
+        return node if len(left) > 1 and not decided else left[0] if left else ast.Constant(not stops)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        node = self.generic_visit(node)
+        return (node.body if node.test.value else node.orelse) if isinstance(node.test, ast.Constant) else node
+
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        node = self.generic_visit(node)
+        if not isinstance(node.test, ast.Constant):
+            return node
+        return (node.body if node.test.value else node.orelse) or ast.Pass()
+
+
+def is_counted(finding: dict[str, Any]) -> bool:
+    """Whether a finding has a line and is worth an edit."""
+    return bool(finding["location"]) and finding["severity"] in COUNTED and finding["covered_by"] is None
+
+
+def look_for_edits(capture: Path, findings: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The findings that have an edit, and those that have none with the reason."""
+    from perfdoctor.fixes.choose_edits import choose_edits
+
+    project, edited, refused = find_project(capture), [], []
+    for finding in findings:
+        found, without = choose_edits([finding], project)
+        what = f"{finding['rule']} {finding['title'][:50]}"
+        if found:
+            edited.append(f"{finding['rule']} {', '.join(each.edit.action for each in found)}")
+        else:
+            refused.append(f"{what}: {without[0].label + ': ' + without[0].why if without else 'no action'}")
+    return tuple(edited), tuple(refused)
+
+
+def step_of(output: str) -> int:
+    """The step that a program prints, in ns."""
+    return int(STEP.findall(output)[-1])
+
+
+def describe(trial: dict[str, Any]) -> str:
+    """A trial in a line."""
+    name = f"{trial['change']}={trial['setting']}" if trial["setting"] else trial["change"]
+    return f"{name} {trial['step_ns'] / trial['before_ns']:.2f} {trial['verdict']}"
+
+
+def main() -> int:
+    """Fix the programs that are named, else all that run on a CPU."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--measure", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for case in choose_cases(options.names):
+        if case.healthy or case.of_peak or case.ranks or case.fails or case.why_not_on("cpu"):
+            continue
+        with tempfile.TemporaryDirectory(prefix="fixes-") as scratch:
+            try:
+                row = fix_case(case, Path(scratch), measures=options.measure)
+            except ProgramFailedError as error:
+                print(f"{case.name}: failed: {str(error).strip().splitlines()[-1]}", flush=True)
+                continue
+        rows.append(row)
+        print(
+            f"{row.name}: {'; '.join(row.edited) or 'no edit'}",
+            *row.measured,
+            row.patched or "",
+            sep="\n    ",
+            flush=True,
+        )
+        for why in row.refused:
+            print(f"    without: {why}", flush=True)
+    edited, all_of_them = (
+        sum(len(each.edited) for each in rows),
+        sum(len(each.edited) + len(each.refused) for each in rows),
+    )
+    print(f"{edited} of {all_of_them} findings with a line have an edit, in {len(rows)} programs")
+    print(dict(Counter(each.partition(" ")[0] for row in rows for each in row.refused)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

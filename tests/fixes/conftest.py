@@ -1,0 +1,46 @@
+"""A project of one file, and findings about lines of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoctor.fixes.choose_edits import EDITS, apply_edits
+from perfdoctor.fixes.project import Project
+from perfdoctor.report.finding import USED_AT
+
+MARK = "  # <-"
+
+
+def finding_at(
+    line: int | None, action: str, setting: str = "", file: str = "train.py", used: str = ""
+) -> dict[str, Any]:
+    """A finding as in the JSON report, with what an edit reads of it."""
+    return {
+        "rule": "PD000",
+        "covered_by": None,
+        "location": None if line is None else {"file": file, "line": line, "function": None},
+        "evidence": [{"label": "used", "value": used, "unit": "", "id": USED_AT}] if used else [],
+        "actions": [{"id": action, "value": setting or None}],
+    }
+
+
+@pytest.fixture
+def edit_text(tmp_path: Path) -> Callable[..., str]:
+    """Edits a text as one action asks; the finding is at the line with the mark, which is taken out first."""
+
+    def edit(text: str, action: str, setting: str = "", device_kind: str = "cpu") -> str:
+        lines = text.splitlines(keepends=True)
+        line = next((number for number, each in enumerate(lines, 1) if MARK in each), None)
+        script = tmp_path / "train.py"
+        script.write_text(text.replace(MARK, ""))
+        project = Project(script, tmp_path, device_kind)
+        found = EDITS[action](finding_at(line, action, setting), setting, project)
+        [after] = apply_edits([found]).values()
+        assert script.read_text() == text.replace(MARK, "")
+        return after.decode()
+
+    return edit

@@ -1,0 +1,109 @@
+"""Every edit: sources that it fits and what becomes of them, and as many that it refuses with a sentence."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from perfdoctor.errors import EditRefusedError
+from perfdoctor.fixes.choose_edits import EDITS
+
+
+class Case(NamedTuple):
+    """A case of one of the files beside this one: what its comment says."""
+
+    action: str
+    setting: str
+    text: str
+    lines: list[str]
+
+
+def read_cases(name: str) -> dict[str, Case]:
+    """The cases of a file by their names."""
+    cases = {}
+    for part in (Path(__file__).parent / name).read_text().split("\n=== ")[1:]:
+        head, _, body = part.partition("\n")
+        title, action, setting = (*head.split(" ", 2), "")[:3]
+        source, _, last = body.partition("\n+++")
+        lines = [line.removeprefix("+++").removeprefix(" ") for line in f"+++{last}".splitlines()]
+        text = source.removesuffix("\n\\ no newline") + ("" if source.endswith("no newline") else "\n")
+        cases[title] = Case(action, setting, text, [] if lines == [""] else lines)
+    return cases
+
+
+FITS, REFUSES = read_cases("edits_that_fit.txt"), read_cases("edits_that_are_refused.txt")
+
+
+@pytest.mark.parametrize(("action", "setting", "text", "lines"), FITS.values(), ids=FITS)
+def test_an_edit_changes_its_lines_and_nothing_else(edit_text, action, setting, text, lines):
+    before, after = text.replace("  # <-", ""), edit_text(text, action, setting)
+    diff = list(difflib.ndiff(before.splitlines(), after.splitlines()))
+    assert [line[2:] for line in diff if line.startswith("+ ")] == lines
+    ast.parse(after)
+
+
+@pytest.mark.parametrize(("action", "setting", "text", "why"), REFUSES.values(), ids=REFUSES)
+def test_an_edit_that_does_not_fit_is_refused_with_its_reason(edit_text, action, setting, text, why):
+    with pytest.raises(EditRefusedError, match=why[0]):
+        edit_text(text, action, setting)
+
+
+@pytest.mark.parametrize("name", [name for name, each in FITS.items() if each[0] not in ("make-on-device", "gc")])
+def test_an_edit_is_not_made_twice(edit_text, name):
+    action, setting, text, _ = FITS[name]
+    after = edit_text(text, action, setting)
+    again = after.splitlines()
+    marked = [number for number, each in enumerate(text.splitlines()) if "# <-" in each]
+    if marked:
+        again[max(n for n, each in enumerate(again) if each.strip() and n <= marked[0] + 1)] += "  # <-"
+    with pytest.raises(EditRefusedError):
+        edit_text("\n".join(again) + "\n", action, setting)
+
+
+def test_each_edit_has_cases_that_fit_or_says_why_there_is_none():
+    fitting = {action for action, *_ in FITS.values()}
+    assert EDITS.keys() - fitting == {"allocator", "prefetch-factor"}
+    assert len(REFUSES) >= len(FITS)
+
+
+@pytest.mark.parametrize("name", ["gelu-tanh", "gelu-erf"])
+def test_a_replaced_formula_computes_the_same(edit_text, name):
+    torch = pytest.importorskip("torch")
+    action, setting, text, _ = FITS[name]
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
+    results = []
+    for code in (text.replace("  # <-", ""), edit_text(text, action, setting)):
+        names = {"h": x}
+        exec(code, names)
+        results.append(names["gelu"](x) if "gelu" in names else names["y"])
+    assert torch.allclose(*results, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["attention", "attention-plain"])
+def test_replaced_attention_computes_the_same(edit_text, name):
+    torch = pytest.importorskip("torch")
+    action, setting, text, _ = FITS[name]
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 5, 8, generator=generator, dtype=torch.float64) for _ in range(3))
+    arguments = (q, k, v, torch.ones(5, 5).tril()) if name == "attention" else (q, k, v)
+    results = []
+    for code in (text.replace("  # <-", ""), edit_text(text, action, setting)):
+        names: dict = {}
+        exec(code, names)
+        results.append(names["forward" if name == "attention" else "f"](*arguments))
+    assert torch.allclose(*results, atol=1e-12)
+
+
+def test_a_sum_that_moves_out_of_the_loop_is_the_same_number(edit_text):
+    torch = pytest.importorskip("torch")
+    action, setting, text, _ = FITS["item-sum"]
+    results = []
+    for code in (text.replace("  # <-", ""), edit_text(text, action, setting)):
+        names = {"data": [1, 2, 3], "f": lambda x: torch.tensor(x / 4.0), "print": lambda total: results.append(total)}
+        exec(code, names)
+    assert results == [3.0, 3.0]
+    assert [type(each) for each in results] == [float, float]
