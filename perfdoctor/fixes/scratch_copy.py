@@ -48,7 +48,7 @@ def copy_sources(project: Project, to: Path, edited: Mapping[str, bytes]) -> Non
                 if path in folders or _is_left_out(entry) or to.is_relative_to(path):
                     continue
                 if path.suffix != ".py" or path.is_symlink():
-                    (here / entry.name).symlink_to(path.resolve())
+                    (here / entry.name).symlink_to(path)
         for source in sources:
             name = source.relative_to(project.root).as_posix()
             copy = to / name

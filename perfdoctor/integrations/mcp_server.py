@@ -28,6 +28,8 @@ from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.api import Report, analyze_traces
 from perfdoctor.compare_traces import Comparison
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
+from perfdoctor.fixes.patch import PATCH_FILE
+from perfdoctor.fixes.propose_patch import find_project, propose_for_report
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.fleet.rank_tasks import steps_path_of
 from perfdoctor.report.table import Table
@@ -59,6 +61,9 @@ finding. Without a rule: all rules, a line each."""
 _COMPARE = """\
 What became faster or slower between two recordings of a program, whether that is more than noise, which findings went
 away, and whether the promised saving came. Use it after a change; `before` and `after` must be different recordings."""
+_PROPOSE_FIX = """\
+A patch of the program's source for what the findings advise, as a diff for git apply. Of a folder that perfdoctor fix
+has written it comes with what was measured; of a recording nothing of it was measured. Nothing is written."""
 _ALL_STEPS = slice(None)
 _NO_OPTIONS = AnalysisOptions()
 _KEPT_ANSWERS = 4  # a report keeps the tables of the rank that was last shown in memory
@@ -139,6 +144,25 @@ class Recordings:
             )
             return comparison
 
+    def propose_fix(self, path: str) -> str:
+        """The patch in a folder of `perfdoctor fix`, with its proof; else the one for a recording, with what has none.
+
+        Raises:
+            PerfdoctorError: The recording cannot be analysed, or its sources may not be read.
+        """
+        folder = Path(self._check_path(path))
+        patch = folder / PATCH_FILE
+        if patch.is_file():
+            self._check_path(str(patch))
+            return patch.read_text(encoding="utf-8", errors="replace")
+        project = find_project(folder)
+        self._check_path(str(project.root))
+        with quote_only_under(self._roots):
+            proposed = propose_for_report(self._analyze(path, _ALL_STEPS, None), project)
+        without = "".join(f"{each.label} has no edit: {each.why}\n" for each in proposed.refused)
+        diff = proposed.patch.decode(errors="replace")
+        return f"{diff or 'No finding has an edit that fits the source.'}\n{without}"
+
     def _analyze(self, path: str, steps: slice, device: str | None) -> Report:
         path = self._check_path(path)
         options = replace(self._options, device=device, steps=steps)
@@ -212,6 +236,9 @@ def make_server(recordings: Recordings, time_limit_s: float = 300) -> MCPServer[
     def compare(before: _Path, after: _Path, page: _Page = 1) -> str:
         return page_of(render_comparison(recordings.compare(before, after), ".md"), page)
 
+    def propose_fix(path: _Path, page: _Page = 1) -> str:
+        return page_of(recordings.propose_fix(path), page)
+
     tables = "\n".join(f"- {name}: {spec.title}; by {', '.join(spec.by)}" for name, spec in TABLES.items())
     server: MCPServer[Any] = MCPServer(
         "perfdoctor", instructions=_INSTRUCTIONS, version=version("perfdoctor"), log_level="WARNING"
@@ -221,6 +248,7 @@ def make_server(recordings: Recordings, time_limit_s: float = 300) -> MCPServer[
         (_bound_time(show, lock, time_limit_s), _SHOW.format(tables=tables)),
         (explain, _EXPLAIN),
         (_bound_time(compare, lock, time_limit_s), _COMPARE),
+        (_bound_time(propose_fix, lock, time_limit_s), _PROPOSE_FIX),
     ):
         server.add_tool(
             _with_plain_errors(tool),
