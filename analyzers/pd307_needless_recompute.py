@@ -10,6 +10,8 @@ import numpy as np
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._recompute_memory import bound_recomputed_bytes
 from perfdoctor.rules import (
+    Action,
+    Advice,
     BoolArray,
     CheckpointingFacts,
     Claim,
@@ -31,6 +33,7 @@ from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import RecomputedSections, find_steps, frozen_dataclass, recomputed_sections_of
 
 # What computing again takes and would not come back: the forward pass then records the graph itself.
+_CHECKPOINT = "https://docs.pytorch.org/docs/stable/checkpoint.html"
 _LOW_SHARE = 0.75
 
 
@@ -92,7 +95,7 @@ class NeedlessRecompute(RankAnalyzer):
     # less than a twentieth of the memory left one longer batch ends the run. min_free: where no shapes say what keeping
     # takes, from half of the memory on it is plentiful.
     defaults = {"min_share": 0.02, "min_fit": 0.25, "min_left": 0.05, "min_free": 0.5}
-    references = ("https://docs.pytorch.org/docs/stable/checkpoint.html", "https://arxiv.org/abs/1604.06174")
+    references = (_CHECKPOINT, "https://arxiv.org/abs/1604.06174")
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where computing again takes at least `min_share` of the step, and not all of it is needed."""
@@ -129,8 +132,12 @@ class NeedlessRecompute(RankAnalyzer):
             title=_title_of(rank, cost_ns, memory, fits),
             cost_ns=cost_ns,
             saving=_saving_of(cost_ns, fits),
-            advice=_advice_of(checkpointing, memory, fits),
-            fix=_fix_of(checkpointing, fits),
+            advice=Advice(
+                _advice_of(checkpointing, memory, fits),
+                _fix_of(checkpointing, fits),
+                _CHECKPOINT,
+                actions=(Action("no-checkpoint"),) if fits == 1.0 else (),
+            ),
             claim=Claim(recompute.time),
             location=_location_of(rank, checkpointing),
             edit=recompute.edit if fits == 1.0 else None,

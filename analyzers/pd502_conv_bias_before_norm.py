@@ -25,6 +25,10 @@ from perfdoctor.rules import (
     vocabulary,
 )
 
+_GUIDE = (
+    "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+    "#disable-bias-for-convolutions-directly-followed-by-a-batch-norm"
+)
 _CONVOLUTION = r"^aten::conv(_transpose)?[123]d$"
 _CONVOLUTION_BACKWARD = vocabulary.engine_node_of("ConvolutionBackward0$")
 _NORM = r"^aten::(batch_norm|instance_norm)$"
@@ -72,10 +76,7 @@ class ConvBiasBeforeNorm(RankAnalyzer):
     needs = frozenset({"kernels", "launches"})
     # min_share: less would not even be a finding of low severity.
     defaults = {"min_share": 0.01}
-    references = (
-        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
-        "#disable-bias-for-convolutions-directly-followed-by-a-batch-norm",
-    )
+    references = (_GUIDE,)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where these kernels take at least `min_share` of the step, in training."""
@@ -96,6 +97,7 @@ class ConvBiasBeforeNorm(RankAnalyzer):
                 f"Leave the biases out{_name(modules)}: a batch norm takes any constant of a channel out again, and "
                 "has a bias of its own. Weights that were saved with them load with strict=False.",
                 "nn.Conv2d(..., bias=False)   # and nn.Linear before a batch norm",
+                _GUIDE,
                 actions=(Action("no-bias"),),
             ),
             claim=Claim(kernels.time, kernels=True),

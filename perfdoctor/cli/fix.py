@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "perfdoctor fix --apply perfdoctor.patch      # one that is there",
     "perfdoctor fix --undo perfdoctor.patch",
     "perfdoctor fix -o fix.pr.md train.py         # a comment for a pull request",
-    "perfdoctor fix capture/                      # edits for a recording, not measured",
+    "perfdoctor fix capture/                      # for a recording, not measured",
     cls=ProgramCommand,
     context_settings=PASS_THROUGH,
 )

@@ -148,7 +148,7 @@ def set_arguments(
         order: The names of the parameters in their order, so that positional arguments are found, too.
 
     Raises:
-        EditRefusedError: They are set already, decided elsewhere, or passed in a way that cannot be told.
+        EditRefusedError: They are set already, decided elsewhere, or passed in a way that cannot be known.
     """
     name = source.code(call.func)
     if any(each.arg is None for each in call.keywords) or any(isinstance(each, ast.Starred) for each in call.args):

@@ -18,7 +18,7 @@ def started(monkeypatch):
     """What `launch.run_trial` was called with; it leaves nothing and ends as asked."""
     calls = []
 
-    def run_trial(command, options, environment, timeout_s, *, log):
+    def run_trial(command, options, environment, timeout_s, *, log, cwd):  # noqa: ARG001
         calls.append({"command": command, "options": options, "environment": environment, "limit_s": timeout_s})
         options.out.mkdir(parents=True)
         log.write_text("output")

@@ -55,9 +55,31 @@ def move_item(finding: PlainFinding, setting: str, project: Project) -> SourceEd
 
 
 def compile_model(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
-    """`model.compile(...)` before the optimizer gets its parameters: in place, so that names of weights stay."""
-    arguments = {"default": "", "reduce-overhead": 'mode="reduce-overhead"', "dynamic": "dynamic=True"}
-    return _before_optimizer("compile", f"compile({arguments[setting or 'default']})", finding, setting, project)
+    """`model.compile(...)` before the optimizer gets its parameters: in place, so that names of weights stay.
+
+    Where the program compiles already, its call gets the argument.
+    """
+    arguments = {"default": {}, "reduce-overhead": {"mode": '"reduce-overhead"'}, "dynamic": {"dynamic": "True"}}
+    wanted = arguments[setting or "default"]
+    for source in project.program_files():
+        for call in source.calls(lambda meaning: meaning == "torch.compile") if wanted else []:
+            splices = set_arguments(source, call, wanted)
+            code = edited_line(source, splices, call.lineno)
+            return SourceEdit("compile", setting, source, call.lineno, splices, code, alters_numerics=True)
+    given = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    return _before_optimizer("compile", f"compile({given})", finding, setting, project)
+
+
+def keep_activations(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """`block(x)` in place of `checkpoint(block, x)`."""
+    source, call = find_call(finding, project, _is_checkpoint, "a checkpoint of activations")
+    own = ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn", "early_stop")
+    given = [*call.args[1:], *(each for each in call.keywords if each.arg not in own)]
+    if not call.args or isinstance(call.args[0], ast.Starred | ast.Lambda):
+        raise EditRefusedError(f"{source.name}:{call.lineno} does not name what it calls")
+    code = f"{source.code(call.args[0])}({', '.join(map(source.code, given))})"
+    splices = (Splice(*source.span(call), code),)
+    return SourceEdit("no-checkpoint", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
 
 
 def use_channels_last(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -85,8 +107,14 @@ EDITS: dict[str, MakeEdit] = {
     "make-on-device": make_on_device,
     "what-if-item": move_item,
     "compile": compile_model,
+    "no-checkpoint": keep_activations,
     "channels-last": use_channels_last,
 }
+
+
+def _is_checkpoint(meaning: str) -> bool:
+    """Whether a dotted name is torch's function for checkpoints of activations."""
+    return meaning == "torch.utils.checkpoint.checkpoint"
 
 
 def _device_of(source: SourceFile, call: ast.Call) -> str | None:
