@@ -63,7 +63,8 @@ What became faster or slower between two recordings of a program, whether that i
 away, and whether the promised saving came. Use it after a change; `before` and `after` must be different recordings."""
 _PROPOSE_FIX = """\
 A patch of the program's source for what the findings advise, as a diff for git apply. Of a folder that perfdoctor fix
-has written it comes with what was measured; of a recording nothing of it was measured. Nothing is written."""
+has written it comes with what was measured; of a recording nothing of it was measured. Nothing is written.
+Use it when the advice of a report is to be carried out, and let perfdoctor fix measure the program."""
 _ALL_STEPS = slice(None)
 _NO_OPTIONS = AnalysisOptions()
 _KEPT_ANSWERS = 4  # a report keeps the tables of the rank that was last shown in memory

@@ -67,7 +67,7 @@ def test_the_tools_say_when_to_use_them(tmp_path: Path) -> None:
 
     instructions, tools = anyio.run(run)
     assert "Begin with `analyze`" in instructions
-    assert [tool.name for tool in tools] == ["analyze", "show", "explain", "compare"]
+    assert [tool.name for tool in tools] == ["analyze", "show", "explain", "compare", "propose_fix"]
     for tool in tools:
         assert "Use it" in tool.description
         assert tool.annotations.read_only_hint
@@ -162,6 +162,33 @@ def test_folders_outside_the_roots_are_not_read_and_settings_of_a_file_are_named
     assert [failed for failed, _ in answers] == [False, True, True, True, True, True]
     assert all("only files under" in text for failed, text in answers if failed)
     assert "pyproject.toml count: PD101, PD102 are off" in answers[0][1]
+
+
+@pytest.mark.process
+def test_a_patch_is_proposed_with_its_proof_or_said_to_have_none_and_nothing_is_written(tmp_path: Path) -> None:
+    inside, fixed = tmp_path / "inside", tmp_path / "inside" / "perfdoctor-fix-train"
+    fixed.mkdir(parents=True)
+    (fixed / "perfdoctor.patch").write_text("perfdoctor: workers=2 makes the step 50% shorter\n")
+    (inside / "link").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (inside / "link" / "perfdoctor.patch").symlink_to(tmp_path / "secret")
+    program().write(inside / "trace.json")
+    before = sorted(tmp_path.rglob("*"))
+    proven, linked, refused = talk(
+        tmp_path,
+        ("propose_fix", {"path": str(fixed)}),
+        ("propose_fix", {"path": "inside/link"}),
+        ("propose_fix", {"path": "inside/trace.json"}),
+        options=("--root", "inside"),
+    )
+    [without] = talk(tmp_path, ("propose_fix", {"path": "inside/trace.json"}))
+    assert not proven[0]
+    assert proven[1].startswith("perfdoctor: workers=2 makes the step 50% shorter")
+    assert [linked[0], refused[0]] == [True, True]
+    assert "secret" not in linked[1].replace(str(tmp_path / "secret"), "")
+    assert "only files under" in refused[1]
+    assert (without[0], without[1].startswith("No finding has an edit")) == (False, True)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.process
