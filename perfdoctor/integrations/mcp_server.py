@@ -151,13 +151,12 @@ class Recordings:
         Raises:
             PerfdoctorError: The recording cannot be analysed, or its sources may not be read.
         """
-        folder = Path(self._check_path(path))
-        patch = folder / PATCH_FILE
+        patch = Path(os.path.expanduser(path)) / PATCH_FILE
         if patch.is_file():
-            self._check_path(str(patch))
+            self._check_files(path, [patch])
             return patch.read_text(encoding="utf-8", errors="replace")
-        project = find_project(folder)
-        self._check_path(str(project.root))
+        project = find_project(Path(self._check_path(path)))
+        self._check_files(path, [project.root])
         with quote_only_under(self._roots):
             proposed = propose_for_report(self._analyze(path, _ALL_STEPS, None), project)
         without = "".join(f"{each.label} has no edit: {each.why}\n" for each in proposed.refused)
@@ -189,12 +188,20 @@ class Recordings:
         if not path.strip() or path == STDIN or is_remote(path):
             raise UsageError(f"'{path}' is not a local path; give that of a trace or of a folder")
         path = os.path.expanduser(path)
-        for file in _files_of(path):
+        self._check_files(path, _files_of(path))
+        return path
+
+    def _check_files(self, path: str, files: Iterable[Path]) -> None:
+        """Check that the files which a path means may be read.
+
+        Raises:
+            InputError: One may not.
+        """
+        for file in files:
             if file.exists() and not (file.is_file() or file.is_dir()):
                 raise InputError(f"{file} is not a regular file: a pipe may never end, and is not read")
             if self._roots and not any(file.resolve().is_relative_to(root) for root in self._roots):
                 raise InputError(f"{path}: only files under {', '.join(map(str, self._roots))} are read")
-        return path
 
 
 def make_server(recordings: Recordings, time_limit_s: float = 300) -> MCPServer[Any]:
