@@ -73,8 +73,6 @@ def find_call(
         EditRefusedError: There is none, or it is not known which.
     """
     lines = lines_of(finding)
-    if lines and not any(True for _ in project.program_files()):
-        project.source(lines[0][0])  # says why
     found = [
         (source, call)
         for source in project.program_files(lines[0][0] if lines else None)
