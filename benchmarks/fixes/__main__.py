@@ -24,6 +24,7 @@ from benchmarks.run_python import ProgramFailedError, run_python
 from perfdoctor.fixes.propose_patch import find_project
 
 BUDGET_S = 150
+NOISE = 0.03
 COUNTED = ("high", "medium", "low")
 
 
@@ -65,14 +66,15 @@ def fix_case(case: Case, folder: Path, *, measures: bool) -> Fixed:
     out = folder / "perfdoctor-fix"
     options = ["--pairs", "4", "--budget", f"{BUDGET_S}s", "--wait", "0", "--out", str(out)]
     run_python(["-m", "perfdoctor", "fix", "-q", *options, script.name], folder, seconds=4 * BUDGET_S)
-    trials = json.loads((out / "report.json").read_text())["trials"]
-    measured = [each for each in trials if each["pairs"] and each["change"] != "all"]
+    report = json.loads((out / "report.json").read_text())
+    measured = [each for each in report["trials"] if each["pairs"] and each["change"] != "all"]
+    lines = [*map(describe, measured), *filter(None, map(judge_promise, report["findings"]))]
     patched = None
     if (out / "perfdoctor.patch").exists():
         before = step_of(run_python([script.name], folder))
         run_python(["-m", "perfdoctor", "fix", "--apply", str(out / "perfdoctor.patch")], folder)
         patched = step_of(run_python([script.name], folder)) / before
-    return Fixed(case.name, edited, refused, tuple(map(describe, measured)), patched)
+    return Fixed(case.name, edited, refused, tuple(lines), patched)
 
 
 def take_switch_out(text: str) -> str:
@@ -156,6 +158,19 @@ def describe(trial: dict[str, Any]) -> str:
     """A trial in a line."""
     name = f"{trial['change']}={trial['setting']}" if trial["setting"] else trial["change"]
     return f"{name} {trial['step_ns'] / trial['before_ns']:.2f} {trial['verdict']}"
+
+
+def judge_promise(finding: dict[str, Any]) -> str:
+    """Whether what an edit gave alone lies in the promise of its finding, within 3 % of the step; "" for no promise."""
+    saving = finding["saving"]
+    promised, given = saving.get("promised"), saving["alone"]["expected_ns"]
+    if not promised or promised["high_ns"] is None or given is None:
+        return ""
+    noise_ns = NOISE * finding["cost_ns"] / (finding["share_of_step"] or 1)
+    low_ms, given_ms, high_ms = (each / 1e6 for each in (promised["low_ns"], given, promised["high_ns"]))
+    holds = promised["low_ns"] - noise_ns <= given <= promised["high_ns"] + noise_ns
+    verdict = "holds" if holds else "does not hold"
+    return f"{finding['rule']} promised {low_ms:.3g} to {high_ms:.3g} ms, gave {given_ms:.3g}: {verdict}"
 
 
 def main() -> int:

@@ -41,7 +41,9 @@ def fix(
     apply: Annotated[
         bool, parameters.flag("--apply", help="Apply the patch, to a git tree without changes and only there.")
     ] = False,
-    undo: Annotated[bool, parameters.flag("--undo", help="Take a patch back that was applied.")] = False,
+    undo: Annotated[
+        bool, parameters.flag("--undo", help="Take a patch back that was applied, by default the latest.")
+    ] = False,
     pairs: trial_options.Pairs = trial_options.DEFAULT_PAIRS,
     budget: trial_options.Budget = trial_options.DEFAULT_BUDGET,
     allow_numerics: Annotated[
@@ -79,7 +81,7 @@ def fix(
         raise UsageError("--apply and --undo exclude each other: give one of them.")
     if not target and not undo:
         raise UsageError("Nothing to fix: give a script, -m module, or -- command; or a recording.")
-    words = typed_target(ctx, target) if target else ["perfdoctor.patch"]
+    words = typed_target(ctx, target) if target else [find_latest_patch()]
     first = Path(words[0])
     if undo or first.suffix == ".patch":
         return change_tree(first, undo=undo, is_asked=apply)
@@ -134,6 +136,12 @@ def take_patch(fixed: Fixed, *, applies: bool, shows: bool) -> None:
     else:
         patch = shown_path(fixed.patch)
         sys.stderr.write(f"perfdoctor: the patch is {patch}; to apply it: perfdoctor fix --apply {patch}\n")
+
+
+def find_latest_patch() -> str:
+    """The patch that was written last below this folder; a name that is not there where there is none."""
+    found = [*Path.cwd().glob("perfdoctor-fix-*/perfdoctor.patch"), Path("perfdoctor.patch")]
+    return str(max((each for each in found if each.exists()), key=lambda each: each.stat().st_mtime, default=found[-1]))
 
 
 def change_tree(patch: Path, *, undo: bool, is_asked: bool) -> int:

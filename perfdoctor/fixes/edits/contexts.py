@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
@@ -71,7 +72,41 @@ def open_autocast(finding: PlainFinding, setting: str, project: Project) -> Sour
     raise EditRefusedError("no line of the program calls backward: a trainer does, and has an argument for it")
 
 
-EDITS: dict[str, MakeEdit] = {"no-grad-evaluation": leave_gradients_out, "autocast-bf16": open_autocast}
+def set_eval_mode(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """`model.eval()` before the outermost loop in which the model infers."""
+    for file, line in lines_of(finding):
+        source = project.source(file)
+        here = [each for each in source.nodes(ast.Call) if each.lineno <= line <= (each.end_lineno or 0)]
+        models = {_model_of(source, each) for each in here} - {""}
+        if len(models) != 1:
+            raise EditRefusedError(f"{source.name}:{line} does not say which model infers")
+        [model] = models
+        if any(source.code(each.func) == f"{model}.eval" for each in source.nodes(ast.Call)):
+            raise EditRefusedError(f"{source.name} has it already")
+        if _trains(source.tree) and f"{model}.train" not in {source.code(each.func) for each in source.nodes(ast.Call)}:
+            raise EditRefusedError(f"{source.name} trains as well, and never goes back to it with {model}.train()")
+        around = [each for each in source.parents(here[0]) if isinstance(each, ast.For | ast.While)]
+        block = next((each for each in reversed(around) if not _trains(each)), source.statement(here[0]))
+        code = f"{model}.eval()"
+        splices = (insert_line(source, block.lineno, code),)
+        return SourceEdit("eval-mode", setting, source, block.lineno, splices, code, alters_numerics=True)
+    raise EditRefusedError("the line that infers is not known")
+
+
+EDITS: dict[str, MakeEdit] = {
+    "no-grad-evaluation": leave_gradients_out,
+    "autocast-bf16": open_autocast,
+    "eval-mode": set_eval_mode,
+}
+
+
+def _model_of(source: SourceFile, call: ast.Call) -> str:
+    """The variable that a call infers with, as `model(x)` and `model.generate(x)` do; "" for other calls."""
+    called = call.func
+    if isinstance(called, ast.Attribute) and called.attr in ("forward", "generate"):
+        return source.code(called.value)
+    is_variable = isinstance(called, ast.Name) and not source.meaning(called) and called.id not in vars(builtins)
+    return source.code(called) if is_variable else ""
 
 
 def wrap_statements(source: SourceFile, statements: list[ast.stmt], header: str) -> tuple[Splice, ...]:

@@ -12,6 +12,7 @@ from perfdoctor.fixes.source_edit import (
     SourceEdit,
     edited_line,
     find_call,
+    lines_of,
     of_torch,
     set_arguments,
 )
@@ -55,9 +56,17 @@ def set_prefetch(finding: PlainFinding, setting: str, project: Project) -> Sourc
 
 
 def pin_batches(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
-    """`pin_memory=True`."""
-    source, call = _find_loader(finding, project)
-    return _edit("pin-memory", setting, source, call, {"pin_memory": "True"})
+    """`pin_memory=True`, or `non_blocking=True` of the copies on the line of the finding."""
+    if setting != "non-blocking":
+        source, call = _find_loader(finding, project)
+        return _edit("pin-memory", setting, source, call, {"pin_memory": "True"})
+    for file, line in lines_of(finding):
+        source = project.source(file)
+        copies = [each for each in source.nodes(ast.Call) if each.lineno == line and _is_copy(each)]
+        splices = tuple(each for call in copies for each in set_arguments(source, call, {"non_blocking": "True"}))
+        if splices:
+            return SourceEdit("pin-memory", setting, source, line, splices, edited_line(source, splices, line))
+    raise EditRefusedError("no .to() or .cuda() stands on the line")
 
 
 EDITS: dict[str, MakeEdit] = {
@@ -75,6 +84,10 @@ def _find_loader(finding: PlainFinding, project: Project) -> tuple[SourceFile, a
 def _edit(action: str, setting: str, source: SourceFile, call: ast.Call, wanted: dict[str, str | None]) -> SourceEdit:
     splices = set_arguments(source, call, wanted, _ORDER)
     return SourceEdit(action, setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
+
+
+def _is_copy(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
 
 
 def _is_iterable(source: SourceFile, data_set: ast.expr, project: Project) -> bool:

@@ -68,7 +68,13 @@ AUTOGRAD_ROWS = (
             "pipe.model.eval()   # once, before the loop",
             _EVAL_PAGE,
         ),
-        Row(ANY, _EVAL.replace("{}", "on the model"), "model.eval()   # once, before the loop", _EVAL_PAGE),
+        Row(
+            ANY,
+            _EVAL.replace("{}", "on the model"),
+            "model.eval()   # once, before the loop",
+            _EVAL_PAGE,
+            actions=(Action("eval-mode"),),
+        ),
     ),
     any_program(
         "dropout draws in evaluation mode",
