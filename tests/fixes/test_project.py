@@ -98,12 +98,7 @@ def test_a_read_only_file_is_refused(project):
 
 
 def test_what_the_script_imports_is_the_program(project):
-    assert [each.name for each in project.program_files()] == [
-        "train.py",
-        "data/load.py",
-        "data/__init__.py",
-        "helper.py",
-    ]
+    assert [each.name for each in project.program_files()] == ["train.py", "data/load.py", "helper.py"]
 
 
 def test_the_one_loader_of_the_program_is_edited_though_another_script_has_one_too(project):
