@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -52,6 +53,14 @@ _MIN_SYNC_SHARE = 0.01
 _MIN_LIST_SHARE = 0.3
 # Below, making the lists takes longer than torch.tensor does: code that replaces the call alone would leave that.
 _MOST = 0.5
+# Waits, in which a thread computes nothing: work on whole arrays makes none of them shorter.
+_WAITS: Mapping[str, str] = MappingProxyType(
+    {
+        kinds.SLEEP: "the loop sleeps",
+        kinds.LOCK_WAIT: "the loop waits for a lock, a queue or another thread",
+        kinds.CHILD_PROCESS: "the loop waits for another process",
+    }
+)
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
 
@@ -397,6 +406,8 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     kind, deepest = python.path.kind, python.path.deepest
     if kind == kinds.ENVIRONMENT:
         return "environments are stepped one by one", advise(f"pause: {kind}", rank.context)
+    if kind in _WAITS:
+        return _WAITS[kind], advise(f"pause: {kind}", rank.context)
     if kind in (kinds.FILE_OR_SOCKET, kinds.LOGGING):
         return "files are written or read", Advice(
             "Write every so many steps, in larger pieces, or from another thread; read ahead in another one, too.",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, sizes_of, time_of_ops
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, Int64Array, Rank, RankAnalyzer, Saving
+from perfdoctor.analyzers._pd210_unused_values import Sizes, Work, WorkKind, find_unused_values
+from perfdoctor.rules import Advice, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import ops_of_program
-
-_Sizes = tuple[tuple[int, ...], ...]
 
 _PRODUCTS = frozenset({"mm", "matmul", "mv", "linalg_matmul"})
 _INVERSES = frozenset({"inverse", "linalg_inv", "linalg_inv_ex"})
@@ -25,27 +23,11 @@ _VIEWS = frozenset(
 )
 
 
-class _Kind(NamedTuple):
-    """A kind of such work.
-
-    Attributes:
-        name: What it is, for a program with several kinds.
-        title: What the program does; {} is the number of rows, or of differences.
-        advice: What to do.
-        remaining: The share of their time (0 to 1) that remains: at best, as expected, at worst.
-    """
-
-    name: str
-    title: str
-    advice: Advice
-    remaining: tuple[float, float, float]
-
-
 # Measured by CPU time with one thread (AMD EPYC, AVX-512, torch 2.13), with and without the backward pass: diagonal
 # matrices of 300 and 900 rows 0.01 to 0.06; inverse with logdet of 200 to 1,000 rows against one Cholesky factor 0.44
 # to 0.64; inverse times a vector against solve 0.17 to 0.42 (64 to 1,000 rows); distances of 256 to 1,024 by 128 to
 # 512 points of 3 to 128 numbers 0.01 to 0.34, the most for three numbers.
-_DIAGONAL = _Kind(
+_DIAGONAL = WorkKind(
     "diagonal",
     "Products with a diagonal matrix of {:,} rows",
     Advice(
@@ -56,7 +38,7 @@ _DIAGONAL = _Kind(
     ),
     (0.01, 0.03, 0.06),
 )
-_FACTORED_TWICE = _Kind(
+_FACTORED_TWICE = WorkKind(
     "determinant",
     "A matrix of {:,} rows is inverted, and its determinant factors it again",
     Advice(
@@ -68,7 +50,7 @@ _FACTORED_TWICE = _Kind(
     ),
     (0.44, 0.5, 0.64),
 )
-_INVERTED = _Kind(
+_INVERTED = WorkKind(
     "inverse",
     "A matrix of {:,} rows is inverted for a product with few columns",
     Advice(
@@ -78,7 +60,7 @@ _INVERTED = _Kind(
     ),
     (0.17, 0.25, 0.42),
 )
-_ALL_PAIRS = _Kind(
+_ALL_PAIRS = WorkKind(
     "pairs",
     "{:,} differences of all pairs are written out to be squared and summed",
     Advice(
@@ -104,7 +86,9 @@ class NeedlessMatrixWork(RankAnalyzer):
     What it finds:
         Products with a matrix that `torch.diag` has just made; a matrix that is inverted and whose determinant is
         computed as well, or that is inverted for a product with few columns; and differences of all pairs
-        (`a[:, None] - b[None]`) that are written out, squared and summed.
+        (`a[:, None] - b[None]`) that are written out, squared and summed. Work on zeros and on what nobody uses, too:
+        one-hot rows times a matrix; a tensor cut into slices one by one, each of which fills a whole tensor with zeros
+        in the backward pass; and a layer that computes all positions of which the next op takes one.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -116,11 +100,13 @@ class NeedlessMatrixWork(RankAnalyzer):
         By the recorded sizes of the ops that the program calls one after the other, in the analysed window or in the
         capture's evidence window. The cost is the time of these ops and of what their backward pass takes. Measured by
         CPU time, 1 to 6 % of it remains of products with diagonal matrices, 44 to 64 % of an inverse with a
-        determinant, 17 to 42 % of an inverse for a vector, and 1 to 34 % of the differences of all pairs.
+        determinant, 17 to 42 % of an inverse for a vector, 1 to 34 % of the differences of all pairs, 1 to 17 % of
+        one-hot products, 5 to 54 % of slices, and 4 to 17 % of a layer of which the last step is used.
 
     How to fix:
         `d[:, None] * A * d`; `torch.linalg.cholesky` with `torch.cholesky_solve`, or `torch.linalg.solve`; the square
-        of the difference expanded into one product, or `torch.cdist`.
+        of the difference expanded into one product, or `torch.cdist`; an embedding or `index_add_` for one-hot rows,
+        `split` or `unbind` once for slices, `layer(x[:, -1])` for `layer(x)[:, -1]`.
 
     When it is wrong:
         Where the inverse is needed itself, beside the product. Where points lie so close together that the expanded
@@ -146,7 +132,7 @@ class NeedlessMatrixWork(RankAnalyzer):
         shaped = rank_with_shapes(rank) if rank.device_kind == "cpu" else None
         if shaped is None:
             return
-        for kind, rows in _find_work(shaped).items():
+        for kind, (rows, number) in {**_find_work(shaped), **find_unused_values(shaped)}.items():
             marks = np.zeros(len(shaped.trace.ops), bool)
             marks[rows] = True
             forward = project(rank, shaped, marks)
@@ -154,8 +140,6 @@ class NeedlessMatrixWork(RankAnalyzer):
             cost_ns = rank.per_step(iv.total(time))
             if not self.exceeds_min_share(rank, cost_ns):
                 continue
-            sizes = sizes_of(shaped.trace.text(int(shaped.trace.ops.dims[rows[0]])))
-            number = _count(sizes) if kind is _ALL_PAIRS else max(size[0] for size in sizes if size)
             high, expected, low = (round(cost_ns * (1 - remaining)) for remaining in kind.remaining)
             yield self.finding(
                 rank,
@@ -174,14 +158,14 @@ class NeedlessMatrixWork(RankAnalyzer):
             )
 
 
-def _find_work(shaped: Rank) -> dict[_Kind, Int64Array]:
+def _find_work(shaped: Rank) -> dict[WorkKind, Work]:
     """The ops of each kind in a window with recorded sizes."""
     trace, ops = shaped.trace, shaped.trace.ops
     rows = ops_of_program(trace, shaped.window)
     names = [trace.strings[code].removeprefix("aten::") for code in ops.name[rows].tolist()]
     kept = [at for at, name in enumerate(names) if name not in _VIEWS]
     calls = [(names[at], sizes_of(trace.text(int(ops.dims[rows[at]])))) for at in kept]
-    found: dict[_Kind, list[int]] = {}
+    found: dict[WorkKind, list[int]] = {}
     determined = {_rows_of_square(sizes) for name, sizes in calls if name in _DETERMINANTS}
     for at, (name, sizes) in enumerate(calls):
         after = calls[at + 1 : at + 1 + _MAX_SUM_DISTANCE]
@@ -197,10 +181,16 @@ def _find_work(shaped: Rank) -> dict[_Kind, Int64Array]:
             last = next((i for i, (other, _) in enumerate(after) if other in _SUMS), None)
             if last is not None:
                 found.setdefault(_ALL_PAIRS, []).extend(range(at, at + last + 2))
-    return {kind: rows[[kept[at] for at in sorted(set(each))]] for kind, each in found.items() if each}
+    works = {}
+    for kind, each in found.items():
+        if each:
+            sizes = calls[min(each)][1]
+            number = _count(sizes) if kind is _ALL_PAIRS else max(size[0] for size in sizes if size)
+            works[kind] = Work(rows[[kept[at] for at in sorted(set(each))]], number)
+    return works
 
 
-def _products_with(length: int, after: list[tuple[str, _Sizes]]) -> list[int]:
+def _products_with(length: int, after: list[tuple[str, Sizes]]) -> list[int]:
     """Which of the next ops are products with the diagonal matrix: the first, and a second one from the right."""
     square = (length, length)
     if not after or after[0][0] not in _PRODUCTS or square not in after[0][1]:
@@ -209,7 +199,7 @@ def _products_with(length: int, after: list[tuple[str, _Sizes]]) -> list[int]:
     return [0, 1] if has_second else [0]
 
 
-def _is_narrow_product(length: int, name: str, sizes: _Sizes) -> bool:
+def _is_narrow_product(length: int, name: str, sizes: Sizes) -> bool:
     """Whether an op multiplies a square matrix of so many rows with a vector or few columns."""
     tensors = [size for size in sizes if size]
     if name not in _PRODUCTS or len(tensors) < 2 or (length, length) not in tensors:
@@ -218,7 +208,7 @@ def _is_narrow_product(length: int, name: str, sizes: _Sizes) -> bool:
     return len(other) == 1 or _count((other,)) <= _MAX_COLUMNS * length * length
 
 
-def _is_of_all_pairs(sizes: _Sizes) -> bool:
+def _is_of_all_pairs(sizes: Sizes) -> bool:
     """Whether two tensors are broadcast against each other in one dimension each, and share the last one."""
     if len(sizes) < 2 or not sizes[0] or not sizes[1] or _count(sizes) < _MIN_DIFFERENCES:
         return False
@@ -231,14 +221,14 @@ def _is_of_all_pairs(sizes: _Sizes) -> bool:
     )
 
 
-def _count(sizes: _Sizes) -> int:
+def _count(sizes: Sizes) -> int:
     """The number of elements of the tensors broadcast against each other."""
     dims = max(len(size) for size in sizes)
     padded = [(1,) * (dims - len(size)) + size for size in sizes if size]
     return int(np.prod([max(each) for each in zip(*padded, strict=True)], dtype=np.int64))
 
 
-def _rows_of_square(sizes: _Sizes) -> int:
+def _rows_of_square(sizes: Sizes) -> int:
     """The rows of an op's first argument where that is one square matrix; 0 elsewhere."""
     first = sizes[0] if sizes else ()
     return first[0] if len(first) == 2 and first[0] == first[1] else 0

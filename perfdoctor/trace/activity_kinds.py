@@ -25,6 +25,7 @@ IMAGE_DECODING = "image decoding"
 LISTS_TO_TENSORS = "Python lists to tensors"
 ARCHIVE = "unpacking an archive"
 FILE_OR_SOCKET = "file or socket wait"
+CHILD_PROCESS = "wait for a child process"
 LOCK_WAIT = "lock wait"
 SLEEP = "sleep"
 PREPROCESSING = "data preprocessing"
@@ -87,6 +88,12 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
         r"(^|/)(zipfile(/__init__)?|tarfile|gzip|bz2|lzma)\.py\(\d+\): "
         r"(_?read\w*|_RealGetContents|next|extract\w*|getmembers?|decompress)$",
         rf"{_BUILT_IN}decompress of (zlib|_bz2|_lzma)\.",
+    ),
+    # Asked before files, as its output is read, and before locks.
+    CHILD_PROCESS: (
+        r"(^|/)subprocess\.py\(\d+\): (wait|communicate|run|call|check_\w+|_wait|_try_wait)$",
+        rf"{_BUILT_IN}(system|waitpid|wait4) of ",
+        rf"{_BUILT_IN}(system|waitpid|wait4)>?$",
     ),
     FILE_OR_SOCKET: (
         vocabulary.FILE_SYNC_MARK,

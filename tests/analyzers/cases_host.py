@@ -289,6 +289,34 @@ PD104 = [
         ),
         base(1000),
     ),
+    RuleCase(
+        "PD104",
+        "cpu-sleep",
+        lambda: python_gap(frame="<built-in function sleep>"),
+        (
+            ExpectedFinding(
+                "high", 600_000, location="train.py:9", title="the loop sleeps", advice="Wait for the event itself"
+            ),
+        ),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-child-process",
+        lambda: python_gap(frame="subprocess.py(548): run"),
+        (
+            ExpectedFinding(
+                "high", 600_000, location="train.py:9", title="waits for another process", fix="subprocess.Popen"
+            ),
+        ),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104", "cpu-a-short-sleep", lambda: python_gap(140, frame="<built-in function sleep>"), facts=base(1000)
+    ),
+    RuleCase(
+        "PD104", "cpu-a-short-process", lambda: python_gap(140, frame="subprocess.py(548): run"), facts=base(1000)
+    ),
     RuleCase(  # what `perfdoctor run` itself does around a torch call of the evidence window
         "PD104",
         "cpu-hooks-of-the-recording",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cases_cpu_ops import Steps
 
 from perfdoctor.analyzers.pd210_needless_matrix_work import NeedlessMatrixWork
-from perfdoctor.testing import ExpectedFinding, RuleCase, check_rule
+from perfdoctor.testing import ExpectedFinding, RuleCase, TraceBuilder, check_rule
 
 Sizes = tuple[int, ...]
 
@@ -29,6 +31,31 @@ def stays_quiet(why: str, *calls: tuple[str, float, tuple[Sizes, ...]]) -> RuleC
     return RuleCase("PD210", why, lambda: ops(*calls).build("train.py(3): main"))
 
 
+def slices(cuts: Sequence[tuple[str, Sizes, Sizes]], steps: int = 2) -> TraceBuilder:
+    """Steps with these cuts, 2 us each and 20 us of its gradient: a name, sizes of the whole and of the slice."""
+    trace = TraceBuilder(device=None)
+    trace.frame("train.py(3): main", 0, steps * 1000)
+    for step in range(steps):
+        for number, (name, whole, part) in enumerate(cuts):
+            sequence = 100 * step + number
+            trace.op(f"aten::{name}", 1000 * step + 2 * number, 2, shapes=[whole, [], []], sequence=sequence)
+            at, node = 1000 * step + 500 + 20 * number, f"{name.title()}Backward0"
+            trace.op(f"autograd::engine::evaluate_function: {node}", at, 20, sequence=sequence)
+            trace.op(f"aten::{name}_backward", at + 2, 15, shapes=[part, []])
+        trace.step(1000 * step, 1000)
+    return trace
+
+
+def fires_of_slices(why: str, cuts: Sequence[tuple[str, Sizes, Sizes]]) -> RuleCase:
+    expected = ExpectedFinding("high", 22_000 * len(cuts), location="train.py:3", fix="split(lengths)")
+    return RuleCase("PD210", why, lambda: slices(cuts), (expected,))
+
+
+def slices_stay_quiet(why: str, cuts: Sequence[tuple[str, Sizes, Sizes]]) -> RuleCase:
+    return RuleCase("PD210", why, lambda: slices(cuts))
+
+
+IDS, ONE_HOT = (128, 8), (128, 8, 500)
 A, POINTS = (300, 300), (300, 300, 8)
 SQUARE = ("mm", 100, (A, A))
 CASES = [
@@ -106,6 +133,91 @@ CASES = [
         ("exp", 100, (POINTS,)),
     ),
     stays_quiet("few pairs", ("sub", 100, ((8, 1, 8), (8, 8))), ("pow", 100, ((8, 8, 8),)), ("sum", 9, ((8, 8, 8),))),
+    fires(
+        "one-hot rows through a linear layer",
+        310,
+        *(("one_hot", 100, (IDS, ())), ("to", 10, (ONE_HOT,)), ("linear", 200, (ONE_HOT, (64, 500), ()))),
+        fix="embedding(",
+    ),
+    fires(
+        "one-hot rows, flattened, times a matrix",
+        310,
+        *(("one_hot", 100, (IDS, ())), ("to", 10, (ONE_HOT,)), ("mm", 200, ((1024, 500), (500, 64)))),
+        fix="embedding(",
+    ),
+    fires(
+        "rows summed through a one-hot matrix",
+        310,
+        *(("one_hot", 100, ((1024,), ())), ("t", 10, ((1024, 500),)), ("mm", 200, ((500, 1024), (1024, 64)))),
+        fix="index_add_",
+    ),
+    fires(
+        "the last step of all that a layer computes",
+        200,
+        ("linear", 200, ((32, 50, 64), (100, 64), (100,))),
+        *(("select", 5, ((32, 50, 100), (), ())), ("log_softmax", 50, ((32, 100), ()))),
+        fix="layer(x[:, -1])",
+    ),
+    fires(
+        "the last five steps",
+        200,
+        ("matmul", 200, ((32, 50, 64), (64, 100))),
+        *(("slice", 5, ((32, 50, 100), ())), ("softmax", 50, ((32, 5, 100), ()))),
+        fix="layer(x[:, -1])",
+    ),
+    fires(
+        "one-hot rows of a vector of indices",
+        210,
+        *(("one_hot", 100, ((1024,), ())), ("to", 10, ((1024, 500),)), ("linear", 100, ((1024, 500), (64, 500), ()))),
+        fix="embedding(",
+    ),
+    fires(
+        "one-hot rows in a batched product",
+        210,
+        *(("one_hot", 100, (IDS, ())), ("to", 10, (ONE_HOT,)), ("matmul", 100, (ONE_HOT, (500, 8)))),
+        fix="embedding(",
+    ),
+    fires(
+        "the first position of all",
+        200,
+        ("linear", 200, ((32, 50, 64), (100, 64))),
+        *(("select", 5, ((32, 50, 100), (), ())), ("linear", 50, ((32, 100), (8, 100)))),
+        fix="layer(x[:, -1])",
+    ),
+    fires_of_slices("slices that make up a tensor", [("slice", (300, 8), (30, 8))] * 10),
+    fires_of_slices("rows of a tensor", [("select", (4, 10, 8), (4, 8))] * 10),
+    fires_of_slices("slices of two sizes", [("slice", (300, 8), (20, 8)), ("slice", (300, 8), (40, 8))] * 5),
+    slices_stay_quiet("few slices", [("slice", (300, 8), (75, 8))] * 4),
+    slices_stay_quiet("windows that overlap", [("slice", (300, 8), (100, 8))] * 10),
+    slices_stay_quiet("the first row of a tensor in each layer", [("select", (4, 50, 8), (4, 8))] * 12),
+    stays_quiet("slices without a gradient", *([("slice", 20, ((300, 8), ()))] * 10)),
+    stays_quiet(
+        "few classes",
+        *(("one_hot", 100, (IDS, ())), ("to", 9, ((128, 8, 10),)), ("linear", 200, ((128, 8, 10), (64, 10), ()))),
+    ),
+    stays_quiet("one-hot rows in a loss", ("one_hot", 100, (IDS, ())), ("mul", 200, (ONE_HOT, ONE_HOT))),
+    stays_quiet(
+        "a product beside one-hot rows",
+        *(("one_hot", 100, (IDS, ())), ("to", 9, (ONE_HOT,)), ("linear", 200, ((128, 8, 300), (500, 300), ()))),
+    ),
+    stays_quiet(
+        "a product that keeps the classes", *(("one_hot", 100, ((1024,), ())), ("mm", 200, ((64, 1024), (1024, 500))))
+    ),
+    stays_quiet(
+        "a part of what another op uses, too",
+        ("linear", 200, ((32, 50, 64), (100, 64), (100,))),
+        *(("select", 5, ((32, 50, 100), (), ())), ("log_softmax", 50, ((32, 100), ())), ("sum", 9, ((32, 50, 100),))),
+    ),
+    stays_quiet(
+        "gates that are cut apart",
+        ("linear", 200, ((32, 4, 64), (100, 64), (100,))),
+        *(("select", 5, ((32, 4, 100), (), ())), ("sigmoid", 50, ((32, 100),))) * 4,
+    ),
+    stays_quiet(
+        "a half is taken",
+        ("linear", 200, ((32, 50, 64), (100, 64), (100,))),
+        *(("slice", 5, ((32, 50, 100), ())), ("tanh", 50, ((32, 25, 100), ()))),
+    ),
     RuleCase("PD210", "unknown sizes", lambda: Steps().op("aten::diag").op("aten::mm", 300).build()),
 ]
 

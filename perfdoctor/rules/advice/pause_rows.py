@@ -133,6 +133,13 @@ PAUSE_ROWS = (
     ),
     any_program(f"pause: {kinds.FILE_OR_SOCKET}", "{ahead} Reading needs no GPU.", None, pages.DATA_LOADER),
     any_program(
+        f"pause: {kinds.CHILD_PROCESS}",
+        "Start the process and go on with the next {unit}: ask for its result where it is needed, or start it once for "
+        "all {units}.",
+        "subprocess.Popen(...)   # in place of subprocess.run; poll() or wait() later",
+        "https://docs.python.org/3/library/subprocess.html#popen-constructor",
+    ),
+    any_program(
         f"pause: {kinds.LOCK_WAIT}",
         "See what the other thread does meanwhile: the loop waits for its lock or queue.",
         None,

@@ -1,0 +1,230 @@
+"""Work on values that are zero, or that nobody uses: PD210 finds it by the recorded sizes of ops."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import sizes_of
+from perfdoctor.rules import Advice, Int64Array, Rank
+from perfdoctor.rules.internal import ops_of_program
+
+Sizes = tuple[tuple[int, ...], ...]
+
+
+class WorkKind(NamedTuple):
+    """A kind of needless work.
+
+    Attributes:
+        name: What it is, for a program with several kinds.
+        title: What the program does; {} is the number of rows, classes, slices or differences.
+        advice: What to do.
+        remaining: The share of their time (0 to 1) that remains: at best, as expected, at worst.
+    """
+
+    name: str
+    title: str
+    advice: Advice
+    remaining: tuple[float, float, float]
+
+
+class Work(NamedTuple):
+    """The ops of a kind, rows of `trace.ops`, and the number that its title names."""
+
+    rows: Int64Array
+    number: int
+
+
+# Measured by CPU time with one thread (torch 2.13), forward and backward pass: one-hot rows of 128 to 4,096 indices of
+# 100 to 8,000 classes times a matrix against F.embedding 0.01 to 0.17, against index_add_ 0.03 to 0.07; 8 to 100 slices
+# that make up a tensor against split 0.20 to 0.54, 24 to 100 rows against unbind 0.05 to 0.16; a linear layer of whole
+# sequences of 20 to 100 steps, of which the last is used, against the layer of the last step 0.04 to 0.17.
+_LOOKUP = WorkKind(
+    "lookup",
+    "One-hot rows of {:,} classes are multiplied with a matrix: all but one number of a row is zero",
+    Advice(
+        "Look the rows of the matrix up in place of the product: an embedding takes the indices as they are, and its "
+        "gradient, too, touches only rows that occur.",
+        "torch.nn.functional.embedding(index, weight)   # for one_hot(index) @ weight; a Linear's is linear.weight.T",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
+    ),
+    (0.01, 0.04, 0.17),
+)
+_SUM_BY_INDEX = WorkKind(
+    "sum by index",
+    "Rows are summed by {:,} classes through a product with a one-hot matrix, which is nearly all zeros",
+    Advice(
+        "Sum the rows by their index in place of the product: one addition for each number, and no zeros.",
+        "torch.zeros(classes, x.size(1)).index_add_(0, index, x)   # for one_hot(index).T @ x",
+        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.index_add_.html",
+    ),
+    (0.03, 0.05, 0.1),
+)
+_SLICES = WorkKind(
+    "slices",
+    "A tensor is cut into {:,} slices, one op each: for each of them the backward pass fills a whole tensor with zeros",
+    Advice(
+        "Cut the tensor once, before the loop: the gradients of all its parts are then joined once, in place of a "
+        "tensor of the whole size for each slice, filled with zeros and added up.",
+        "parts = x.split(lengths)   # x.unbind(dim) for single rows; then loop over the parts",
+        "https://docs.pytorch.org/docs/stable/generated/torch.split.html",
+    ),
+    (0.05, 0.25, 0.55),
+)
+_TAKEN_AFTER = WorkKind(
+    "taken after",
+    "A layer computes all of a tensor, of which one part in {:,} is used",
+    Advice(
+        "Cut the tensor before the layer, not after it: nobody reads the rest, and its gradient is zero.",
+        "layer(x[:, -1])   # in place of layer(x)[:, -1]",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
+    ),
+    (0.04, 0.1, 0.2),
+)
+_PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm"})
+_CUTS = frozenset({"slice", "select", "narrow"})
+# A lookup of fewer classes gained little (0.24 and more of 64 classes remained).
+_MIN_CLASSES = 96
+# From the one-hot rows to their product: a cast, a reshape, a transposition.
+_MAX_DISTANCE = 8
+_MIN_SLICES = 8
+# The share of a tensor that its slices make up: those of tensors that only have one size make up less, or much more.
+_MIN_COVERED, _MAX_COVERED = 0.5, 1.05
+# A layer whose used part is a larger one gains little.
+_MIN_PARTS = 4
+
+
+class _Call(NamedTuple):
+    row: int
+    name: str
+    sizes: Sizes
+
+
+def find_unused_values(shaped: Rank) -> dict[WorkKind, Work]:
+    """The ops that work on zeros, or on values that nobody uses, by kind, in a window with recorded sizes."""
+    trace, ops = shaped.trace, shaped.trace.ops
+    rows = ops_of_program(trace, shaped.window)
+    names = [trace.strings[code].removeprefix("aten::") for code in ops.name[rows].tolist()]
+    calls = [
+        _Call(row, name, sizes_of(trace.text(code)))
+        for row, name, code in zip(rows.tolist(), names, ops.dims[rows].tolist(), strict=True)
+        if not name.startswith("autograd::")
+    ]
+    return {**_find_one_hot_products(calls), **_find_slices(shaped, calls), **_find_taken_after(calls)}
+
+
+def _find_one_hot_products(calls: list[_Call]) -> dict[WorkKind, Work]:
+    """One-hot rows, what stands between, and the product that takes them; the most classes of any."""
+    found: dict[WorkKind, tuple[list[int], int]] = {}
+    for at, call in enumerate(calls):
+        after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
+        classes = _classes_of(call, after)
+        for distance, product in enumerate(after, 1) if classes >= _MIN_CLASSES else ():
+            kind = _kind_of_product(math.prod(call.sizes[0]), classes, product)
+            if kind is not None:
+                rows, most = found.get(kind, ([], 0))
+                found[kind] = ([*rows, *(each.row for each in calls[at : at + distance + 1])], max(most, classes))
+                break
+    return {kind: Work(np.array(sorted(set(rows)), np.int64), classes) for kind, (rows, classes) in found.items()}
+
+
+def _classes_of(call: _Call, after: list[_Call]) -> int:
+    """How many classes one-hot rows have, by the op that takes them, such as their cast; 0 for other ops."""
+    if call.name != "one_hot" or not call.sizes or not after or not after[0].sizes:
+        return 0
+    *indices, classes = after[0].sizes[0] or (0,)
+    return classes if tuple(indices) == call.sizes[0] else 0
+
+
+def _kind_of_product(indices: int, classes: int, product: _Call) -> WorkKind | None:
+    """What a product does with the one-hot rows of so many indices; None where it takes something else.
+
+    A lookup sums over the classes, the last dimension from the left; a sum by index keeps them.
+    """
+    if product.name not in _PRODUCTS or len(product.sizes) < 2:
+        return None
+    left, right = product.sizes[:2]
+    if left[-1:] == (classes,) and math.prod(left) == indices * classes and classes in right[-2:]:
+        return _LOOKUP
+    return _SUM_BY_INDEX if left == (classes, indices) and right[:1] == (indices,) else None
+
+
+def _find_slices(shaped: Rank, calls: list[_Call]) -> dict[WorkKind, Work]:
+    """Slices of one size of tensor whose gradients make up that tensor."""
+    trace, ops, steps = shaped.trace, shaped.trace.ops, max(shaped.steps.count, 1)
+    gradient_numel: dict[int, int] = {}
+    backward = np.flatnonzero(trace.match_rows(ops, r"^aten::(slice|select)_backward$"))
+    for row, forward in zip(backward.tolist(), shaped.forward_ops.forward[backward].tolist(), strict=True):
+        sizes = sizes_of(trace.text(int(ops.dims[row])))
+        if forward >= 0 and sizes:
+            gradient_numel[forward] = math.prod(sizes[0])
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for call in calls:
+        if call.name in _CUTS and call.sizes and call.row in gradient_numel:
+            groups[call.sizes[0]].append(call.row)
+    kept: list[int] = []
+    most = 0
+    for rows in _join_ragged(groups).values():
+        count = len(rows) // steps
+        whole = sum(math.prod(size) for size, _ in rows) / len(rows)
+        covered = sum(gradient_numel[row] for _, row in rows) / steps / max(whole, 1)
+        if count >= _MIN_SLICES and _MIN_COVERED <= covered <= _MAX_COVERED:
+            kept += [row for _, row in rows]
+            most = max(most, count)
+    return {_SLICES: Work(np.array(sorted(kept), np.int64), most)} if kept else {}
+
+
+def _join_ragged(groups: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]]:
+    """Cut tensors by their size but for the first dimension, which may differ from step to step."""
+    joined: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+    for size, rows in groups.items():
+        joined[size[1:]] += [(size, row) for row in rows]
+    return joined
+
+
+def _find_taken_after(calls: list[_Call]) -> dict[WorkKind, Work]:
+    """Products of which the next op takes a part, and no other op of the window anything."""
+    found: list[int] = []
+    most = 0
+    uses: dict[tuple[int, ...], int] = defaultdict(int)
+    for call in calls:
+        for size in set(call.sizes):
+            uses[size] += 1
+    made: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    cuts: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for at, call in enumerate(calls):
+        size = _product_size(call)
+        if len(size) >= 3:
+            made[size].append(at)
+        if call.name in _CUTS and call.sizes:
+            cuts[call.sizes[0]].append(at)
+    for size, products in made.items():
+        if [at + 1 for at in products] != cuts[size] or uses[size] != len(products):
+            continue
+        parts = min(_parts_of(size, calls[at + 2 : at + 3]) for at in products)
+        if parts >= _MIN_PARTS:
+            found += [calls[at].row for at in products]
+            most = max(most, parts)
+    return {_TAKEN_AFTER: Work(np.array(sorted(found), np.int64), most)} if found else {}
+
+
+def _parts_of(size: tuple[int, ...], after: list[_Call]) -> int:
+    """One part in how many the op after a cut takes of a tensor of this size; 0 where its input is none."""
+    taken = after[0].sizes[0] if after and after[0].sizes else ()
+    for dim, length in enumerate(size):
+        rest = size[:dim] + size[dim + 1 :]
+        is_shorter = len(taken) == len(size) and taken[:dim] + taken[dim + 1 :] == rest and 0 < taken[dim] < length
+        if taken == rest or is_shorter:
+            return length if taken == rest else length // taken[dim]
+    return 0
+
+
+def _product_size(call: _Call) -> tuple[int, ...]:
+    """The size of what a product of a tensor and a matrix computes; empty for other ops."""
+    if call.name not in ("linear", "matmul") or len(call.sizes) < 2 or len(call.sizes[1]) != 2:
+        return ()
+    left, right = call.sizes[:2]
+    return (*left[:-1], right[0] if call.name == "linear" else right[1])
