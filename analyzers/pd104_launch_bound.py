@@ -49,6 +49,9 @@ _MIN_LAG = 1.2
 _MIN_GRAPHABLE_SHARE = 0.66
 # From this share of the step on PD102 reports waits.
 _MIN_SYNC_SHARE = 0.01
+# A line that takes most of the time without ops is worth a low finding from a third of `min_share` on: from a twentieth
+# of the step on slices of the account are explained as well.
+_MAIN_LINE_SHARE, _SHARE_AT_A_LINE = 0.6, 1 / 3
 # Of the time without ops in torch.tensor, from which on lists are named as its cause: lists are also made for it.
 _MIN_LIST_SHARE = 0.3
 # Below, making the lists takes longer than torch.tensor does: code that replaces the call alone would leave that.
@@ -205,10 +208,12 @@ class LaunchBound(RankAnalyzer):
         if python is None:
             return
         unprofiled = rank.unprofiled_time(python.time)
-        if unprofiled.share < self.settings["min_share"]:
+        min_share = self.settings["min_share"]
+        is_small = unprofiled.share < min_share
+        if unprofiled.share < _SHARE_AT_A_LINE * min_share or (is_small and python.share < _MAIN_LINE_SHARE):
             return
         what, advice = _describe_python(rank, python)
-        yield self.finding(
+        found = self.finding(
             rank,
             title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: {what}, most at "
             f"{python.location.short}",
@@ -224,6 +229,7 @@ class LaunchBound(RankAnalyzer):
             ),
             subject="python",
         )
+        yield replace(found, severity="low", fix=None) if is_small else found
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
         yield from self._check_python(rank)
@@ -406,7 +412,7 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     kind, deepest = python.path.kind, python.path.deepest
     if kind == kinds.ENVIRONMENT:
         return "environments are stepped one by one", advise(f"pause: {kind}", rank.context)
-    if kind in _WAITS:
+    if kind is not None and kind in _WAITS:
         return _WAITS[kind], advise(f"pause: {kind}", rank.context)
     if kind in (kinds.FILE_OR_SOCKET, kinds.LOGGING):
         return "files are written or read", Advice(

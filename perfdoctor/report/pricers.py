@@ -22,6 +22,8 @@ from perfdoctor.savings.what_if import Replay
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
+_WORTH_A_CHANGE: frozenset[Severity] = frozenset({"medium", "high"})
+
 
 @dataclass(slots=True)
 class Priced:
@@ -68,8 +70,15 @@ class Priced:
 
     @property
     def key_ns(self) -> float:
-        """What it is ordered by: its worth, where the order says nothing else."""
-        return self.worth_ns if self.order_key_ns is None else self.order_key_ns
+        """What it is ordered by: its worth, where the order says nothing else.
+
+        Where not even a bound is known the cost is one, as for the severity: what binds comes before a small fix.
+        """
+        if self.order_key_ns is not None:
+            return self.order_key_ns
+        if self.saving.high_ns is None and self.severity in _WORTH_A_CHANGE:
+            return worth_ns(replace(self.saving, high_ns=self.cost_ns, basis="bounded"), self.finding.confidence)
+        return self.worth_ns
 
     @property
     def sort_key(self) -> tuple[bool, float, int, int, str, str, str]:

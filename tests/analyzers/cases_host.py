@@ -84,6 +84,14 @@ def python_gap(
     return trace
 
 
+def python_gap_of_lines(us: float, *, lists: float = 0) -> TraceBuilder:
+    """The same, with a quarter of the while at each of four lines."""
+    trace = python_gap(us, None, lists=lists)
+    for number in range(4):
+        trace.range(f"@train.py:{9 + number} sample", 100 + number * us / 4, us / 4)
+    return trace
+
+
 def loop_over_loader(workers: int) -> dict[str, Any]:
     """Facts of a DataLoader that train.py:9 iterates over."""
     return {"loaders": [{"num_workers": workers, "location": {"file": "train.py", "line": 9, "function": "sample"}}]}
@@ -163,7 +171,7 @@ PD104 = [
     ),
     RuleCase("PD104", "cpu-single-numbers-for-a-tenth", lambda: loop_over_shapes([], [], every=0.5), facts=base(900)),
     RuleCase("PD104", "cpu-few-single-numbers", lambda: loop_over_shapes([], [], count=90), facts=base(900)),
-    RuleCase("PD104", "cpu-lists-for-a-short-while", lambda: python_gap(140, lists=0.4), facts=base(1000)),
+    RuleCase("PD104", "cpu-lists-for-a-short-while", lambda: python_gap(95, lists=0.4), facts=base(1000)),
     RuleCase(
         "PD104",
         "cpu-no-more-than-the-step",
@@ -311,12 +319,8 @@ PD104 = [
         ),
         base(1000),
     ),
-    RuleCase(
-        "PD104", "cpu-a-short-sleep", lambda: python_gap(140, frame="<built-in function sleep>"), facts=base(1000)
-    ),
-    RuleCase(
-        "PD104", "cpu-a-short-process", lambda: python_gap(140, frame="subprocess.py(548): run"), facts=base(1000)
-    ),
+    RuleCase("PD104", "cpu-a-short-sleep", lambda: python_gap(90, frame="<built-in function sleep>"), facts=base(1000)),
+    RuleCase("PD104", "cpu-a-short-process", lambda: python_gap(90, frame="subprocess.py(548): run"), facts=base(1000)),
     RuleCase(  # what `perfdoctor run` itself does around a torch call of the evidence window
         "PD104",
         "cpu-hooks-of-the-recording",
@@ -333,13 +337,31 @@ PD104 = [
         lambda: python_gap(line=None, frame="gymnasium/wrappers/common.py(393): step"),
         facts=base(1000),
     ),
-    RuleCase("PD104", "cpu-a-short-function", lambda: python_gap(140, frame="train.py(30): weigh"), facts=base(1000)),
+    RuleCase(
+        "PD104",
+        "cpu-a-short-function",
+        lambda: python_gap(140, frame="train.py(30): weigh"),
+        (ExpectedFinding("low", 140_000, location="train.py:9", title="Python in weigh"),),
+        base(1000),
+    ),
     RuleCase(
         "PD104",
         "cpu-short-writes",
         lambda: python_gap(140, frame="<built-in method write of _io.BufferedWriter object at 0x7f286cea40>"),
+        (ExpectedFinding("low", 140_000, location="train.py:9", title="files are written"),),
+        base(1000),
+    ),
+    RuleCase("PD104", "cpu-short-python-at-many-lines", lambda: python_gap_of_lines(140), facts=base(1000)),
+    RuleCase(
+        "PD104", "cpu-a-break-of-the-framework", lambda: python_gap(90, frame="train.py(30): weigh"), facts=base(1000)
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-a-short-wait-without-a-line",
+        lambda: python_gap(140, None, frame="queue.py(154): get"),
         facts=base(1000),
     ),
+    RuleCase("PD104", "cpu-short-lists-at-many-lines", lambda: python_gap_of_lines(140, lists=0.6), facts=base(1000)),
     RuleCase(
         "PD104",
         "cpu-hooks-of-the-recording-alone",
@@ -385,7 +407,7 @@ PD104 = [
         (ExpectedFinding("high", 600_000, location="train.py:9", confidence=0.6),),
     ),
     RuleCase("PD104", "cpu-python-at-no-known-line", lambda: python_gap(line=None), facts=base(1000)),
-    RuleCase("PD104", "cpu-python-of-no-weight", lambda: python_gap(us=140), facts=base(1000)),
+    RuleCase("PD104", "cpu-python-of-no-weight", lambda: python_gap(us=95), facts=base(1000)),
     RuleCase(
         "PD104",
         "cpu-python-of-the-loader",

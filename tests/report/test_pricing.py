@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -233,6 +234,21 @@ def test_half_of_a_bound_counts_times_the_confidence() -> None:
     sure = finding_of(250, (500, 750), rule="PD002")  # worth 125
     known = finding_of(150, (800, 950), rule="PD003", expected=110)
     assert [f.rule for f in prioritize(doubted, sure, known)] == ["PD002", "PD003", "PD001"]
+
+
+@pytest.mark.parametrize(
+    ("cost", "severity", "order"),
+    [
+        (400, "high", ["PD002", "PD001"]),
+        (400, "medium", ["PD002", "PD001"]),
+        (400, "low", ["PD001", "PD002"]),  # about the recording, such as room in memory: it asks for nothing
+        (80, "high", ["PD001", "PD002"]),  # half of its cost is less than the small fix saves
+    ],
+)
+def test_a_cause_of_unknown_saving_stands_by_what_it_takes(cost: int, severity: Severity, order: list[str]) -> None:
+    small = finding_of(90, (0, 90), rule="PD001", expected=50)
+    unknown = replace(finding_of(cost, (100, 100 + cost), rule="PD002", severity=severity), saving=Saving())
+    assert [f.rule for f in prioritize(small, unknown)] == order
 
 
 priced = st.builds(
