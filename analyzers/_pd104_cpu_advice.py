@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import rank_with_shapes, sizes_of
 from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS, BusiestLine
-from perfdoctor.rules import Evidence, Intervals, Rank, Saving, UnprofiledTime, intervals, vocabulary
+from perfdoctor.rules import Evidence, Intervals, Rank, Saving, Trace, UnprofiledTime, intervals, vocabulary
 from perfdoctor.rules.internal import ops_of_program
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
+_SEQUENCE_OP = r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$"
+# Between two calls for one step in time each there may be these: then a step needs nothing but the state before it.
+_VIEWS = re.compile(r"^aten::(slice|select|unsqueeze|squeeze|view|reshape|transpose|unbind|split|contiguous|zeros)")
 _MODULE_OF_CELL = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
 # A line that calls half of the ops, one of them again and again, is a loop over rows, not over layers.
 _MIN_LOOP_SHARE = 0.5
@@ -22,24 +31,38 @@ _COMPILE_NS = 6_000_000_000
 
 # The share of forward and backward pass that remains with nn.LSTM in place of a loop over nn.LSTMCell: at best, as
 # expected, at worst (8 to 64 sequences of 40 to 100 steps in time, 32 to 256 features, one and two threads, torch
-# 2.13). With nn.GRU and nn.RNN 66 to 102 % remain, which is no promise.
-_LSTM_REMAINS = (0.16, 0.38, 0.64)
+# 2.13). With nn.GRU and nn.RNN 66 to 102 % remain, which is no promise. The same of one call of a module in place of
+# one for each step in time (8 to 128 sequences of 24 to 100 steps, 32 to 256 features, by CPU time with one thread).
+_CELLS_REMAIN = (0.16, 0.38, 0.64)
+_CALLS_REMAIN: Mapping[str, tuple[float, float, float]] = MappingProxyType(
+    {"LSTM": (0.12, 0.38, 0.64), "RNN": (0.42, 0.55, 0.66), "GRU": (0.72, 0.77, 0.83)}
+)
 
 
 class CellLoop(NamedTuple):
-    """A loop that calls a recurrent cell for each step in time.
+    """A loop that calls a recurrent cell, or a recurrent module, for each step in time.
 
     Attributes:
         module: The module that does the same over a whole sequence: "LSTM", "GRU" or "RNN".
         op: Name of the cell's op.
         calls_per_step: How often a step it calls the cell.
         share: The share (0 to 1) of the ops' time in the forward pass that it takes.
+        remaining: The share of the passes that remains with one call: at best, as expected, at worst; None where too
+            much remains to promise anything.
+        is_module: Whether it calls the module itself, with one step in time each.
     """
 
     module: str
     op: str
     calls_per_step: int
     share: float
+    remaining: tuple[float, float, float] | None
+    is_module: bool = False
+
+    @property
+    def name(self) -> str:
+        """What is called."""
+        return f"nn.{self.module}" if self.is_module else f"nn.{self.module}Cell"
 
 
 def is_loop_over_rows(line: BusiestLine) -> bool:
@@ -48,18 +71,49 @@ def is_loop_over_rows(line: BusiestLine) -> bool:
 
 
 def find_cell_loop(rank: Rank) -> CellLoop | None:
-    """The loop over recurrent cells in each step; None where there is none."""
-    trace = rank.trace
+    """The loop over recurrent cells, or over calls of a recurrent module, in each step; None where there is none."""
     cells = rank.ops.named(_CELL_OP).in_steps()
     calls = rank.count_per_step(len(cells))
-    if calls < _MIN_CELLS:
+    if calls >= _MIN_CELLS:
+        op = rank.trace.strings[int(rank.trace.ops.name[cells.mask][0])]
+        module = next(module for kind, module in _MODULE_OF_CELL.items() if kind in op.lower())
+        remaining = _CELLS_REMAIN if module == "LSTM" else None
+        return CellLoop(module, op, calls, _share_of_forward(rank, cells.time_ns), remaining)
+    shaped = rank_with_shapes(rank)
+    return None if shaped is None else _find_module_loop(rank, shaped)
+
+
+def _find_module_loop(rank: Rank, shaped: Rank) -> CellLoop | None:
+    """A recurrent module that is called for one step in time again and again, with nothing computed between."""
+    trace, ops = shaped.trace, shaped.trace.ops
+    rows = ops_of_program(trace, shaped.window)
+    is_call = trace.match_rows(ops, _SEQUENCE_OP)[rows] & [_takes_one_step(trace, row) for row in rows.tolist()]
+    calls = np.flatnonzero(is_call)
+    is_view = np.array([bool(_VIEWS.match(trace.strings[code])) for code in ops.name[rows].tolist()], bool)
+    computed = np.cumsum(~is_view & ~is_call)
+    alone = int(np.count_nonzero(np.diff(computed[calls]) == 0)) if len(calls) else 0
+    if shaped.count_per_step(alone) < _MIN_CELLS:
         return None
-    op = trace.strings[int(trace.ops.name[cells.mask][0])]
-    module = next(module for kind, module in _MODULE_OF_CELL.items() if kind in op.lower())
-    outermost = ops_of_program(trace, rank.window)
-    forward = outermost[~trace.match_rows(trace.ops, vocabulary.BACKWARD_OP)[outermost]]
-    forward_ns = int(trace.ops.dur_ns[forward].sum())
-    return CellLoop(module, op, calls, min(cells.time_ns / max(forward_ns, 1), 1.0))
+    op = trace.strings[int(ops.name[rows[calls[0]]])]
+    module = next(module for kind, module in _MODULE_OF_CELL.items() if kind in op)
+    share = _share_of_forward(rank, rank.ops.named(rf"^{op}$").in_steps().time_ns)
+    number = shaped.count_per_step(len(calls))
+    return CellLoop(module, op, number, share, _CALLS_REMAIN[module], is_module=True)
+
+
+def _takes_one_step(trace: Trace, row: int) -> bool:
+    """Whether a recurrent op, of batches of sequences, is called for a single step in time."""
+    sizes = sizes_of(trace.text(int(trace.ops.dims[row])))
+    flags = re.findall(r"true|false", (trace.text(int(trace.ops.concrete[row])) or "").lower())
+    is_batch_first = bool(flags) and flags[-1] == "true"
+    return bool(sizes) and len(sizes[0]) == 3 and sizes[0][1 if is_batch_first else 0] == 1
+
+
+def _share_of_forward(rank: Rank, time_ns: int) -> float:
+    """A time of ops in the window as a share (0 to 1) of that of all ops in the forward pass."""
+    outermost = ops_of_program(rank.trace, rank.window)
+    forward = outermost[~rank.trace.match_rows(rank.trace.ops, vocabulary.BACKWARD_OP)[outermost]]
+    return min(time_ns / max(int(rank.trace.ops.dur_ns[forward].sum()), 1), 1.0)
 
 
 def passes_of(rank: Rank) -> Intervals:
@@ -68,11 +122,11 @@ def passes_of(rank: Rank) -> Intervals:
     return passes if len(passes) else rank.window
 
 
-def saving_by_lstm(rank: Rank, cells: CellLoop) -> Saving:
-    """What nn.LSTM saves in place of the loop; bounds alone where no step was timed without the profiler."""
+def saving_by_one_call(rank: Rank, cells: CellLoop, remaining: tuple[float, float, float]) -> Saving:
+    """What one call saves in place of the loop; bounds alone where no step was timed without the profiler."""
     share = cells.share * (rank.share(rank.per_step(intervals.total(passes_of(rank)))) or 0.0)
     step_ns = rank.mean_step_ns
-    high, expected, low = (round(step_ns * share * (1 - remaining)) for remaining in _LSTM_REMAINS)
+    high, expected, low = (round(step_ns * share * (1 - left)) for left in remaining)
     if rank.profiler_factor is None:
         return Saving(0, None, high, "bounded")
     return Saving(low, expected, high, "bounded")

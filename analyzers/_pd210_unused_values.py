@@ -32,10 +32,19 @@ class WorkKind(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The ops of a kind, rows of `trace.ops`, and the number that its title names."""
+    """The ops of a kind.
+
+    Attributes:
+        rows: The ops, rows of `trace.ops`.
+        number: What the title names.
+        place: The ops whose line is the one to change; None where that is the line of `rows`.
+        remaining: What remains of it where the sizes say that; None where the kind does.
+    """
 
     rows: Int64Array
     number: int
+    place: Int64Array | None = None
+    remaining: tuple[float, float, float] | None = None
 
 
 # Measured by CPU time with one thread (torch 2.13), forward and backward pass: one-hot rows of 128 to 4,096 indices of
@@ -84,6 +93,31 @@ _TAKEN_AFTER = WorkKind(
     ),
     (0.04, 0.1, 0.2),
 )
+# 64 to 1,024 rows, rank 4 to 16, matrices of 512 to 3,072: 0.06 to 0.64 of what the product of the update, the sum and
+# the gradient of the whole matrix add to the layer.
+_LOW_RANK = WorkKind(
+    "low rank",
+    "A product of rank {:,} is written out to a whole matrix and added to a weight for each call of the layer",
+    Advice(
+        "Multiply by the two thin matrices one after the other in place of their product: neither the whole update nor "
+        "its gradient is then computed. Where weights do not change any more, merge them once.",
+        "F.linear(x, weight, bias) + scale * F.linear(F.linear(x, A), B)   # for F.linear(x, weight + scale * B @ A)",
+        "https://arxiv.org/abs/2106.09685",
+    ),
+    (0.06, 0.2, 0.64),
+)
+# All that computes with a padded batch takes in proportion to its length, at worst half of it.
+_PADDING = WorkKind(
+    "padding",
+    "Batches are padded to {:,} positions, more than any item of most of them has",
+    Advice(
+        "Pad to the longest item of each batch, not of all data: what computes with the batch gets shorter with it. "
+        "Batches of similar lengths (sorted, or in buckets) need least.",
+        "torch.nn.utils.rnn.pad_sequence(items, batch_first=True)",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pad_sequence.html",
+    ),
+    (0.0, 0.0, 0.0),
+)
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm"})
 _CUTS = frozenset({"slice", "select", "narrow"})
 # A lookup of fewer classes gained little (0.24 and more of 64 classes remained).
@@ -95,6 +129,12 @@ _MIN_SLICES = 8
 _MIN_COVERED, _MAX_COVERED = 0.5, 1.05
 # A layer whose used part is a larger one gains little.
 _MIN_PARTS = 4
+# A product is thin where its rank is so much smaller than the matrix, and pays where not many rows are multiplied: of
+# 2,048 rows and a matrix of 256 columns nothing was saved.
+_MIN_RANKS, _MAX_ROWS_OF_RANK = 8, 8
+# Padding that most batches need is none to be saved; of fewer items nobody makes batches.
+_MAX_FILLED, _MIN_ITEMS = 0.8, 4
+_FILLS = frozenset({"zeros", "full", "zeros_like", "full_like", "ones", "new_zeros", "new_full"})
 
 
 class _Call(NamedTuple):
@@ -113,7 +153,13 @@ def find_unused_values(shaped: Rank) -> dict[WorkKind, Work]:
         for row, name, code in zip(rows.tolist(), names, ops.dims[rows].tolist(), strict=True)
         if not name.startswith("autograd::")
     ]
-    return {**_find_one_hot_products(calls), **_find_slices(shaped, calls), **_find_taken_after(calls)}
+    return {
+        **_find_one_hot_products(calls),
+        **_find_slices(shaped, calls),
+        **_find_taken_after(calls),
+        **_find_low_rank(calls),
+        **_find_padding(calls),
+    }
 
 
 def _find_one_hot_products(calls: list[_Call]) -> dict[WorkKind, Work]:
@@ -228,3 +274,50 @@ def _product_size(call: _Call) -> tuple[int, ...]:
         return ()
     left, right = call.sizes[:2]
     return (*left[:-1], right[0] if call.name == "linear" else right[1])
+
+
+def _find_low_rank(calls: list[_Call]) -> dict[WorkKind, Work]:
+    """Products of two thin matrices that are added to a matrix of their size, and the product that takes the sum."""
+    found: list[int] = []
+    rank = 0
+    for at, call in enumerate(calls):
+        if call.name not in ("matmul", "mm") or [len(size) for size in call.sizes[:2]] != [2, 2]:
+            continue
+        (rows, inner), (_, columns) = call.sizes[:2]
+        after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
+        whole = (rows, columns)
+        added = next(
+            (i for i, each in enumerate(after) if each.name == "add" and each.sizes[:2] == (whole, whole)), None
+        )
+        if added is None or inner * _MIN_RANKS > min(whole):
+            continue
+        layer = next((each for each in after[added + 1 :] if each.name in _PRODUCTS and whole in each.sizes[1:2]), None)
+        if layer is not None and math.prod(layer.sizes[0][:-1]) * inner <= _MAX_ROWS_OF_RANK * min(whole):
+            found += [each.row for each in calls[at : at + added + 2]]
+            rank = max(rank, inner)
+    return {_LOW_RANK: Work(np.array(sorted(set(found)), np.int64), rank)} if found else {}
+
+
+def _find_padding(calls: list[_Call]) -> dict[WorkKind, Work]:
+    """What computes with batches into which items of less than the batch's length are copied, one by one."""
+    lengths: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    places: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    filled = -1
+    for select, cut, copy in zip(calls, calls[1:], calls[2:], strict=False):
+        filled = select.row if select.name in _FILLS else filled
+        if (select.name, cut.name, copy.name) != ("select", "slice", "copy_") or not select.sizes or not copy.sizes:
+            continue
+        whole, item = select.sizes[0], copy.sizes[0]
+        if len(whole) >= 2 and cut.sizes[:1] == (whole[1:],) and item[1:] == whole[2:] and len(item) == len(whole) - 1:
+            lengths[whole].append(item[0])
+            places[whole].append(filled if filled >= 0 else select.row)
+    found = {}
+    for whole, each in lengths.items():
+        items, length = whole[:2]
+        batches = [each[first : first + items] for first in range(0, len(each), items)]
+        share = sum(map(max, batches)) / len(batches) / length
+        if items >= _MIN_ITEMS and len(each) % items == 0 and share <= _MAX_FILLED:
+            rows = [call.row for call in calls if any({items, length} <= set(size) for size in call.sizes)]
+            remaining = (share, share, (1 + share) / 2)
+            found[_PADDING] = Work(np.array(rows, np.int64), length, np.array(places[whole], np.int64), remaining)
+    return found

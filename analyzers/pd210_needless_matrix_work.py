@@ -88,7 +88,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         computed as well, or that is inverted for a product with few columns; and differences of all pairs
         (`a[:, None] - b[None]`) that are written out, squared and summed. Work on zeros and on what nobody uses, too:
         one-hot rows times a matrix; a tensor cut into slices one by one, each of which fills a whole tensor with zeros
-        in the backward pass; and a layer that computes all positions of which the next op takes one.
+        in the backward pass; a layer that computes all positions of which the next op takes one; an adapter of low rank
+        that is written out to a whole matrix; and batches that are padded beyond their longest item, item by item.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -106,7 +107,8 @@ class NeedlessMatrixWork(RankAnalyzer):
     How to fix:
         `d[:, None] * A * d`; `torch.linalg.cholesky` with `torch.cholesky_solve`, or `torch.linalg.solve`; the square
         of the difference expanded into one product, or `torch.cdist`; an embedding or `index_add_` for one-hot rows,
-        `split` or `unbind` once for slices, `layer(x[:, -1])` for `layer(x)[:, -1]`.
+        `split` or `unbind` once for slices, `layer(x[:, -1])` for `layer(x)[:, -1]`, two thin products for an adapter,
+        `pad_sequence` for batches.
 
     When it is wrong:
         Where the inverse is needed itself, beside the product. Where points lie so close together that the expanded
@@ -132,7 +134,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         shaped = rank_with_shapes(rank) if rank.device_kind == "cpu" else None
         if shaped is None:
             return
-        for kind, (rows, number) in {**_find_work(shaped), **find_unused_values(shaped)}.items():
+        for kind, work in {**_find_work(shaped), **find_unused_values(shaped)}.items():
+            rows = work.rows
             marks = np.zeros(len(shaped.trace.ops), bool)
             marks[rows] = True
             forward = project(rank, shaped, marks)
@@ -140,16 +143,16 @@ class NeedlessMatrixWork(RankAnalyzer):
             cost_ns = rank.per_step(iv.total(time))
             if not self.exceeds_min_share(rank, cost_ns):
                 continue
-            high, expected, low = (round(cost_ns * (1 - remaining)) for remaining in kind.remaining)
+            high, expected, low = (round(cost_ns * (1 - remaining)) for remaining in work.remaining or kind.remaining)
             yield self.finding(
                 rank,
-                title=kind.title.format(number),
+                title=kind.title.format(work.number),
                 cost_ns=cost_ns,
                 saving=Saving(low, expected, high, "bounded"),
                 advice=kind.advice,
                 claim=Claim(time),
                 confidence=0.8,
-                location=line_of(shaped, rows),
+                location=line_of(shaped, rows if work.place is None else work.place),
                 evidence=(
                     Evidence("ops per {unit}", rank.count_per_step(int(forward.sum())), "count"),
                     Evidence("sizes of the first", shaped.trace.text(int(shaped.trace.ops.dims[rows[0]]))),

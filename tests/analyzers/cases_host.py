@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,18 @@ def cell_loop(count: int = 16, us: float = 50, name: str = "aten::lstm_cell") ->
     """Cells of a recurrent network one behind the other, then a product."""
     trace = host(*((name, us * row, us) for row in range(count)), ("aten::mm", us * count, 100 if us > 10 else 900))
     return trace.range("@model.py:4 forward", 0, us * count)
+
+
+def module_loop(
+    count: int = 16, sizes: Sequence[int] = (32, 1, 7), between: str = "slice", op: str = "lstm"
+) -> TraceBuilder:
+    """A recurrent module that is called again and again, with an op between the calls, then a product."""
+    trace = host(("aten::mm", 60 * count, 900 - 60 * count))
+    for number in range(count):
+        trace.op(f"aten::{between}", 60 * number, 5, shapes=[[32, 72, 7], []])
+        flags = ["", "", "", "True", "2", "0.", "True", "False", "True"]
+        trace.op(f"aten::{op}", 60 * number + 5, 55, shapes=[list(sizes), [], []], concrete=flags)
+    return trace.range("@model.py:4 forward", 0, 60 * count)
 
 
 def python_gap(
@@ -239,6 +252,38 @@ PD104 = [
         ),
         base(950),
     ),
+    RuleCase(
+        "PD104",
+        "cpu-an-lstm-step-by-step",
+        lambda: module_loop(14),
+        (
+            ExpectedFinding(
+                "high",
+                950_000,
+                location="model.py:4",
+                title="nn.LSTM is called 14 times a step in a loop, for one step",
+            ),
+        ),
+        base(950),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-a-gru-step-by-step",
+        lambda: module_loop(14, op="gru"),
+        (
+            ExpectedFinding(
+                "high",
+                950_000,
+                location="model.py:4",
+                title="nn.GRU is called 14 times",
+                advice="in place of a call for each",
+            ),
+        ),
+        base(950),
+    ),
+    RuleCase("PD104", "cpu-an-lstm-over-sequences", lambda: module_loop(14, (32, 72, 7)), facts=base(950)),
+    RuleCase("PD104", "cpu-few-steps", lambda: module_loop(6), facts=base(950)),
+    RuleCase("PD104", "cpu-a-decoder-step-by-step", lambda: module_loop(14, between="embedding"), facts=base(950)),
     RuleCase(  # 200 events of 1 us in 420 us are the profiler's: a fifth of the step is left, which one line takes
         "PD104",
         "cpu-a-loop-of-less-weight",

@@ -55,6 +55,25 @@ def slices_stay_quiet(why: str, cuts: Sequence[tuple[str, Sizes, Sizes]]) -> Rul
     return RuleCase("PD210", why, lambda: slices(cuts))
 
 
+def low_rank(rank: int = 4, rows: int = 64, added: Sizes = (512, 512)) -> list[tuple[str, float, tuple[Sizes, ...]]]:
+    """A product of two thin matrices, added to a weight, and the layer that takes the sum."""
+    return [
+        ("matmul", 100, ((512, rank), (rank, 512))),
+        ("mul", 100, ((512, 512), ())),
+        ("add", 100, (added, added)),
+        ("linear", 200, ((rows, 512), (512, 512), (512,))),
+    ]
+
+
+def padded(lengths: Sequence[int], whole: Sizes = (8, 100, 4)) -> list[tuple[str, float, tuple[Sizes, ...]]]:
+    """A batch into which items of some lengths are copied, and a layer that computes with it."""
+    copies: list[tuple[str, float, tuple[Sizes, ...]]] = [("zeros", 5, ())]
+    for length in lengths:
+        item = (length, *whole[2:])
+        copies += [("select", 1, (whole, (), ())), ("slice", 1, (whole[1:], ())), ("copy_", 1, (item, item))]
+    return [*copies, ("linear", 300, (whole, (64, whole[-1]), (64,)))]
+
+
 IDS, ONE_HOT = (128, 8), (128, 8, 500)
 A, POINTS = (300, 300), (300, 300, 8)
 SQUARE = ("mm", 100, (A, A))
@@ -190,6 +209,18 @@ CASES = [
     slices_stay_quiet("few slices", [("slice", (300, 8), (75, 8))] * 4),
     slices_stay_quiet("windows that overlap", [("slice", (300, 8), (100, 8))] * 10),
     slices_stay_quiet("the first row of a tensor in each layer", [("select", (4, 50, 8), (4, 8))] * 12),
+    fires("an adapter that is written out", 300, *low_rank(), fix="F.linear(F.linear(x, A), B)"),
+    fires("one of rank 64", 300, *low_rank(64), fix="F.linear(F.linear(x, A), B)"),
+    fires("padded to the longest of all data", 308, *padded([20, 30, 50] + [40] * 5), fix="pad_sequence"),
+    fires("in two batches", 316, *padded([20] * 15 + [60]), fix="pad_sequence"),
+    fires("padded to four times the items", 308, *padded([25] * 8), fix="pad_sequence"),
+    fires("an adapter for few rows", 300, *low_rank(8, 16), fix="F.linear(F.linear(x, A), B)"),
+    stays_quiet("a thin product for so many rows that merging pays", *low_rank(rows=8192)),
+    stays_quiet("a product that is not thin", *low_rank(128)),
+    stays_quiet("a thin product that is added to nothing of its size", *low_rank(added=(64, 512))),
+    stays_quiet("padded to the longest of the batch", *padded([100] + [20] * 7)),
+    stays_quiet("copies of a part of the batch", *padded([20] * 5)),
+    stays_quiet("items that fill it", *padded([90] * 8)),
     stays_quiet("slices without a gradient", *([("slice", 20, ((300, 8), ()))] * 10)),
     stays_quiet(
         "few classes",
