@@ -282,6 +282,7 @@ PD104 = [
         base(950),
     ),
     RuleCase("PD104", "cpu-an-lstm-over-sequences", lambda: module_loop(14, (32, 72, 7)), facts=base(950)),
+    RuleCase("PD104", "cpu-a-transformer-step-by-step", lambda: module_loop(14, op="mm"), facts=base(950)),
     RuleCase("PD104", "cpu-few-steps", lambda: module_loop(6), facts=base(950)),
     RuleCase("PD104", "cpu-a-decoder-step-by-step", lambda: module_loop(14, between="embedding"), facts=base(950)),
     RuleCase(  # 200 events of 1 us in 420 us are the profiler's: a fifth of the step is left, which one line takes
