@@ -62,13 +62,18 @@ def cell_loop(count: int = 16, us: float = 50, name: str = "aten::lstm_cell") ->
 
 
 def module_loop(
-    count: int = 16, sizes: Sequence[int] = (32, 1, 7), between: str = "slice", op: str = "lstm"
+    count: int = 16,
+    sizes: Sequence[int] = (32, 1, 7),
+    between: str = "slice",
+    op: str = "lstm",
+    *,
+    batch_first: bool = True,
 ) -> TraceBuilder:
     """A recurrent module that is called again and again, with an op between the calls, then a product."""
     trace = host(("aten::mm", 60 * count, 900 - 60 * count))
     for number in range(count):
         trace.op(f"aten::{between}", 60 * number, 5, shapes=[[32, 72, 7], []])
-        flags = ["", "", "", "True", "2", "0.", "True", "False", "True"]
+        flags = ["", "", "", "True", "2", "0.", "True", "False", str(batch_first)]
         trace.op(f"aten::{op}", 60 * number + 5, 55, shapes=[list(sizes), [], []], concrete=flags)
     return trace.range("@model.py:4 forward", 0, 60 * count)
 
@@ -282,7 +287,13 @@ PD104 = [
         base(950),
     ),
     RuleCase("PD104", "cpu-an-lstm-over-sequences", lambda: module_loop(14, (32, 72, 7)), facts=base(950)),
-    RuleCase("PD104", "cpu-a-transformer-step-by-step", lambda: module_loop(14, op="mm"), facts=base(950)),
+    RuleCase(
+        "PD104",
+        "cpu-an-rnn-step-by-step",
+        lambda: module_loop(14, (1, 32, 7), op="rnn_tanh", batch_first=False),
+        (ExpectedFinding("high", 950_000, location="model.py:4", title="nn.RNN is called 14 times"),),
+        base(950),
+    ),
     RuleCase("PD104", "cpu-few-steps", lambda: module_loop(6), facts=base(950)),
     RuleCase("PD104", "cpu-a-decoder-step-by-step", lambda: module_loop(14, between="embedding"), facts=base(950)),
     RuleCase(  # 200 events of 1 us in 420 us are the profiler's: a fifth of the step is left, which one line takes
