@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer
 from perfdoctor.rules.internal import compare_windows, cpu_time_ratio, is_shared_throughout, step_times_of
 
 
@@ -72,13 +72,10 @@ class ProfilerOverhead(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"The profiler slows the recorded steps to {factor:.2f} times their usual length",
-            cost_ns=0,
-            saving=Saving(),
             advice=(
                 f"Figures are of the step without the profiler, {base_ns / 1e6:.3g} ms. What many short ops and "
                 "launches cost is an upper bound: the profiler takes CPU time for each."
             ),
-            claim=Claim(),
             confidence=0.9,
             evidence=(
                 Evidence("recorded step, median", round(recorded_ns), "ns"),

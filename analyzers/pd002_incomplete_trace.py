@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer
 
 
 class IncompleteTrace(RankAnalyzer):
@@ -74,16 +74,7 @@ class IncompleteTrace(RankAnalyzer):
             )
 
     def _report(self, rank: Rank, subject: str, title: str, advice: str, *evidence: Evidence) -> Finding:
-        return self.finding(
-            rank,
-            title=title,
-            cost_ns=0,
-            saving=Saving(),
-            advice=advice,
-            claim=Claim(),
-            evidence=evidence,
-            subject=subject,
-        )
+        return self.finding(rank, title=title, advice=advice, evidence=evidence, subject=subject)
 
 
 def _launch_coverage(rank: Rank) -> float | None:

@@ -242,11 +242,8 @@ class UnstableSteps(RankAnalyzer):
             rank,
             title=f"The CPU's steps take {format_range(rank, marks)}, but the GPU finishes one every "
             f"{format_range(rank, dur_ns)}",
-            cost_ns=0,
-            saving=Saving(),
             advice="Time steps on the GPU (CUDA events), or over many steps. The program needs no fix: the CPU runs "
             "ahead of the GPU and waits for it now in one step, now in another.",
-            claim=Claim(),
             confidence=0.8,
             evidence=(
                 Evidence("longest step on the CPU", int(marks.max()), "ns"),
@@ -295,7 +292,6 @@ class UnstableSteps(RankAnalyzer):
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
             advice=cause.advice,
             actions=cause.actions,
-            claim=Claim(),
             confidence=0.7,
             evidence=(
                 Evidence("usual step", slow.median_ns, "ns"),
@@ -324,12 +320,10 @@ class UnstableSteps(RankAnalyzer):
             rank,
             title=f"Steps keep growing: the last quarter of the run takes {growth:.1f} times as long as the first",
             cost_ns=min(round(float(run.even_ns.mean()) - first_ns), rank.mean_step_ns),
-            saving=Saving(),
             advice="If the program gives later steps more work (longer episodes or inputs), nothing is wrong. Else "
             "find what grows: a list of losses that keeps its graphs (detach them), a buffer that is searched. Record "
             f"late steps beside early ones: perfdoctor run --skip {int(run.steps.number[-1]) // 2} ..., and then "
             "perfdoctor compare.",
-            claim=Claim(),
             confidence=0.6,
             evidence=(Evidence("median step of the first quarter", round(first_ns), "ns"),),
             subject="growth",
@@ -349,10 +343,7 @@ class UnstableSteps(RankAnalyzer):
             rank,
             title=f"{describe_slow_steps(slow, len(run.own_ns), int(run.own_ns.max()), 'steps of the run')}: "
             f"they hold up to {largest:,} micro-batches instead of {usual:,}",
-            cost_ns=0,
-            saving=Saving(),
             advice="Nothing is wrong: these steps do more. Compare the time of a micro-batch.",
-            claim=Claim(),
             evidence=(Evidence("usual step", slow.median_ns, "ns"),),
             subject="work",
         )
@@ -373,10 +364,7 @@ class UnstableSteps(RankAnalyzer):
             rank,
             title=f"The machine was shared: other programs made {count:,} of {len(run.own_ns):,} steps longer, by "
             f"{lost_ns / total_ns:.0%} of the run's time",
-            cost_ns=0,
-            saving=Saving(),
             advice="Nothing in the program is wrong. Compare medians, or measure again on a quiet machine.",
-            claim=Claim(),
             confidence=0.8,
             evidence=(Evidence("preempted steps", count, "count"), Evidence("time that others took", lost_ns, "ns")),
             subject="preemption",

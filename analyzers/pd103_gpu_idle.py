@@ -165,7 +165,6 @@ class GpuIdle(RankAnalyzer):
             f"{format_time(time_ns)} while the CPU {work.doing}"
             f"{f' at {location.short}' if location else ''}",
             cost_ns=0 if rank.steps.count else time_ns,
-            saving=Saving(),
             happens_once=True,
             occurs_once=steps <= 1,
             advice=work.advice,
@@ -217,11 +216,8 @@ class GpuIdle(RankAnalyzer):
             rank,
             title=f"For {rank.share(idle_ns):.0%} of the {rank.unit_name} the file cannot tell whether the GPU works: "
             f"{why}",
-            cost_ns=0,
-            saving=Saving(),
             advice="Record again, with all kernels, to see what the GPU does here: the program itself needs no fix.",
             fix="perfdoctor run train.py",
-            claim=Claim(),
             confidence=0.9,
             evidence=(Evidence("time not recorded per {unit}", idle_ns, "ns"), *_gap_evidence(rank, idle, len(idle))),
             subject="unrecorded",

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoctor.rules import (
-    Claim,
-    Evidence,
-    Finding,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    advise,
-    find_matrix_kernels,
-    top_kernels,
-    top_op,
-)
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, advise, find_matrix_kernels, top_kernels, top_op
 from perfdoctor.rules.internal import MIN_TIME_NS, find_helpers
 
 
@@ -76,9 +65,7 @@ class DepthwiseConvolution(RankAnalyzer):
             rank,
             title=f"{share:.0%} of the convolution time is in depthwise or grouped convolutions",
             cost_ns=cost_ns,
-            saving=Saving(),
             advice=advise("depthwise convolutions", rank.context),
-            claim=Claim(),
             confidence=0.8,
             location=rank.locations.of_op(op) if op else None,
             evidence=(Evidence("launched by", op), *top_kernels(rank, grouped.mask)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, KeptGraphs, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Advice, Evidence, Finding, KeptGraphs, Rank, RankAnalyzer
 
 
 class RetainedGraph(RankAnalyzer):
@@ -72,10 +72,7 @@ class RetainedGraph(RankAnalyzer):
         yield self.finding(
             rank,
             title=title,
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             confidence=0.8,
             evidence=(
                 Evidence("small tensors with a graph, before", first.tensors, "count"),

@@ -151,7 +151,6 @@ class Straggler(FleetAnalyzer):
             rank,
             title="Ranks take turns at coming last: none is slow, but all wait for the slowest of each step",
             cost_ns=cost,
-            saving=Saving(),
             advice=advise("ranks take turns at coming last", rank.context),
             claim=Claim(waiting),
             confidence=0.6,
@@ -171,7 +170,6 @@ class Straggler(FleetAnalyzer):
             title=f"{name_ranks(late)} is {format_lateness(late, victim, fleet.delay_ns)}, but computes no more than "
             "the others: it waits for a core",
             cost_ns=fleet.delay_ns,
-            saving=Saving(),
             advice=Advice(
                 "Give the ranks of a machine, their threads and their communication a core each: fewer threads a "
                 "rank (OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet machine. "

@@ -117,7 +117,6 @@ class UnevenStart(FleetAnalyzer):
             + (", when they collect garbage" if by_collector else "")
             + ": all wait for the last one at its first collective",
             cost_ns=cost,
-            saving=Saving(),
             advice=advice,
             claim=Claim(waiting),
             confidence=0.6,

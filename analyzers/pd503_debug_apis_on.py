@@ -178,10 +178,7 @@ class DebugApisOn(RankAnalyzer):
         yield self.finding(
             rank,
             title="TORCH_DISTRIBUTED_DEBUG=DETAIL: each collective is first compared among all ranks",
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
         )
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.rules import (
-    Claim,
     Evidence,
     Finding,
     MixedPrecisionCalls,
     OptimizerFacts,
     Rank,
     RankAnalyzer,
-    Saving,
     captured_location,
 )
 
@@ -72,13 +70,10 @@ class ClipBeforeUnscale(RankAnalyzer):
         return self.finding(
             rank,
             title=f"The training is wrong: gradients are clipped before they are unscaled, {often}",
-            cost_ns=0,
-            saving=Saving(),
             advice="Unscale the gradients before this line: now the limit is divided by the scale (65,536 at first), "
             "so that each update is far smaller than was meant.",
             fix="scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
             "scaler.step(optimizer)",
-            claim=Claim(),
             location=captured_location(amp.clip_location),
             subject="clip",
             evidence=(
@@ -93,12 +88,9 @@ class ClipBeforeUnscale(RankAnalyzer):
         return self.finding(
             rank,
             title="The training is wrong: the loss is scaled, and nobody unscales the gradients again",
-            cost_ns=0,
-            saving=Saving(),
             advice="Let the scaler step the optimizer: it divides the gradients by the scale (65,536 at first), and "
             "leaves steps out whose gradients overflow.",
             fix="scaler.step(optimizer)\nscaler.update()",
-            claim=Claim(),
             location=captured_location(optimizer.location),
             subject="step",
             evidence=(

@@ -8,18 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import orjson
 
-from perfdoctor.rules import (
-    Claim,
-    Evidence,
-    Finding,
-    OpQuery,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    SourceLocation,
-    distinct,
-    format_per_step,
-)
+from perfdoctor.rules import Evidence, Finding, OpQuery, Rank, RankAnalyzer, SourceLocation, distinct, format_per_step
 
 _HALF = "c10::Half"
 # The ops that compute the gradients of losses, and the ops of the forward pass whose lines are the loss's.
@@ -100,11 +89,8 @@ class LossInHalf(RankAnalyzer):
         return self.finding(
             rank,
             title=f"The gradients are wrong: the {loss} loss is computed in float16",
-            cost_ns=0,
-            saving=Saving(),
             advice=f"Compute the loss in float32, autocast does so: in float16 {_WHY.get(loss, _OTHER_WHY)}.",
             fix="loss = loss_fn(outputs.float(), targets)",
-            claim=Claim(),
             location=location,
             subject=loss,
             evidence=(Evidence("gradients of losses in float16", often), Evidence("op", op)),

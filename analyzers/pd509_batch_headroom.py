@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfdoctor.analyzers._batch_scaling import BatchScaling, scale_batch
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._pd509_samples import Samples, find_samples
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules import intervals as iv
 
 # Of a batch up to this many times as large the most that can be saved is asked: farther the line through one and two
@@ -93,11 +93,8 @@ class BatchHeadroom(RankAnalyzer):
             title=f"A batch twice as large would take {_say_longer(twice.expected_ns / step_ns)}, "
             f"{2 * step_ns / twice.expected_ns:.2g} times the samples per second",
             # No step gets shorter by it: it costs none, and is no part of what the step becomes after all fixes.
-            cost_ns=0,
-            saving=Saving(),
             advice=self._advice_of(rank, memory, samples),
             fix=_fix_of(samples),
-            claim=Claim(),
             confidence=0.6,
             location=samples.location,
             evidence=(

@@ -151,8 +151,6 @@ class CpuThreads(RankAnalyzer):
             rank,
             title=f"{threads} threads compute on {available:.3g} cores, of which other programs use "
             f"{rank.facts.cores.others or 0:.2g}",
-            cost_ns=0,
-            saving=Saving(),
             advice=(
                 f"Use {advised} {'thread' if advised == 1 else 'threads'} for as long as others have the cores: those "
                 "of an op wait busily for one that has none, and programs beside a full machine took 1.1 to 25 times "
@@ -181,8 +179,6 @@ class CpuThreads(RankAnalyzer):
         return self.finding(
             rank,
             title=f"{threads} threads may run on all {cpu.numa_nodes} NUMA nodes, and their memory lies on any",
-            cost_ns=0,
-            saving=Saving(),
             advice=(
                 "Compare with a process that is kept on one node, with as many threads as a node has cores: memory of "
                 "another node takes up to twice as long. Several ranks, one for each node, often use both best."

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from perfdoctor.analyzers._host_pauses import SAVE
 from perfdoctor.rules import (
     Advice,
-    Claim,
     Evidence,
     Finding,
     Fleet,
@@ -106,7 +105,6 @@ class EveryRankWrites(FleetAnalyzer):
             cost_ns=cost_ns,
             saving=saving,
             advice=advice,
-            claim=Claim(),
             confidence=0.9 if in_turns else 0.6,
             location=first.location,
             evidence=(

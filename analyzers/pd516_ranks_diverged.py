@@ -10,14 +10,12 @@ from typing import TypeAlias
 import numpy as np
 
 from perfdoctor.rules import (
-    Claim,
     Evidence,
     Finding,
     Fleet,
     FleetAnalyzer,
     ModelChecksums,
     RankSummary,
-    Saving,
     captured_location,
     format_ranges,
     vocabulary,
@@ -122,14 +120,11 @@ class RanksDiverged(FleetAnalyzer):
         finding = self.finding(
             rank,
             title=f"The training is wrong: the ranks train different models, {who} in {differing[0]}{others}",
-            cost_ns=0,
-            saving=Saving(),
             advice="Find what changes parameters on some ranks only: a new initialisation or a checkpoint after "
             "DistributedDataParallel was made, other seeds, a step outside of the wrapper. Change them on all ranks, "
             "or before it is made: it copies those of rank 0 to all.",
             fix="model = Model()   # load, initialise and freeze here\n"
             "model = torch.nn.parallel.DistributedDataParallel(model)",
-            claim=Claim(),
             location=captured_location(rank.facts.ddp.created),
             subject=last.model,
             evidence=(

@@ -90,11 +90,8 @@ class PowerCap(RankAnalyzer):
             rank,
             title=f"The power limit of {limit_w:,.0f} W sets the clock of {gpu.name}: {capped.sm_mhz:,.0f} of "
             f"{max_mhz:,.0f} MHz under load",
-            cost_ns=0,
-            saving=Saving(),
             advice="The limit is the card's own: this is how it runs under this load, and no fault. Datasheets' peaks "
             "are of the maximal clock. What takes less power (a narrower dtype, fewer bytes) raises the clock.",
-            claim=Claim(),
             evidence=_evidence(gpu, capped),
             subject=gpu.name,
         )

@@ -8,19 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import (
-    NONE,
-    Action,
-    Advice,
-    BoolArray,
-    Claim,
-    Evidence,
-    Finding,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    format_bytes,
-)
+from perfdoctor.rules import NONE, Action, Advice, BoolArray, Evidence, Finding, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
@@ -150,10 +138,7 @@ class PeakOwner(RankAnalyzer):
         return self.finding(
             rank,
             title=title,
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             location=line_of(chosen),
             evidence=evidence,
             subject=name_device(chosen.memory),

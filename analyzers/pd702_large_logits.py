@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Action, Advice, Claim, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import Action, Advice, Finding, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules.internal import Selection, memory_categories, shrink
 
 _LOSS = "_log_softmax|_log_softmax_backward_data|log_softmax"
@@ -83,8 +83,6 @@ class LargeLogits(RankAnalyzer):
             yield self.finding(
                 rank,
                 title=f"Logits and copies of them hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}",
-                cost_ns=0,
-                saving=Saving(),
                 advice=Advice(
                     "Compute head and loss in pieces of the rows, or with a fused linear cross-entropy, so that the "
                     "logits of all rows never exist at once.",
@@ -93,7 +91,6 @@ class LargeLogits(RankAnalyzer):
                     "https://arxiv.org/abs/2411.09009",
                     (Action("chunked-loss", _CHUNKS),),
                 ),
-                claim=Claim(),
                 location=line_of(Selection(memory, large.places[is_loss])),
                 evidence=peak_evidence(memory, ("of it logits and copies", held_bytes), ("a log-softmax", whole)),
                 subject=name_device(memory),

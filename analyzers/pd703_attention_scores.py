@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Claim, Finding, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import Advice, Finding, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules.internal import Selection, memory_categories, shrink
 
 _PRODUCT = "bmm|baddbmm|matmul|einsum"
@@ -77,15 +77,12 @@ class AttentionScores(RankAnalyzer):
             yield self.finding(
                 rank,
                 title=f"Scores of attention hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}",
-                cost_ns=0,
-                saving=Saving(),
                 advice=Advice(
                     "Use scaled_dot_product_attention instead of product, softmax and product: it computes the scores "
                     "piece by piece and keeps none of them. It is faster as well.",
                     "F.scaled_dot_product_attention(q, k, v, is_causal=True)   # or attn_mask=mask",
                     "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
                 ),
-                claim=Claim(),
                 location=line_of(Selection(memory, large.places[core])),
                 evidence=peak_evidence(memory, ("of it scores", held_bytes), ("one of them", int(sizes.max()))),
                 subject=name_device(memory),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Claim, Finding, Int64Array, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import Advice, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules.internal import OPTIMIZER, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
 # Two states of one byte and a scale for each 256 of them, for two of four bytes (Dettmers et al.).
@@ -89,10 +89,7 @@ class OptimizerMemory(RankAnalyzer):
         return self.finding(
             rank,
             title=f"{title.format(format_bytes(held_bytes))} of {name_device(memory)}",
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             location=line_of(Selection(memory, places)),
             evidence=peak_evidence(memory, ("of it the optimizer's", held_bytes)),
             subject=f"{name_device(memory)} {'states' if edit.costs_time else 'copies'}",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, most_at_once, name_device, peak_evidence
-from perfdoctor.rules import Advice, Claim, Finding, Int64Array, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import Advice, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
 _KEPT = (memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES, memory_categories.UNKNOWN)
@@ -95,10 +95,7 @@ class KeptValues(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"{title.format(format_bytes(kept_bytes))} on {name_device(memory)}",
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             location=line_of(Selection(memory, edit.places)),
             evidence=peak_evidence(memory, ("kept at once", kept_bytes)),
             subject=f"{name_device(memory)} {title.split(' ', 1)[0].lower()}",

@@ -8,18 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import command_with, devices_of, name_device, peak_evidence
-from perfdoctor.rules import (
-    Action,
-    Advice,
-    Claim,
-    Evidence,
-    Finding,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    SourceLocation,
-    format_bytes,
-)
+from perfdoctor.rules import Action, Advice, Evidence, Finding, Rank, RankAnalyzer, SourceLocation, format_bytes
 from perfdoctor.rules.internal import (
     AllocatorReplay,
     AllocatorSettings,
@@ -183,10 +172,7 @@ class Fragmentation(RankAnalyzer):
             rank,
             title=f"{format_bytes(reserved_bytes)} are reserved on {name_device(memory)}, and at most "
             f"{format_bytes(peak.allocated_bytes)} of it allocated",
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             location=location,
             evidence=(*figures, *(Evidence(f"of it {label}", size, "bytes") for label, size in causes)),
             subject=name_device(memory),

@@ -3,48 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from perfdoctor.analyzers._memory_headroom import read_memory
 from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, Int64Array, Rank, RankAnalyzer, Saving, format_bytes
-from perfdoctor.rules.internal import OPTIMIZER, DeviceMemory, Selection, memory_categories, shrink
+from perfdoctor.rules import Advice, Evidence, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
+from perfdoctor.rules.internal import (
+    OPTIMIZER,
+    DeviceMemory,
+    MemoryEdit,
+    MemoryGrowthOfRun,
+    SavedBytes,
+    Selection,
+    find_memory_growth,
+    memory_categories,
+    shrink,
+)
 
 _STAYS = (memory_categories.PARAMETERS, memory_categories.GRADIENTS, memory_categories.OPTIMIZER_STATE)
+_ADVICE = Advice(
+    "Look who keeps what this line makes: a list of results, a cache, a queue without a bound, a running sum. Keep its "
+    "value, or drop the oldest; a tensor with a graph keeps all that the graph saved.",
+    "history.append(result.detach().cpu())   # not result; or collections.deque(maxlen=...)",
+    "https://docs.pytorch.org/docs/stable/notes/faq.html",
+)
+_ADVICE_WITHOUT_LINE = Advice(
+    "Look for what the program keeps from step to step: a list of results, a cache, copies of the weights in place of "
+    "a running average. More recorded steps may show the line: the ones recorded here hold none of it.",
+    "perfdoctor run --memory --evidence 12 PROGRAM",
+    "https://docs.pytorch.org/docs/stable/notes/faq.html",
+)
 
 
 class MemoryGrowth(RankAnalyzer):
     """Each step leaves more allocated than the one before, and something holds on to it.
 
     What it finds:
-        Memory at the end of the steps that grows by about the same amount in each, and the line whose allocations stay.
+        Memory at the end of the steps that grows over the whole run, or by about the same amount in each recorded step,
+        and the line whose allocations stay.
 
     Why it costs time:
         What does not fit has to be smaller, or ends the program. A list of losses keeps the graph of each with all that
         it saved; a cache, a history or a global list keeps tensors. It runs out in the end, however small a step is.
 
     How it is measured:
-        What is allocated at the end of each step (without steps: of each optimizer's step), the first one aside, in
-        which optimizers make their state; where captured facts say that steps came before the recording, from the
-        end of its first one. What is made in a step and never freed is the growth.
+        `perfdoctor run` notes after each step what CUDA's allocator and malloc have handed out. Over the steps without
+        the profiler the slope is Sen's, with its interval of 95 %; what has stopped growing by the end of the run is a
+        cache. The growth of the run is that slope times its steps: at least what the steps that were seen have added,
+        at most what all would have, the unfinished last one among them. A recording by itself tells what is allocated
+        at the end of each step (without steps: of each optimizer's step), the first one aside, in which optimizers make
+        their state. What is made in a step and never freed is the growth, its saving that of the recording's peak. Of a
+        window in the middle of a run on the CPU that is not enough, since frees of what was made before it are not
+        recorded; on a GPU it tells the growth in a step, and nothing of the run.
 
     How to fix:
         Keep `loss.detach()` or `loss.item()`; move what has to be kept to the CPU; empty the list each epoch.
 
     When it is wrong:
-        A recording that is shorter than what the program collects before it lets go, such as an episode.
+        A run that is shorter than what the program collects before it lets go, such as an episode, or a data set that
+        is kept as it is read for the first time. A queue with a bound keeps what it holds: so much is not saved.
 
     Needs:
-        Recorded memory of `min_steps` steps in the middle of a captured run, or of two more that may be the first of a
-        program: a snapshot, or a trace with profile_memory=True.
+        `perfdoctor run` over some twenty steps. Or recorded memory (a snapshot, or a trace with profile_memory=True) of
+        five steps that may be the first of a program, or of `min_steps` on a GPU in the middle of a captured run.
 
     References:
-        PyTorch, "Frequently Asked Questions", My model reports "cuda runtime error(2): out of memory".
+        Sen, "Estimates of the Regression Coefficient Based on Kendall's Tau"; PyTorch, "Frequently Asked Questions", My
+        model reports "cuda runtime error(2): out of memory".
     """
 
     rule = "PD707"
     name = "memory-growth"
-    needs = frozenset({"memory"})
     # min_steps: in which it grows; one less in the middle of a run. min_growth_bytes: in each.
     # min_evenness: the least growth over the largest.
     defaults = {"min_steps": 3, "min_growth_bytes": 1 << 16, "min_evenness": 0.5}
@@ -53,57 +84,125 @@ class MemoryGrowth(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding for each device whose memory grows in each step."""
+        """One finding for each device whose memory grows in each step, and one on the whole run where none is known."""
+        runs = dict(_growth_of_run(rank))
+        # Of a run that goes on, states and pipelines are there: one step less is enough, and none is left out.
+        is_later = bool(rank.facts.windows.evidence.first_step)
         for number, memory in devices_of(rank):
+            of_run = runs.get(memory.is_cpu)
             ends = _ends_of_steps(rank, memory)
             allocated = memory.trace.memory.allocated_bytes[memory.allocations.rows[ends]]
-            # Of a run that goes on, states and pipelines are there: one step less is enough, and none is left out.
-            is_later = bool(rank.facts.windows.evidence.first_step)
-            growth = np.diff(allocated if is_later else allocated[1:])
-            if len(growth) < self.settings["min_steps"] - is_later:
-                continue
-            least, most = int(growth.min()), int(growth.max())
-            if least < self.settings["min_growth_bytes"] or least < self.settings["min_evenness"] * most:
-                continue
-            yield from self._report(rank, number, memory, ends, growth)
+            growth = self._growth_in_each(np.diff(allocated if is_later else allocated[1:]), is_later=is_later)
+            if of_run is not None:
+                if of_run.grows:
+                    yield self._report_run(rank, of_run, name_device(memory), _find_kept(memory, ends, of_run))
+                    del runs[memory.is_cpu]
+            elif growth is not None and not (is_later and memory.is_cpu):
+                yield from self._report(rank, number, memory, ends, growth, is_later=is_later)
+        for is_cpu, run in runs.items():
+            if run.grows:
+                yield self._report_run(rank, run, "the CPU" if is_cpu else "the GPU", None)
+
+    def _growth_in_each(self, growth: Int64Array, *, is_later: bool) -> int | None:
+        """The usual growth in a recorded step; None where not each of them grows."""
+        if len(growth) < self.settings["min_steps"] - is_later:
+            return None
+        least, most = int(growth.min()), int(growth.max())
+        is_even = least >= max(self.settings["min_growth_bytes"], self.settings["min_evenness"] * most)
+        return int(np.median(growth)) if is_even else None
 
     def _report(
-        self, rank: Rank, number: int, memory: DeviceMemory, ends: Int64Array, growth: Int64Array
+        self, rank: Rank, number: int, memory: DeviceMemory, ends: Int64Array, growth_bytes: int, *, is_later: bool
     ) -> Iterator[Finding]:
-        allocations, growth_bytes = memory.allocations, int(np.median(growth))
-        steps_before = rank.facts.windows.evidence.first_step or 0
-        before = (Evidence("kept from steps before the recording, if all grew", steps_before * growth_bytes, "bytes"),)
-        stays = (allocations.begins >= 0) & (allocations.begins <= ends[-1])
-        kept = Selection(memory, np.flatnonzero(stays & (allocations.ends == len(allocations.rows))))
-        # The first steps make what stays for good as well: of theirs only what the later ones make, too.
-        repeats = np.isin(kept.bytes, kept.bytes[allocations.begins[kept.places] > ends[1]])
-        kept = Selection(memory, kept.places[repeats & ~kept.is_for(*_STAYS)])
+        kept = _kept_in_each(memory, ends)
         if not len(kept.places):
             return
-        # What a step makes is needed to its end.
-        own_end = ends[np.searchsorted(ends, allocations.begins[kept.places])] + 1
         yield self.finding(
             rank,
             title=f"Memory of {name_device(memory)} grows by {format_bytes(growth_bytes)} in each step",
-            cost_ns=0,
-            saving=Saving(),
-            advice=Advice(
-                "Look who keeps what this line makes: a list of results, a cache, a running sum. Keep its value; "
-                "a tensor with a graph keeps all that the graph saved.",
-                "history.append(result.detach().cpu())   # not result",
-                "https://docs.pytorch.org/docs/stable/notes/faq.html",
-            ),
-            claim=Claim(),
+            advice=_ADVICE,
             confidence=0.9,
             location=line_of(kept),
             evidence=(
                 *peak_evidence(memory, ("more in each step", growth_bytes)),
-                Evidence("steps that grew", len(growth), "count"),
-                *(before if steps_before else ()),
+                Evidence("steps that grew", len(ends) - 2 + is_later, "count"),
             ),
             subject=name_device(memory),
-            memory_edit=shrink(memory, number, kept.places, begins=own_end),
+            # A window in the middle of a run says nothing of how much the run keeps.
+            memory_edit=None if is_later else _edit_of(memory, number, kept, ends),
         )
+
+    def _report_run(self, rank: Rank, run: MemoryGrowthOfRun, name: str, kept: Selection | None) -> Finding:
+        """The finding on a whole run, with the line of what the evidence window has of it."""
+        assert rank.run_steps is not None
+        steps = rank.facts.run.steps or int(rank.run_steps.number[-1]) + 1
+        low, expected, high = (
+            round(rate * over)
+            for rate, over in ((run.low_bytes, run.seen_steps), (run.step_bytes, steps), (run.high_bytes, steps + 1))
+        )
+        location, left = None if kept is None else line_of(kept), read_memory(rank)
+        finding = self.finding(
+            rank,
+            title=f"Memory of {name} grows by {format_bytes(round(run.step_bytes))} in each step, "
+            f"by {format_bytes(expected)} over the {steps:,} steps of the run",
+            advice=_ADVICE_WITHOUT_LINE if location is None else _ADVICE,
+            confidence=0.9,
+            location=location,
+            evidence=(
+                Evidence("more in each step", round(run.step_bytes), "bytes"),
+                Evidence("at least", round(run.low_bytes), "bytes"),
+                Evidence("at most", round(run.high_bytes), "bytes"),
+                Evidence("steps of the run", steps, "count"),
+                Evidence("steps from the first to the last that were seen", run.seen_steps, "count"),
+            ),
+            subject=name,
+            saved_bytes=SavedBytes(low, expected, high, expected, "run"),
+        )
+        # As much once more would not fit.
+        return replace(finding, severity="medium") if left is not None and left.left_bytes < expected else finding
+
+
+def _growth_of_run(rank: Rank) -> Iterator[tuple[bool, MemoryGrowthOfRun]]:
+    """How memory develops over the run, by whether it is the host's; what was not noted is not there."""
+    steps = rank.run_steps
+    if steps is not None:
+        for is_cpu, held in ((False, steps.allocated_bytes), (True, steps.held_bytes)):
+            growth = None if held is None else find_memory_growth(steps.number, held)
+            if growth is not None:
+                yield is_cpu, growth
+
+
+def _kept_in_each(memory: DeviceMemory, ends: Int64Array) -> Selection:
+    """What the recorded steps make and never free; of the first ones only what the later ones make, too."""
+    kept = _made_and_kept(memory, ends[-1])
+    repeats = np.isin(kept.bytes, kept.bytes[memory.allocations.begins[kept.places] > ends[1]])
+    return Selection(memory, kept.places[repeats])
+
+
+def _find_kept(memory: DeviceMemory, ends: Int64Array, run: MemoryGrowthOfRun) -> Selection | None:
+    """What the recorded steps make and still hold in the last of them; None where it is less than half of the growth.
+
+    What the last step itself makes may be variables of the loop; where it is the only one, so may be what is found.
+    """
+    before_last = ends[:-1] if len(ends) > 1 else ends
+    if not len(before_last):
+        return None
+    kept = _made_and_kept(memory, before_last[-1])
+    return kept if 2 * kept.bytes.sum() >= run.step_bytes * len(before_last) else None
+
+
+def _made_and_kept(memory: DeviceMemory, last: int) -> Selection:
+    """What is made up to some event and never freed, but for what each program keeps."""
+    allocations = memory.allocations
+    stays = (allocations.begins >= 0) & (allocations.begins <= last)
+    kept = Selection(memory, np.flatnonzero(stays & (allocations.ends == len(allocations.rows))))
+    return Selection(memory, kept.places[~kept.is_for(*_STAYS)])
+
+
+def _edit_of(memory: DeviceMemory, number: int, kept: Selection, ends: Int64Array) -> MemoryEdit:
+    """What a step makes is needed to its end."""
+    own_end = ends[np.searchsorted(ends, memory.allocations.begins[kept.places])] + 1
+    return shrink(memory, number, kept.places, begins=own_end)
 
 
 def _ends_of_steps(rank: Rank, memory: DeviceMemory) -> Int64Array:

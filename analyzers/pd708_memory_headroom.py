@@ -12,7 +12,7 @@ from perfdoctor.analyzers._memory_of_rank import devices_of, grows_with_batch, l
 from perfdoctor.analyzers._pd708_batch_growth import BatchGrowth
 from perfdoctor.analyzers.pd509_batch_headroom import BatchHeadroom
 from perfdoctor.analyzers.pd701_peak_owner import PeakOwner
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, Int64Array, Rank, RankAnalyzer, Saving, format_bytes
+from perfdoctor.rules import Advice, Evidence, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules.internal import BACKWARD, DeviceMemory, MemoryEdit, Selection, memory_categories
 
 # Farther a line through one recorded batch says nothing.
@@ -117,10 +117,7 @@ class MemoryHeadroom(RankAnalyzer):
         finding = self.finding(
             rank,
             title=f"A batch at least {_times(low)} fits: {free}",
-            cost_ns=0,
-            saving=Saving(),
             advice=Advice(f"Let the batch grow where that pays, and the learning rate with it.{more}", None, _BATCHES),
-            claim=Claim(),
             confidence=0.6,
             location=line_of(Selection(memory, grows_with_batch(memory))),
             evidence=(

@@ -8,18 +8,7 @@ from dataclasses import replace
 from statistics import median_low
 from typing import Literal
 
-from perfdoctor.rules import (
-    Advice,
-    Claim,
-    Evidence,
-    Finding,
-    LoaderFacts,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    captured_location,
-    format_bytes,
-)
+from perfdoctor.rules import Advice, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, captured_location, format_bytes
 from perfdoctor.rules.internal import SavedBytes
 
 # What a worker copies is known by a sample of the objects: pages hold others, too, and samples differ in size.
@@ -222,10 +211,7 @@ class HostMemory(RankAnalyzer):
         finding = self.finding(
             rank,
             title=title,
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             confidence=0.8,
             location=captured_location(loader.items_location) or captured_location(loader.created),
             evidence=evidence,

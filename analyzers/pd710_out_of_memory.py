@@ -7,17 +7,7 @@ from dataclasses import replace
 
 from perfdoctor.analyzers._memory_of_rank import name_device
 from perfdoctor.analyzers._pd710_changes import Change, bytes_left, possible_changes
-from perfdoctor.rules import (
-    Advice,
-    Claim,
-    Evidence,
-    Finding,
-    Rank,
-    RankAnalyzer,
-    Saving,
-    captured_location,
-    format_bytes,
-)
+from perfdoctor.rules import Advice, Evidence, Finding, Rank, RankAnalyzer, captured_location, format_bytes
 from perfdoctor.rules.internal import FORWARD, AllocatorReplay, DeviceMemory, OutOfMemoryFacts, slack_at
 
 _MAX_CHANGES = 3
@@ -104,10 +94,7 @@ class OutOfMemory(RankAnalyzer):
         finding = self.finding(
             rank,
             title=f"Out of memory: no room for {format_bytes(asked_bytes)} on {name_device(memory)}, {reason}",
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             location=location,
             evidence=(*evidence, *more),
             subject=name_device(memory),
@@ -134,10 +121,7 @@ class OutOfMemory(RankAnalyzer):
         finding = self.finding(
             rank,
             title=f"Out of memory: no room for {asked} on {place}{there if failed.device is None else ''}",
-            cost_ns=0,
-            saving=Saving(),
             advice=advice,
-            claim=Claim(),
             location=captured_location(failed.location),
             evidence=(
                 Evidence("asked for", failed.requested_bytes, "bytes"),

@@ -86,12 +86,17 @@ class RunSteps(StepTimes):
         loader_wait_ns: How long the loop waited in DataLoader.__next__ during each step.
         is_after: Whether each step came after the recorded windows, not right before them.
         contains: What else was seen in each step, such as "save" or "evaluation".
+        held_bytes: What the program holds of the host's memory at the end of each step, -1 where nobody looked.
+        allocated_bytes: What the allocator has handed out on the current GPU at the end of each step, -1 before CUDA is
+            initialized.
     """
 
     number: Int64Array
     loader_wait_ns: Int64Array
     is_after: BoolArray
     contains: tuple[frozenset[str], ...]
+    held_bytes: Int64Array | None = None
+    allocated_bytes: Int64Array | None = None
 
 
 def step_times_of(window: WindowSteps) -> StepTimes | None:
@@ -109,6 +114,12 @@ def _parse_column(values: Sequence[object], count: int) -> Int64Array | None:
     return np.array(values, np.int64)
 
 
+def _parse_column_with_gaps(values: Sequence[object]) -> Int64Array | None:
+    """A list of numbers, -1 for what is none; None where there is no number."""
+    known = [value if type(value) is int and _is_count(value) else -1 for value in values]
+    return np.array(known, np.int64) if max(known, default=-1) >= 0 else None
+
+
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < _END_OF_COUNTS
 
@@ -122,6 +133,8 @@ def parse_run_steps(text: bytes) -> RunSteps | None:
     if not rows:
         return None
     columns = {name: _parse_column([row.get(name) for row in rows], len(rows)) for name in _STEP_COLUMNS}
+    for name in ("held_bytes", "allocated_bytes"):
+        columns[name] = _parse_column_with_gaps([row.get(name) for row in rows])
     number, dur_ns, wait_ns = (
         np.array([row[name] for row in rows], np.int64) for name in ("step", "dur_ns", "loader_wait_ns")
     )

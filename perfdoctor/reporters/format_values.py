@@ -50,6 +50,11 @@ def format_place(finding: Finding, width: int = 1000) -> str:
     return f"{place} (used at {used})" if used and used != str(finding.location) else place
 
 
+_LOWERS = {
+    "allocated": "lowers the peak",
+    "reserved": "lowers what is reserved",
+    "run": "lowers the memory at the end of the run",
+}
 WRONG_RESULTS = "makes the results wrong, so it comes before anything that is slow"
 """What stands in place of a saving where the fix is about results and no time is known to be lost."""
 
@@ -70,7 +75,7 @@ def format_finding_saving(finding: Finding) -> str:
 def format_saved_bytes(saved: SavedBytes) -> str:
     """How much lower a peak is after a fix: "lowers the peak by about 9.80 GB (8.00 GB to 11.6 GB)"."""
     low, high = format_size(saved.low), format_size(saved.high)
-    lowers = "lowers the peak" if saved.of == "allocated" else "lowers what is reserved"
+    lowers = _LOWERS[saved.of]
     if saved.high <= 0:
         return f"{lowers} by nothing more after the fixes above (alone by {format_size(saved.alone)})"
     if low == high:

@@ -20,12 +20,14 @@ from perfdoctor.report.finding import ONCE, Action, Evidence, Finding, FindingSc
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.advice.advice_row import Advice
 from perfdoctor.savings.edits import Edit
+from perfdoctor.savings.saved_bytes import SavedBytes
 from perfdoctor.savings.saving import Claim, Saving
 
 RULE_ID = re.compile(r"[A-Z]{2,10}\d{3}")
 RULE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # A one-off that takes less of a trace without steps leaves enough of what repeats to judge that first.
 _MIN_SHARE_OF_TRACE = 0.5
+_NO_SAVING, _NO_CLAIM = Saving(), Claim()
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,10 @@ class Analyzer(ABC):
         rank: Rank | RankSummary,
         *,
         title: str,
-        cost_ns: int,
         advice: str | Advice,
-        saving: Saving,
-        claim: Claim,
+        cost_ns: int = 0,
+        saving: Saving = _NO_SAVING,
+        claim: Claim = _NO_CLAIM,
         confidence: float = 1.0,
         location: SourceLocation | None = None,
         evidence: tuple[Evidence, ...] = (),
@@ -127,6 +129,7 @@ class Analyzer(ABC):
         topics: tuple[str, ...] = (),
         edit: Edit | None = None,
         memory_edit: MemoryEdit | None = None,
+        saved_bytes: SavedBytes | None = None,
         recurrence: Recurrence | None = None,
         happens_once: bool = False,
         occurs_once: bool = False,
@@ -134,14 +137,15 @@ class Analyzer(ABC):
     ) -> Finding:
         """A finding of this rule on one rank.
 
-        `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
-        saves; both count only where the trace cannot be replayed. With a `memory_edit` a sum over the recording decides
-        how many bytes it saves. Severity follows from what the fix is worth. `advice` from the table brings its code
-        and actions along. `per {unit}` in a label becomes "per step", or "in the recording" without steps.
-        `count_recurrence` counts the recurrence of some time. What `happens_once` is for information, as nothing to
-        come is faster without it, unless the trace holds hardly anything else; with `occurs_once` the title says that
-        it is a single event. What `makes_results_wrong` is high and stands first, whatever it costs: say "wrong" in the
-        title, with a cost of 0 unless time was measured.
+        `cost_ns` and `saving` are per step; what is about memory, or only to be known, has neither. With an `edit` a
+        replay decides what the cause costs and what the fix saves; both count only where the trace cannot be replayed.
+        With a `memory_edit` a sum over the recording decides how many bytes it saves; `saved_bytes` says it where none
+        can. Severity follows from what the fix is worth. `advice` from the table brings its code and actions along.
+        `per {unit}` in a label becomes "per step", or "in the recording" without steps. `count_recurrence` counts the
+        recurrence of some time. What `happens_once` is for information, as nothing to come is faster without it, unless
+        the trace holds hardly anything else; with `occurs_once` the title says that it is a single event. What
+        `makes_results_wrong` is high and stands first, whatever it costs: say "wrong" in the title, with a cost of 0
+        unless time was measured.
 
         Raises:
             TypeError, ValueError: See `Finding`.
@@ -175,6 +179,7 @@ class Analyzer(ABC):
             occurs_once=occurs_once,
             edit=edit,
             memory_edit=memory_edit,
+            saved_bytes=saved_bytes,
             scope=scope_of(rank) if isinstance(rank, Rank) else None,
             recurrence=recurrence,
             makes_results_wrong=makes_results_wrong,

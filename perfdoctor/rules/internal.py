@@ -30,6 +30,10 @@ from perfdoctor.run_watch.run_drift import RunDrift
 from perfdoctor.run_watch.window_growth import WindowGrowth
 from perfdoctor.units import format_ms
 
+# What a program holds over a whole run: of which PD707 alone speaks.
+from perfdoctor.run_watch.memory_growth import MemoryGrowth as MemoryGrowthOfRun
+from perfdoctor.run_watch.memory_growth import find_memory_growth
+
 # Who else used the cores: which advice may add threads or processes is for rules on CPU programs alone.
 from perfdoctor.analysis.core_contention import (
     NO_CONTENTION,

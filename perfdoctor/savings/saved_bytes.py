@@ -1,4 +1,4 @@
-"""SavedBytes: how much lower the peak of a device's memory is after a fix."""
+"""SavedBytes: how much less memory a program takes after a fix."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 
 @frozen_dataclass
 class SavedBytes:
-    """How much lower the peak is, by a new sum over the whole recording.
+    """How much lower the peak is, by a new sum over the whole recording; of a growth, what the run would not have kept.
 
     Attributes:
         low, expected, high: After all fixes of memory above it in the report: at least, as expected, at most.
         alone: As expected, with no other fix.
-        of: Which peak: of what is allocated, or of what the allocator reserves of the device.
+        of: Which peak: of what is allocated, or of what the allocator reserves of the device; "run" is what the program
+            holds at the end of its run.
     """
 
     low: int
     expected: int
     high: int
     alone: int
-    of: Literal["allocated", "reserved"] = "allocated"
+    of: Literal["allocated", "reserved", "run"] = "allocated"

@@ -344,6 +344,7 @@ class Recorder:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
         self.memory_watch.stop()
+        self.meter.memory.close()
         if self.control is not None:
             self.control.close(reason)
         self._write_facts(reason)
@@ -366,6 +367,7 @@ class Recorder:
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
         self.memory_watch.stop()
+        self.meter.memory.close()
         self._write_facts("failed")
 
     # Steps ---------------------------------------------------------------------------------------------------------

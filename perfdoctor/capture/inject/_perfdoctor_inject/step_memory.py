@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .host_memory import PAGE_BYTES
 from .machine_facts import cuda_is_initialized
 from .memory_records import read_rss_peak_bytes
 
@@ -104,12 +105,23 @@ class RamReader:
 
     def read(self) -> int | None:
         """Bytes in RAM; None where the system does not tell."""
+        pages = self._read_pages()
+        return None if pages is None else pages[1] * PAGE_BYTES
+
+    def read_anonymous(self) -> int | None:
+        """Of these what the process has made by itself: no pages of files, such as mapped data, and no shared ones."""
+        pages = self._read_pages()
+        return None if pages is None else max(pages[1] - pages[2], 0) * PAGE_BYTES
+
+    def _read_pages(self) -> list[int] | None:
+        """Pages in all, in RAM, and of these the pages of files and shared memory."""
         try:
             if self._file is None or self._pid != os.getpid():  # the file of a fork is that of its parent
                 self.close()
                 self._file, self._pid = os.open("/proc/self/statm", os.O_RDONLY), os.getpid()
-            return int(os.pread(self._file, 64, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, ValueError, IndexError, AttributeError):
+            first, second, third = os.pread(self._file, 64, 0).split()[:3]
+            return [int(first), int(second), int(third)]
+        except (OSError, ValueError, AttributeError):
             return None
 
     def close(self) -> None:
@@ -118,6 +130,16 @@ class RamReader:
         if file is not None:
             with contextlib.suppress(OSError):
                 os.close(file)
+
+
+def read_allocated_bytes() -> int | None:
+    """What the allocator has handed out on the current GPU; None before the program has initialised CUDA.
+
+    Of the allocator's raw statistics: `torch.cuda.memory_allocated` sorts all of them first.
+    """
+    if not cuda_is_initialized():
+        return None
+    return int(torch._C._cuda_memoryStats(torch.cuda.current_device())["allocated_bytes"]["all"]["current"])
 
 
 class StepMemory:

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from .held_memory import HeldMemory
 from .host_calls import HostCalls
 from .run_delay import read_queued_ns, subtract_queued
+from .step_memory import read_allocated_bytes
 
 try:
     import resource
@@ -50,6 +52,8 @@ class StepWork:
         host_call_ns: Time in calls that wait for a disk or copy models, see `HostCalls`.
         contains: What else was seen in the step: save, evaluation, worker_start, rollout, compile, gc.
         samples: Samples in these batches, by the first dimension of each; None where batches have no tensors.
+        held_bytes: What the program holds of the host's memory at the end of the step; None between two looks.
+        allocated_bytes: What the allocator has handed out on the current GPU, at the end of the step.
     """
 
     cpu_ns: int | None = None
@@ -65,6 +69,8 @@ class StepWork:
     host_call_ns: int = 0
     contains: tuple[str, ...] = ()
     samples: int | None = None
+    held_bytes: int | None = None
+    allocated_bytes: int | None = None
 
     @property
     def amount(self) -> int:
@@ -107,6 +113,7 @@ class StepMeter:
         optimizer_steps: Calls of `Optimizer.step` in this step so far.
         no_grad_blocks: Blocks without gradients entered in this step.
         host_calls: Garbage collections, and calls that wait for a disk or copy models.
+        memory: Reads what the program holds of the host's memory.
     """
 
     def __init__(self) -> None:
@@ -119,6 +126,7 @@ class StepMeter:
         self._thread: int | None = None
         self._clocks: tuple[int, int, int | None, int | None] = (0, 0, None, None)
         self.host_calls = HostCalls()
+        self.memory = HeldMemory()
         self._memory_work: tuple[int, int] | None = None
         self._first_node = 0
         self._evaluation_since: tuple[int, int] | None = None
@@ -173,6 +181,8 @@ class StepMeter:
             host_call_ns=self.host_calls.call_ns,
             contains=self._list_contents(compiled, uses_loader),
             samples=self._samples,
+            held_bytes=self.memory.read(),
+            allocated_bytes=read_allocated_bytes(),
         )
 
     def add_batch(self) -> None:

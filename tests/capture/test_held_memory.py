@@ -1,0 +1,88 @@
+"""What a program holds at the end of its steps: by malloc's own count, and by pages where nobody counts."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from perfdoctor.capture.inject._perfdoctor_inject import step_memory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.held_memory import HeldMemory, find_malloc_info  # noqa: E402
+
+MB = 1_000_000
+needs_malloc_info = pytest.mark.skipif(find_malloc_info() is None, reason="this C library does not count")
+
+
+def read_now(memory: HeldMemory) -> int:
+    """A look, whether its turn has come or not."""
+    memory._next_ns = 0
+    held = memory.read()
+    assert held is not None
+    return held
+
+
+@needs_malloc_info
+def test_what_is_kept_counts_and_what_is_freed_does_not() -> None:
+    memory = HeldMemory()
+    read_now(memory)
+    before = read_now(memory)
+    kept = [torch.empty(1_000_000) for _ in range(10)]  # not written: malloc counts what it hands out
+    assert 40 * MB <= read_now(memory) - before < 41 * MB
+    del kept[5:]
+    assert 20 * MB <= read_now(memory) - before < 21 * MB
+    kept.clear()
+    assert abs(read_now(memory) - before) < MB
+
+
+@needs_malloc_info
+def test_looks_that_take_long_come_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, now = HeldMemory(), [0]
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(time, "thread_time_ns", iter([0, 1000, 5000, 5000]).__next__)
+    assert memory.read() is not None  # it took 1000 ns
+    now[0] = 199_999
+    assert memory.read() is None
+    now[0] = 200_000
+    assert memory.read() is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("why", ["another allocator", "another C library"])
+def test_where_malloc_does_not_count_pages_do(why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if why == "another allocator":
+        monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
+    else:
+        monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    assert find_malloc_info() is None
+    memory = HeldMemory()
+    before = memory.read()
+    assert before is not None
+    kept = torch.ones(10_000_000)
+    after = memory.read()
+    assert after is not None
+    assert 35 * MB < after - before < 60 * MB
+    # Pages of a file, such as a mapped data set, come and go as the system likes.
+    (tmp_path / "data").write_bytes(bytes(50 * MB))
+    with (tmp_path / "data").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert sum(mapped[::4096]) == 0
+        last = memory.read()
+    memory.close()
+    assert last is not None
+    assert abs(last - after) < 20 * MB
+    del kept
+
+
+def test_the_allocator_of_a_gpu_is_asked_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert step_memory.read_allocated_bytes() is None
+    statistics: dict[str, Any] = {"allocated_bytes": {"all": {"current": 7, "peak": 9}}}
+    monkeypatch.setattr(step_memory, "cuda_is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", lambda _: statistics, raising=False)
+    assert step_memory.read_allocated_bytes() == 7
