@@ -152,7 +152,7 @@ def summarize_rank(
     # Before their edits are gone, which say what device each is about.
     charts = charts_of(rank, findings) if options.charts else None
     if any(finding.memory_edit is not None for finding in findings):
-        findings = list(price_memory(findings, rank.memory))
+        findings = list(price_memory(findings, rank.memory, beside_time=rank.snapshot is not None))
     return replace(
         summary,
         findings=price_rank(rank, findings, shareable=None if options.is_only_rank else collectives.exposed),

@@ -113,6 +113,7 @@ class Rank:
         min_roof_share: The share (0 to 1) of a roof from which on a kernel counts as bound by it in the account that
             is short, or leaves most multiprocessors empty.
         early: The first windows of a run whose steps have changed since, by themselves; None without.
+        snapshot: The snapshot of CUDA's allocator that a capture took, by itself; None without one.
     """
 
     raw_trace: Trace
@@ -123,6 +124,7 @@ class Rank:
     run_steps: RunSteps | None = field(default=None, repr=False)
     min_roof_share: float = MIN_ROOF_SHARE
     early: Rank | None = field(default=None, repr=False)
+    snapshot: Rank | None = field(default=None, repr=False)
 
     # --- the trace and its time -----------------------------------------------------------------------------------
 
@@ -756,8 +758,9 @@ class Rank:
 
     @property
     def memory_source(self) -> Rank | None:
-        """The rank itself, or the evidence window of its capture, whichever recorded memory; None where neither did."""
-        return next((each for each in (self, self.evidence) if each is not None and len(each.trace.memory)), None)
+        """The capture's snapshot, the rank itself, or its evidence window: the first with memory; None without any."""
+        sources = (self.snapshot, self, self.evidence)
+        return next((each for each in sources if each is not None and len(each.trace.memory)), None)
 
     @cached_property
     def memory_summary(self) -> tuple[MemorySummary, ...]:

@@ -144,7 +144,7 @@ def notes_of_rank(facts: CapturedFacts | None, options: CaptureOptions) -> Itera
     timing, steps = facts.windows.timing, facts.steps_seen or 0
     for note in facts.notes:
         yield f"{note}."
-    yield from point_to_snapshots(facts)
+    yield from tell_out_of_memory(facts)
     if facts.exit in ("running", "recorded"):
         yield "the end of the program was not recorded: it was killed, the disk was full, or a part of it still runs."
         if timing.file:
@@ -165,15 +165,12 @@ def notes_of_rank(facts: CapturedFacts | None, options: CaptureOptions) -> Itera
         )
 
 
-def point_to_snapshots(facts: CapturedFacts) -> Iterator[str]:
-    """Where the snapshots of a GPU's memory are, and what reads them."""
-    folder, failed = f"rank{facts.rank}", facts.memory.out_of_memory
+def tell_out_of_memory(facts: CapturedFacts) -> Iterator[str]:
+    """Where memory ran out."""
+    failed = facts.memory.out_of_memory
     if failed.error:
         line = f" at {failed.location.file}:{failed.location.line}" if failed.location else ""
-        file = f"; perfdoctor analyze reads {folder}/{failed.file} of the capture" if failed.file else ""
-        yield f"memory ran out{line}{file}."
-    if facts.memory.snapshot:
-        yield f"the memory of the GPU: perfdoctor show memory reads {folder}/{facts.memory.snapshot} of the capture."
+        yield f"memory ran out{line}."
 
 
 def explain_short_windows(options: CaptureOptions, facts: CapturedFacts) -> Iterator[str]:

@@ -26,10 +26,13 @@ from perfdoctor.rules import registry
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
 from perfdoctor.trace.io.stream import Progress
-from perfdoctor.trace.io.untrusted_files import read_beside_trace
+from perfdoctor.trace.io.untrusted_files import check_beside_trace, read_beside_trace
+from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.split_ranks import split_ranks
 
 _STEPS_NAME = "steps.jsonl"
+# What `run --memory` writes beside the facts: of the evidence window, and where a request failed.
+_SNAPSHOT_NAMES = ("memory.pickle", "oom.pickle")
 
 
 # A dataclass, because a NamedTuple would be a sequence as the summaries are, of length 2.
@@ -129,7 +132,9 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
         evidence = read_trace(file.evidence_path, progress)
     step_times = _read_step_times(file)
     early = None if file.early is None else _read_early(file.early, options)
-    return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share, early)]
+    snapshot, unread = _read_snapshot(file, facts, trace)
+    trace = replace(trace, warnings=(*trace.warnings, *unread))
+    return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share, early, snapshot)]
 
 
 def _read_early(file: TraceFile, options: AnalysisOptions) -> Rank | None:
@@ -139,6 +144,23 @@ def _read_early(file: TraceFile, options: AnalysisOptions) -> Rank | None:
     except (InputError, TraceError):
         return None
     return replace(early, run_steps=None)
+
+
+def _read_snapshot(file: TraceFile, facts: CapturedFacts, trace: Trace) -> tuple[Rank | None, tuple[str, ...]]:
+    """The snapshot that a capture took, and a warning where it cannot be read; that of a request that failed first."""
+    names = (facts.memory.out_of_memory.file, facts.memory.snapshot)
+    name = next((name for name in names if name in _SNAPSHOT_NAMES), None)
+    if name is None or file.facts_path is None:
+        return None, ()
+    path = file.facts_path.parent / name
+    try:
+        check_beside_trace(path, file.path)
+        snapshot = read(path)
+    except (OSError, TraceError) as error:
+        return None, (f"the snapshot {name} of the capture is not in this report: {error}",)
+    # A snapshot does not say what device it is of.
+    device = snapshot.device if snapshot.device.memory_bytes else trace.device
+    return Rank(replace(snapshot, device=device)), ()
 
 
 def _read_facts(file: TraceFile) -> CapturedFacts:

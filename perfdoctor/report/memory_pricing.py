@@ -20,30 +20,32 @@ _WORTH_WITH_COST = 0.5
 _FULL = 0.9
 
 
-def price_memory(findings: Sequence[Finding], devices: Sequence[DeviceMemory]) -> tuple[Finding, ...]:
+def price_memory(
+    findings: Sequence[Finding], devices: Sequence[DeviceMemory], *, beside_time: bool = False
+) -> tuple[Finding, ...]:
     """Findings of a rank, those with an edit of memory priced by it and in the order of their bytes; others stay first.
 
     In its turn each fix saves what the peak is lower than after the ones before it: next the one that saves most, where
     one that costs time has to save twice as much. What lowers the peak neither alone nor in its turn is left out. Where
-    memory is no limit the findings are for information.
+    memory is no limit the findings are for information; a snapshot `beside_time`, in a capture, does not ask about it.
     """
     others = [finding for finding in findings if finding.memory_edit is None]
     priced: list[Finding] = []
     for number, memory in enumerate(devices):
         mine = [each for each in findings if each.memory_edit is not None and each.memory_edit.device == number]
         if memory.peak is not None:
-            priced += _price(mine, memory, memory.peak.allocated_bytes)
+            binds = is_full(memory) if beside_time else is_limit(memory)
+            priced += _price(mine, memory, memory.peak.allocated_bytes, binds=binds)
     return (*others, *sorted(priced, key=lambda each: each.order_key_ns or 0, reverse=True))
 
 
-def _price(findings: list[Finding], memory: DeviceMemory, peak_bytes: int) -> list[Finding]:
+def _price(findings: list[Finding], memory: DeviceMemory, peak_bytes: int, *, binds: bool) -> list[Finding]:
     allocator = AllocatorReplay(memory)
     left = [
         (finding, finding.memory_edit, _saved(allocator, (), finding.memory_edit, peak_bytes))
         for finding in findings
         if finding.memory_edit is not None
     ]
-    binds = is_limit(memory)
     done: list[MemoryEdit] = []
     result: list[Finding] = []
     before_bytes = peak_bytes

@@ -171,15 +171,19 @@ class SnapshotBuilder(TraceBuilder):
             recorder.run(steps, cut)
             self._snapshots.append(recorder.snapshot())
 
-    def trace(self) -> Trace:
-        """The Trace that reading the file gives."""
+    def to_bytes(self) -> bytes:
+        """The snapshot as torch writes it."""
         value = self._snapshots[-1] | {
             "segments": [segment for each in self._snapshots for segment in each["segments"]],
             "device_traces": [each["device_traces"][number] for number, each in enumerate(self._snapshots)],
         }
+        return pickle.dumps(value)
+
+    def trace(self) -> Trace:
+        """The Trace that reading the file gives."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "snapshot.pickle"
-            path.write_bytes(pickle.dumps(value))
+            path.write_bytes(self.to_bytes())
             return read(path)
 
 

@@ -43,16 +43,27 @@ def read_beside_trace(path: Path | RemotePath, trace: Path | RemotePath | None =
         OSError: It cannot be read, is no regular file, or links out of the folders.
         TraceError: It cannot be read from a URL.
     """
+    check_beside_trace(path, trace)
     if isinstance(path, RemotePath):
         return path.read_bytes(_MAX_BYTES_BESIDE)
+    with path.open("rb") as file:
+        return file.read(_MAX_BYTES_BESIDE)
+
+
+def check_beside_trace(path: Path | RemotePath, trace: Path | RemotePath | None = None) -> None:
+    """Check that a file may be read as one that lies beside a trace, as `read_beside_trace` does.
+
+    Raises:
+        OSError: It is not there, is no regular file, or links out of the folders.
+    """
+    if isinstance(path, RemotePath):
+        return
     if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe blocks, and a device acts
         raise OSError("it is no regular file")
     if isinstance(trace, Path):
         folders = {path.absolute().parent, trace.resolve().parent}
         if not any(path.resolve().is_relative_to(folder.resolve()) for folder in folders):
             raise OSError("it links out of the capture")
-    with path.open("rb") as file:
-        return file.read(_MAX_BYTES_BESIDE)
 
 
 def find_root(start: Path) -> Path:
