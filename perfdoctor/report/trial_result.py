@@ -68,7 +68,7 @@ class Trial:
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("change", "setting", "step_ns", "before_ns", "saved_ns", "low_ns", "high_ns", "pairs"),
-        *("loss_difference", "peak_memory_bytes", "verdict"),
+        *("loss_difference", "peak_memory_bytes", "memory_before_bytes", "verdict"),
     )
 
     change: str
