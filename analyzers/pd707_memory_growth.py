@@ -166,8 +166,8 @@ def _growth_of_run(rank: Rank) -> Iterator[tuple[bool, MemoryGrowthOfRun]]:
     """How memory develops over the run, by whether it is the host's; what was not noted is not there."""
     steps = rank.run_steps
     if steps is not None:
-        for is_cpu, held in ((False, steps.allocated_bytes), (True, steps.held_bytes)):
-            growth = None if held is None else find_memory_growth(steps.number, held)
+        for is_cpu, in_use in ((False, steps.allocated_bytes), (True, steps.held_bytes)):
+            growth = None if in_use is None else find_memory_growth(steps.number, in_use)
             if growth is not None:
                 yield is_cpu, growth
 

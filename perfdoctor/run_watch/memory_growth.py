@@ -51,7 +51,7 @@ class MemoryGrowth(NamedTuple):
 
 
 def find_memory_growth(number: Int64Array, held_bytes: Int64Array) -> MemoryGrowth | None:
-    """How the bytes held at the ends of steps develop; None where too few steps were seen to tell.
+    """How the bytes kept at the ends of steps develop; None where too few steps were seen to tell.
 
     `number`: that of each step, rising; where it jumps, steps with the profiler lie in between. `held_bytes`: -1 where
     nobody looked.
@@ -60,8 +60,8 @@ def find_memory_growth(number: Int64Array, held_bytes: Int64Array) -> MemoryGrow
     number, held_bytes, stretch = number[is_known], held_bytes[is_known], stretch[is_known]
     cuts = np.flatnonzero(np.diff(stretch)) + 1
     stretches = [
-        _level_out(at, held)
-        for at, held in zip(np.split(number, cuts), np.split(held_bytes, cuts), strict=True)
+        _level_out(at, kept)
+        for at, kept in zip(np.split(number, cuts), np.split(held_bytes, cuts), strict=True)
         if len(at) >= _MIN_OF_STRETCH
     ]
     if len(number) < _MIN_STEPS or not stretches:
@@ -77,7 +77,7 @@ def _level_out(number: Int64Array, held_bytes: Int64Array) -> tuple[FloatArray, 
     """The levels of a stretch, and the steps that each stands for."""
     count = min(len(number), _MAX_LEVELS)
     parts = zip(np.array_split(number, count), np.array_split(held_bytes, count), strict=True)
-    levels = [(at.mean(), np.median(held)) for at, held in parts]
+    levels = [(at.mean(), np.median(kept)) for at, kept in parts]
     at, level = np.array(levels, np.float64).T
     return at, level
 

@@ -412,12 +412,11 @@ PD707 += [
     ),
     RuleCase("PD707", "freed-two-steps-later", lambda: training(Tensor(20, 150, 2140), *blocks(2), steps=8)),
     RuleCase("PD707", "tiny", lambda: training(*blocks(8), steps=6)),
-    # On the CPU frees of what was made before a window are not recorded: a queue with a bound looks alike.
     RuleCase(
         "PD707",
-        "three-steps-in-the-middle-of-a-run",
-        lambda: training(Tensor(20, 150, None), Tensor(40, 160, 450)),
-        facts=_AFTER_39_STEPS,
+        "two-lists-of-a-gpu",
+        lambda: training(Tensor(15, 150, None), Tensor(5, 160, None), Tensor(40, 160, 450), steps=7, device=0),
+        found("Memory of GPU 0 grows by 20 MB in each step"),
     ),
     RuleCase(
         "PD707",

@@ -26,11 +26,11 @@ FACTS = {
 }
 
 
-def run_of(held: Callable[[int], float], name: str = "held_bytes") -> RunSteps | None:
+def run_of(curve: Callable[[int], float], name: str = "held_bytes") -> RunSteps | None:
     """Steps of a run that hold so many MB at their ends, without those with the profiler."""
     rows = [
         {"step": step, "dur_ns": 1_000_000, "loader_wait_ns": 0, "window": "after" if step > 30 else "base"}
-        | {name: round(held(step) * MB)}
+        | {name: round(curve(step) * MB)}
         for step in (*range(20, 30), *range(42, STEPS))
     ]
     return parse_run_steps("\n".join(map(json.dumps, rows)).encode())

@@ -23,9 +23,9 @@ needs_malloc_info = pytest.mark.skipif(find_malloc_info() is None, reason="this 
 def read_now(memory: HeldMemory) -> int:
     """A look, whether its turn has come or not."""
     memory._next_ns = 0
-    held = memory.read()
-    assert held is not None
-    return held
+    kept = memory.read()
+    assert kept is not None
+    return kept
 
 
 @needs_malloc_info

@@ -99,9 +99,9 @@ def test_memory_and_samples(launcher: Any, capture_kit: dict[str, Any]) -> None:
         assert 0 < base["rss_bytes"] <= base["rss_peak_bytes"] + (1 << 20) < memory["host_bytes"]
         assert 0 < memory["available_bytes"] <= memory["host_bytes"]
         assert base["allocated_bytes"] is None
-        held = [step["held_bytes"] for step in recorded.steps() if step["held_bytes"] is not None]
-        assert held
-        assert 10_000_000 < min(held) < max(held) < 2 * memory["host_bytes"]
+        kept = [step["held_bytes"] for step in recorded.steps() if step["held_bytes"] is not None]
+        assert kept
+        assert 10_000_000 < min(kept) < max(kept) < 2 * memory["host_bytes"]
         assert {step["allocated_bytes"] for step in recorded.steps()} == {None}
     samples = [step["samples"] for step in recorded.steps()]
     assert samples[:6] == [4] * 6

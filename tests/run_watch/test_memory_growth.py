@@ -1,4 +1,4 @@
-"""Growth of what a program holds over its steps: found with its slope, and caches, noise and windows told apart."""
+"""Growth of what a program holds over its steps: found with its slope, and caches, noise and windows are not."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_what_is_no_growth_is_quiet(name: str, steps: int) -> None:
 
 
 def test_few_steps_tell_nothing() -> None:
-    held = np.arange(7) * 50 * MB
-    assert find_memory_growth(np.arange(7), held) is None
+    kept = np.arange(7) * 50 * MB
+    assert find_memory_growth(np.arange(7), kept) is None
     assert find_memory_growth(np.arange(0, 40, 2), np.arange(20) * 50 * MB) is None  # never two in a row
     assert find_memory_growth(np.empty(0, np.int64), np.empty(0, np.int64)) is None
 
@@ -90,8 +90,8 @@ def test_the_interval_holds_the_slope(seed: int) -> None:
 
 def test_steps_between_two_looks_are_left_out() -> None:
     number = unprofiled(400)
-    held = np.where(number % 7 == 0, 400 * MB + 4 * MB * number, -1)
-    growth = find_memory_growth(number, held)
+    kept = np.where(number % 7 == 0, 400 * MB + 4 * MB * number, -1)
+    growth = find_memory_growth(number, kept)
     assert growth is not None
     assert growth.grows
     assert growth.step_bytes == pytest.approx(4 * MB)
@@ -99,7 +99,7 @@ def test_steps_between_two_looks_are_left_out() -> None:
 
 
 def test_a_random_walk_of_the_heap_is_quiet() -> None:
-    """Of 200 programs whose heap moves by up to 0.2 MB a step at random none is told to grow."""
+    """Of 200 programs whose heap moves by up to 0.2 MB a step at random none is said to grow."""
     walks = [np.cumsum(noise(300, 0.2 * MB, seed)) + 400 * MB for seed in range(200)]
     found = [find_memory_growth(np.arange(300), walk.astype(np.int64)) for walk in walks]
     assert not [each for each in found if each is None or each.grows]
