@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
@@ -379,7 +380,16 @@ def _describe_healthy_cpu(report: Report, ran: int) -> str:
     largest = largest_op(report)
     if outside or largest is None or largest[1] < MIN_UNEXPLAINED_SHARE:
         return f"{healthy}{outside}"
-    return f"{healthy}; most of it goes to {largest[0]} ({format_share(largest[1])})"
+    return f"{healthy}; most of it goes to {largest[0]} ({format_share(largest[1])}){_name_largest_line(report)}"
+
+
+def _name_largest_line(report: Report) -> str:
+    """The line with most of the time, backward pass included, where that is much of the step; else empty."""
+    line = next(iter(report.tables.get("lines", ())), None)
+    if line is None or line["line"] is None or line["share"] < MIN_UNEXPLAINED_SHARE:
+        return ""
+    place = clean_line(f"{PurePath(line['file']).name}:{line['line']}")
+    return f"; of all lines {place} takes most ({format_share(line['share'])})"
 
 
 def _describe_unexplained(report: Report) -> str:

@@ -10,6 +10,7 @@ from perfdoctor.analysis.timeline.own_time import PYTHON, own_time_by_line, own_
 from perfdoctor.rank import Rank
 from perfdoctor.tables.ops import ops_table
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.vocabulary import SINGLE_PROCESS_LOADER, dataloader_next_name
 
 LOADER = dataloader_next_name(SINGLE_PROCESS_LOADER)
@@ -91,6 +92,20 @@ def test_lines_have_the_share_of_the_instants_in_which_they_ran() -> None:
         ("/x/site-packages/lightning/loop.py:3", "SGD.step"),
     ]
     assert [each.share for each in found] == pytest.approx([0.3, 0.2, 0.2, 0.15], abs=0.002)
+
+
+def test_work_of_the_backward_pass_belongs_to_the_line_of_its_forward_op() -> None:
+    trace = TraceBuilder(device=None).step(0, 1000)
+    trace.range("@model.py:4 forward", 0, 100).op("aten::addmm", 0, 100, sequence=7)
+    trace.range("@model.py:5 forward", 100, 100).op("aten::tanh", 100, 100, sequence=8)
+    trace.range("@train.py:9 main", 200, 800)
+    for at, length, number in ((250, 150, 8), (400, 500, 7)):
+        trace.op(f"autograd::engine::evaluate_function: Node{number}", at, length, thread=2, sequence=number)
+    trace.op("aten::add_", 910, 80, thread=2)  # no node's
+    rank = Rank(trace.trace())
+    shares = {str(each.location): each.share for each in own_time_by_line([rank.trace], [iv.EMPTY])}
+    expected = {"model.py:4": 0.6, "model.py:5": 0.25, "train.py:9": 0.15}
+    assert shares == pytest.approx(expected, abs=0.002)
 
 
 def test_gpu_time_goes_to_the_op_that_launched_it_and_collectives_to_themselves() -> None:

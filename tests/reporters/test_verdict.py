@@ -72,6 +72,22 @@ def test_time_outside_of_pytorch_is_mentioned_where_nothing_was_found():
     assert "outside of PyTorch" not in verdict_of(samples.healthy())
 
 
+@pytest.mark.parametrize(
+    ("line", "share", "said"),
+    [(36, 0.41, True), (36, 0.05, False), (None, 0.41, False)],
+    ids=["most", "little", "none"],
+)
+def test_the_line_with_most_of_the_time_is_named_where_nothing_was_found(
+    line: int | None, share: float, said: bool
+) -> None:
+    report = replace(samples.cpu_only(), findings=(), account=(samples.account(bandwidth=95, idle_unexplained=5),))
+    row = {"file": "/home/me/mlm.py", "line": line, "function": None, "part": None, "step_ns": 1, "share": share}
+    outcomes = tuple(replace(each, status="ran", why=None) for each in report.outcomes)
+    tables = {**report.tables, "ops": ({"name": "addmm", "share": 0.33},), "lines": (row,)}
+    verdict = verdict_of(replace(report, outcomes=outcomes, tables=tables))
+    assert ("most of it goes to addmm (33%); of all lines mlm.py:36 takes most (41%)" in verdict) == said
+
+
 def test_one_length_of_the_step_is_shown_and_the_median_is_for_the_long_form():
     report = samples.loader_stall()
     shaky = replace(report, steps=StepSummary(8, "annotated", 40_000_000, variation=0.3))

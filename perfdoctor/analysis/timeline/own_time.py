@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations, name_files_alike
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
@@ -268,7 +269,8 @@ def _at(column: IntArray, rows: IntArray) -> Int64Array:
 def own_time_by_line(traces: Iterable[Trace], loading: Iterable[Intervals]) -> tuple[OwnTime, ...]:
     """The lines of the user's code that take most of the steps of a program on the CPU, longest first.
 
-    Of the traces of a rank the first one with lines or stacks is used.
+    Of the traces of a rank the first one with lines or stacks is used. Work of a backward pass belongs to the line of
+    its forward op: that of `loss.backward()`, at which the loop waits, says nothing of where the time goes.
     """
     for trace, waits in zip(traces, loading, strict=True):
         if has_locations(trace):
@@ -276,8 +278,21 @@ def own_time_by_line(traces: Iterable[Trace], loading: Iterable[Intervals]) -> t
             at_ns = _spread_instants(window)
             thread = np.full(len(at_ns), loop_thread_of(trace), np.int32)
             weights = np.full(len(at_ns), iv.total(window) / max(len(at_ns), 1))
-            return _by_line(trace, thread, at_ns, weights, window, waits)
+            return _by_line(trace, thread, at_ns, weights, window, waits, _instants_of_makers(trace, thread, at_ns))
     return ()
+
+
+def _instants_of_makers(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> tuple[Int32Array, Int64Array]:
+    """Threads and instants at which to look lines up: within a node of the backward pass those of its forward op."""
+    ops, joins = trace.ops, forward_ops_of(trace)
+    nodes = np.flatnonzero((joins.node == np.arange(len(ops))) & (joins.forward >= 0))
+    if not len(nodes):
+        return thread, at_ns
+    nodes = nodes[np.argsort(ops.start_ns[nodes], kind="stable")]
+    node = nodes[np.maximum(np.searchsorted(ops.start_ns[nodes], at_ns, "right") - 1, 0)]
+    inside = (ops.start_ns[node] <= at_ns) & (at_ns < ops.end_ns[node])
+    maker = joins.forward[node]
+    return (np.where(inside, ops.thread[maker], thread).astype(np.int32), np.where(inside, ops.start_ns[maker], at_ns))
 
 
 def work_by_line(traces: Iterable[Trace], *, on_gpu: bool) -> tuple[TimeAtLine, ...]:
@@ -333,13 +348,15 @@ def _by_line(
     weights_ns: np.ndarray[tuple[int], np.dtype[np.floating]] | Int64Array,
     window: Intervals,
     loading: Intervals,
+    looked_up: tuple[Int32Array, Int64Array] | None = None,
 ) -> tuple[OwnTime, ...]:
+    """The lines at some instants; `looked_up` are threads and instants of the lines where those are others."""
     window_ns, parts = iv.total(window), _parts_of_step(trace, loading)
     part = np.full(len(at_ns), -1)
     for number in reversed(range(len(parts))):
         part[iv.contains(parts[number].time, at_ns)] = number
     part_of: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    locations = name_files_alike(find_locations(trace, thread, at_ns))
+    locations = name_files_alike(find_locations(trace, *(looked_up or (thread, at_ns))))
     for location, number, weight_ns in zip(locations, part.tolist(), weights_ns.tolist(), strict=True):
         if location is not None:
             part_of[location][number] += weight_ns
