@@ -84,7 +84,7 @@ def find_steps_with_content(
     for content, cause in _BY_CONTENT.items():
         if content in _OF_OTHER_RULES and steps.host_call_ns is not None:
             continue
-        has = np.array([content in each for each in steps.contains])
+        has = steps.which_contain(content)
         if not 0 < int(has.sum()) <= max_share * len(steps):
             continue
         median_ns = int(np.median(dur_ns[~has]))

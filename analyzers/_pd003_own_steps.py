@@ -52,8 +52,7 @@ class OwnSteps:
         found = find_preemption(steps)
         own_ns = np.minimum(found.own_ns, without_others(steps, contention))
         own_ns = leave_out_host_calls(own_ns, steps, is_alone=is_alone)
-        starts = np.array([WORKER_START in each for each in steps.contains], bool)
-        self.own_ns = _without_worker_starts(own_ns, starts)
+        self.own_ns = _without_worker_starts(own_ns, steps.which_contain(WORKER_START))
         self.is_preempted, self.lost_core = found.is_preempted, found.lost_core
         self.is_shared = is_shared_throughout(steps)
         self.lost_ns = int((steps.dur_ns - found.own_ns).sum())

@@ -103,14 +103,18 @@ def _cause_in_host_calls(rank: Rank, drift: RunDrift) -> DriftCause:
 
 
 def _cause_in_loader(rank: Rank, drift: RunDrift) -> DriftCause:
-    """A loader whose batches take more CPU time computes more; else it waits, as for files."""
+    """A loader whose batches take more CPU time computes more; else it waits, as for files.
+
+    Waits for a core come with the work on a machine that is busy, and are left out.
+    """
     loader, rise_ns = rank.facts.main_loader, _rise_of(drift, "loader_wait_ns")
     early = None if rank.early is None else rank.early.facts.main_loader.fetch
     location = captured_location(loader.items_location) or captured_location(loader.location)
     late = loader.fetch
     if early is None or None in (early.median_ns, early.cpu_ns, late.median_ns, late.cpu_ns):
         return DriftCause("loader", rise_ns, location)
-    more_ns, more_cpu_ns = (late.median_ns or 0) - (early.median_ns or 0), (late.cpu_ns or 0) - (early.cpu_ns or 0)
+    own_ns = [(each.median_ns or 0) - (each.queued_ns or 0) for each in (early, late)]
+    more_ns, more_cpu_ns = own_ns[1] - own_ns[0], (late.cpu_ns or 0) - (early.cpu_ns or 0)
     evidence = (
         Evidence("a batch took at first", early.median_ns, "ns"),
         Evidence("of that CPU time", early.cpu_ns, "ns"),

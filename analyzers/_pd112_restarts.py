@@ -119,7 +119,7 @@ def measure_excess(rank: Rank, restarts: Restarts) -> Excess | None:
     steps = rank.run_steps
     if steps is None or not steps.contains:
         return None
-    has = np.array([WORKER_START in each for each in steps.contains])
+    has = steps.which_contain(WORKER_START)
     if has.sum() < _MIN_STEPS or (~has).sum() < _MIN_STEPS:
         return None
     excess_ns = float(np.median(steps.dur_ns[has]) - np.median(steps.dur_ns[~has]))

@@ -304,6 +304,7 @@ class UnstableSteps(RankAnalyzer):
             subject="run",
             recurrence=None if is_part_of_run else recurrence_of(slow, run.even_ns),
         )
+        finding = replace(finding, seen_in=steps.numbers_of(slow.rows))
         finding = replace(finding, severity="medium") if is_part_of_run else limit_severity(finding, cause)
         return _RunFinding(finding, cause.is_seen)
 

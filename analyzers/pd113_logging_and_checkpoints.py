@@ -126,7 +126,9 @@ class LoggingAndCheckpoints(RankAnalyzer):
             recurrence=pause.recurrence,
         )
         if pause.call == SAVE:  # where every rank saves the same, that comes first
-            return replace(finding, covering_key=("PD515", "", str(pause.location)))
+            run = rank.run_steps
+            seen_in = () if run is None or not pause.is_timed else run.numbers_of(run.which_contain("save"))
+            return replace(finding, covering_key=("PD515", "", str(pause.location)), seen_in=seen_in)
         return finding
 
 

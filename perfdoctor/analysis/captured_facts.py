@@ -16,6 +16,9 @@ from perfdoctor.trace.arrays import BoolArray, Int64Array
 _END_OF_COUNTS = 1 << 53
 # Windows without a profiler, after the warm-up of the program.
 _UNPROFILED = ("base", "after")
+_MAX_MARKS = 200
+# Among what a step contains: it is no work that other steps do not have.
+_EPOCH = "epoch"
 
 
 def yes_or_no(setting: object) -> str | None:
@@ -89,6 +92,8 @@ class RunSteps(StepTimes):
         held_bytes: What the program holds of the host's memory at the end of each step, -1 where nobody looked.
         allocated_bytes: What the allocator has handed out on the current GPU at the end of each step, -1 before CUDA is
             initialized.
+        begins_epoch: Whether each step has the first batch of a training loader that was gone through before; None
+            where no step is known to.
     """
 
     number: Int64Array
@@ -97,6 +102,17 @@ class RunSteps(StepTimes):
     contains: tuple[frozenset[str], ...]
     held_bytes: Int64Array | None = None
     allocated_bytes: Int64Array | None = None
+    begins_epoch: BoolArray | None = None
+
+    def which_contain(self, content: str) -> BoolArray:
+        """Of each step whether this was seen in it."""
+        return np.array([content in each for each in self.contains], bool)
+
+    def numbers_of(self, which: BoolArray | Int64Array) -> tuple[int, ...]:
+        """The numbers of some steps, to be marked on a chart: of very many 200, evenly spread."""
+        numbers = self.number[which]
+        chosen = np.unique(np.linspace(0, max(len(numbers) - 1, 0), _MAX_MARKS).astype(np.int64))
+        return tuple(numbers[chosen].tolist()) if len(numbers) else ()
 
 
 def step_times_of(window: WindowSteps) -> StepTimes | None:
@@ -138,12 +154,15 @@ def parse_run_steps(text: bytes) -> RunSteps | None:
     number, dur_ns, wait_ns = (
         np.array([row[name] for row in rows], np.int64) for name in ("step", "dur_ns", "loader_wait_ns")
     )
+    contents = [_parse_contents(row.get("contains")) for row in rows]
+    epochs = np.array([_EPOCH in each for each in contents])
     return RunSteps(
         number=number,
         dur_ns=dur_ns,
         loader_wait_ns=wait_ns,
         is_after=np.array([row["window"] == "after" for row in rows]),
-        contains=tuple(_parse_contents(row.get("contains")) for row in rows),
+        contains=tuple(each - {_EPOCH} for each in contents),
+        begins_epoch=epochs if epochs.any() else None,
         **columns,
     )
 

@@ -47,7 +47,7 @@ def rank_charts_of(
     timeline = make("the timeline", step_timeline_of)
     flames = make("the flame graph", idle_flames_of)
     roofline = make("the roofline", roofline_of)
-    steps = make("the series of steps", step_series_of)
+    steps = make("the series of steps", lambda rank: step_series_of(rank, findings))
     memory = make("the memory over time", lambda rank: memory_timelines_of(rank, findings)) or ()
     made = [make(f"the table of {name}", build) for name, build in tables.items()]
     filled = tuple(_largest_rows(table) for table in made if table is not None and len(table))

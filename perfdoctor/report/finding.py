@@ -131,6 +131,7 @@ class Finding:
             fix come after that one.
         scope: The limits of the finding; None where they are not known.
         recurrence: In how many steps it occurs, and what it costs there; None where it was not counted.
+        seen_in: Numbers of the steps of the whole run in which it occurs, for its chart; empty where not known.
         occurs_once: Whether it is about a single event of the trace, as its title says.
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
         covering_key: The `key` of that finding, while the order of findings is not known.
@@ -184,6 +185,7 @@ class Finding:
     memory_edit: MemoryEdit | None = field(default=None, repr=False, compare=False)
     saved_bytes: SavedBytes | None = None
     recurrence: Recurrence | None = None
+    seen_in: tuple[int, ...] = field(default=(), repr=False, compare=False)
     occurs_once: bool = False
     covered_by: int | None = None
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
@@ -232,6 +234,9 @@ class Finding:
             _require_type(name, getattr(self, name), tuple)
             for each in getattr(self, name):
                 _require_type(f"each of the {name}", each, str)
+        _require_type("seen_in", self.seen_in, tuple)
+        for step in self.seen_in:
+            _require_type("a step of seen_in", step, int)
         _check_actions(self.actions)
         _check_location(self.location)
         _check_evidence(self.evidence)

@@ -202,7 +202,7 @@ class Report:
     of the schema. `program_folders` are where the program lies and runs, as captured: people read paths relative to
     them. They are not part of the schema, nor is `program_name`, the name of the script. Nor are `breakdowns`, what
     the steps of each rank hold, which are there only for a comparison, and `charts`, those of the rank whose step is
-    longest, which are there only for a page, and `run`, the steps of the whole run of the first rank that timed them.
+    longest, which are there only for a page.
 
     Attributes:
         version: The version of perfdoctor that wrote it.
@@ -210,12 +210,13 @@ class Report:
         once: What happens once on each rank, and is not in its account; empty where nothing does.
         memory: The memory of each device of each rank, where it was recorded.
         hang: Why the job makes no step any more; None where its ranks move, or nothing was read that says it.
+        run: The steps of the whole run, of the first rank that timed them; None where too few were timed.
         hang_reading: What was read for it; not part of the schema.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "once", "unexplained"),
-        *("findings", "tables", "memory", "hang", "trials", "outcomes"),
+        *("findings", "tables", "memory", "hang", "run", "trials", "outcomes"),
     )
 
     schema: ClassVar[str] = "perfdoctor.report/2"

@@ -92,12 +92,13 @@ class RunDrift:
 
 def find_run_drift(steps: RunSteps) -> RunDrift | None:
     """The drift of a run, for equal work in each step; None where it has none, or one of less than `MIN_GROWTH`."""
-    for own_ns in (_without_waits_for_core(steps), steps.dur_ns):
+    with_waits_ns = _with_waits_for_core(steps)
+    for own_ns in (_without_waits_for_core(steps), with_waits_ns):
         dur_ns = even_out_work(own_ns, steps)
         drift = find_drift(dur_ns)
         if drift is not None and drift.rise >= MIN_GROWTH * drift.before:
             found = _describe(steps, drift, drift.before, drift.after)
-            return replace(found, is_wait_for_core=own_ns is steps.dur_ns and steps.queued_ns is not None)
+            return replace(found, is_wait_for_core=own_ns is with_waits_ns and steps.queued_ns is not None)
     usual_ns = float(np.median(dur_ns))
     for name in _RARE_PARTS:
         values = getattr(steps, name)
@@ -128,6 +129,17 @@ def _without_waits_for_core(steps: RunSteps) -> Int64Array:
     return own_ns
 
 
+def _with_waits_for_core(steps: RunSteps) -> Int64Array:
+    """The durations with all waits of the training thread for a core.
+
+    The system takes a core most often where a thread calls it, as the recorder does right after a step: without it the
+    wait would lie in one of the steps.
+    """
+    if steps.queued_ns is None or steps.cpu_ns is None:
+        return steps.dur_ns
+    return np.maximum(steps.dur_ns, steps.cpu_ns + steps.queued_ns)
+
+
 def _describe(steps: RunSteps, drift: Drift, before_ns: float, after_ns: float) -> RunDrift:
     ends = max(round(_END_SHARE * len(steps)), 1)
     before = slice(0, max(drift.began, ends))
@@ -145,5 +157,5 @@ def _describe(steps: RunSteps, drift: Drift, before_ns: float, after_ns: float) 
         after_ns=round(after_ns),
         noise_ns=round(drift.noise),
         parts={name: rise_of(values) for name, values in columns.items() if values is not None},
-        compiling=rise_of(np.array(["compile" in each for each in steps.contains], np.float64)),
+        compiling=rise_of(steps.which_contain("compile").astype(np.float64)),
     )

@@ -11,22 +11,15 @@ from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.facts.captured import CapturedFacts, RecordedWindow
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.run_watch.run_drift import RunDrift
-from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.arrays import BoolArray
 
 MIN_STEPS = 40
 """Fewer steps are no run to look at: two for each level."""
 MAX_LEVELS = 20
-# Of one kind of what steps contain so many are marked at most, evenly spread.
-_MAX_MARKS = 200
 
-MarkKind: TypeAlias = Literal["window", "evaluation", "checkpoint", "epoch", "compilation", "drift"]
-# What steps contain, and how it is marked: workers are started where an epoch begins.
-_CONTENTS: dict[str, MarkKind] = {
-    "evaluation": "evaluation",
-    "save": "checkpoint",
-    "worker_start": "epoch",
-    "compile": "compilation",
-}
+MarkKind: TypeAlias = Literal["window", "evaluation", "checkpoint", "epoch", "compilation", "drift", "finding"]
+# What steps contain, and how it is marked.
+_CONTENTS: dict[str, MarkKind] = {"evaluation": "evaluation", "save": "checkpoint", "compile": "compilation"}
 
 
 class RunMark(NamedTuple):
@@ -51,8 +44,8 @@ class RunSeries:
 
     Attributes:
         steps: How many there are.
-        levels_ns: Medians of up to `MAX_LEVELS` equal parts of the run, in their order.
-        slower_from: The first step of a drift; None without.
+        levels_ns: Medians of up to 20 equal parts of the run, in their order.
+        slower_from: The number of the first step from which on the steps are longer for good; None without.
     """
 
     steps: int
@@ -76,13 +69,20 @@ def marks_of_run(
     marks = [*_windows_of(facts, "" if early is None else "late ")]
     if early is not None:
         marks += _windows_of(early, "first ")
-    for content, kind in _CONTENTS.items():
-        numbers = steps.number[np.array([content in each for each in steps.contains], bool)]
-        marks += [RunMark(kind, number, number, kind) for number in _thin_out(numbers).tolist()]
+    marked: dict[MarkKind, BoolArray] = {kind: steps.which_contain(content) for content, kind in _CONTENTS.items()}
+    if steps.begins_epoch is not None:
+        marked["epoch"] = steps.begins_epoch
+    for kind, which in marked.items():
+        marks += mark_steps(kind, steps.numbers_of(which), kind)
     if drift is not None:
         growth = f"{drift.growth:.2g} times as long at the end"
         marks.append(RunMark("drift", drift.first_step, int(steps.number[-1]), f"PD010: slower from here on, {growth}"))
     return tuple(marks)
+
+
+def mark_steps(kind: MarkKind, numbers: Iterable[int], text: str) -> list[RunMark]:
+    """A mark on each of these steps."""
+    return [RunMark(kind, number, number, text) for number in numbers]
 
 
 def _windows_of(facts: CapturedFacts, which: str) -> Iterable[RunMark]:
@@ -90,8 +90,3 @@ def _windows_of(facts: CapturedFacts, which: str) -> Iterable[RunMark]:
     for name, window in windows.items():
         if window.first_step is not None and window.steps:
             yield RunMark("window", window.first_step, window.first_step + window.steps - 1, f"{which}{name} window")
-
-
-def _thin_out(numbers: Int64Array) -> Int64Array:
-    chosen: Int64Array = np.unique(np.linspace(0, max(len(numbers) - 1, 0), _MAX_MARKS).astype(np.int64))
-    return numbers[chosen] if len(numbers) else numbers

@@ -99,9 +99,9 @@ LINE = {"file": "/job/train.py", "line": 7, "function": "train"}
 SAVE = {"call": "torch.save", "location": LINE, "count": 10, "ns": 10 * MS, "bytes": 5000, "steps": 10}
 
 
-def loader_of(median_ms: int, cpu_ms: int) -> list[dict[str, Any]]:
+def loader_of(median_ms: int, cpu_ms: int, queued_ms: int = 0) -> list[dict[str, Any]]:
     fetch = {"where": "worker", "batches": 9, "median_ns": median_ms * MS, "cpu_ns": cpu_ms * MS}
-    fetch |= {"process_cpu_ns": cpu_ms * MS, "max_ns": median_ms * MS}
+    fetch |= {"process_cpu_ns": cpu_ms * MS, "max_ns": median_ms * MS, "queued_ns": queued_ms * MS}
     return [{"dataset": "Files", "num_workers": 2, "items_location": LINE, "wait_ns": 9, "fetch": fetch}]
 
 
@@ -149,6 +149,10 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
     ),
     "compilation": ("compile", lambda: rank_of(run_of(JUMP, contains=COMPILING))),
     "a neighbour": ("cores", lambda: rank_of(run_of(JUMP, queued_ns=JUMP - 10))),
+    "a neighbour, while the recorder writes": (
+        "cores",
+        lambda: rank_of(run_of(LEVEL, cpu_ns=LEVEL, queued_ns=JUMP - 10)),
+    ),
     "a loader": ("loader", lambda: rank_of(run_of(RAMP, loader_wait_ns=RAMP - 10))),
     "a loader that computes": (
         "loader_work",
@@ -156,6 +160,14 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
             run_of(RAMP, loader_wait_ns=RAMP - 10),
             window_of(OPS, loaders=loader_of(10, 9)),
             window_of({"aten::mm": (1, 20_000)}, loaders=loader_of(30, 28), first_step=400),
+        ),
+    ),
+    "a loader that computes on a busy machine": (
+        "loader_work",
+        lambda: rank_of(
+            run_of(RAMP, loader_wait_ns=RAMP - 10),
+            window_of(OPS, loaders=loader_of(10, 9)),
+            window_of({"aten::mm": (1, 20_000)}, loaders=loader_of(40, 18, 21), first_step=400),
         ),
     ),
     "a loader whose files come late": (
@@ -214,6 +226,7 @@ def test_a_drift_is_told_with_what_grew(name: str) -> None:
 QUIET = {
     "steady": lambda: run_of(LEVEL),
     "a twentieth more": lambda: run_of(LEVEL * np.linspace(1, 1.05, COUNT)),
+    "a machine as busy as before": lambda: run_of(LEVEL, cpu_ns=LEVEL, queued_ns=(np.arange(COUNT) % 3) * 5.0),
     "faster": lambda: run_of(RAMP[::-1]),
     "a warm-up": lambda: run_of(np.where(np.arange(COUNT) < 100, 30.0, 10.0)),
     "too few steps": lambda: run_of(np.linspace(10, 12, 60)),

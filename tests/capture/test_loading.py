@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +62,43 @@ def test_facts_distinguish_computing_from_waiting(
         assert loader.wait_cpu_ns >= 39_000_000
     else:  # by a margin for what the loader itself computes
         assert loader.wait_cpu_ns < loader.wait_ns / 2
+
+
+LOOPS: dict[str, tuple[str, list[int]]] = {
+    "two epochs": ("for _ in range(3):\n    for batch in loader:\n        train(batch)\n", [4, 8]),
+    "an epoch that is left early": (
+        "for _ in range(2):\n    for number, batch in enumerate(loader):\n        train(batch)\n"
+        "        if number == 2:\n            break\n",
+        [3],
+    ),
+    "an evaluation in between": (
+        "for _ in range(2):\n    for batch in loader:\n        train(batch)\n"
+        "    with torch.no_grad():\n        for batch in DataLoader(data, batch_size=4):\n            model(batch)\n",
+        [4],
+    ),
+    "a batch at a time": ("for _ in range(8):\n    train(next(iter(loader)))\n", []),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.process
+def test_an_epoch_begins_with_a_new_iterator_of_the_training_loader(loop: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source, expected = LOOPS[loop]
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "model = torch.nn.Linear(4, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "data = torch.randn(16, 4)\nloader = DataLoader(data, batch_size=4)\n"
+        "def train(batch):\n    optimizer.zero_grad()\n    model(batch).mean().backward()\n    optimizer.step()\n"
+        + source
+    )
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "perfdoctor", "run", "--out", str(folder), "--no-report", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert not done.returncode, done.stderr
+    steps = [json.loads(line) for line in (folder / "rank0" / "steps.jsonl").read_text().splitlines()]
+    assert [each["step"] for each in steps if "epoch" in each.get("contains", ())] == expected
 
 
 def find_stall(wait_us: float, cpu_share: float | None, cores: int, workers: int = 0) -> Finding:

@@ -208,7 +208,7 @@ def _steps_data(steps: StepSeries) -> dict[str, Any]:
         "first": steps.first,
         "unprofiled_ns": steps.unprofiled_ns.tolist(),
         "unprofiled_number": steps.unprofiled_number.tolist(),
-        "marks": [mark._asdict() for mark in steps.marks],
+        "marks": [{**mark._asdict(), "text": _clean(mark.text)} for mark in steps.marks],
     }
 
 

@@ -100,6 +100,7 @@ class LoaderRecord:
         batch_tensors: Their number.
         objects: What `describe_objects` said of its data set; None where it was not asked.
         workers: For the process id of each worker how many of its batches were read.
+        trains: Whether a backward pass has followed one of its batches: that of an evaluation has none.
     """
 
     settings: dict[str, Any]
@@ -121,8 +122,20 @@ class LoaderRecord:
     objects: dict[str, Any] | None = None
     batch_bytes: int | None = None
     batch_tensors: int | None = None
+    trains: bool = False
+    _is_whole: bool = False
     _stop_ns: int | None = None
     _restart_ns: int | None = None
+
+    def note_batch(self, *, exhausted: bool) -> bool:
+        """Whether a batch is the first of an epoch, but the first epoch; of a loader that trains.
+
+        What got a single batch of a loader with more is no epoch: a loop that calls `next(iter(loader))`.
+        """
+        begins = self.is_first_batch and not exhausted and self.trains and self._is_whole
+        self._is_whole = exhausted or not self.is_first_batch
+        self.is_first_batch = False
+        return begins
 
     def begin_iteration(self, start_ns: int | None) -> None:
         """A loop has called `iter()` on the loader; `start_ns` is what that took, None where it started no workers."""
@@ -298,6 +311,7 @@ class LoaderRecords:
     records: list[LoaderRecord] = field(default_factory=list)
     measures_objects: bool = False
     processes: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    _last: LoaderRecord | None = None
     _by_object: weakref.WeakKeyDictionary[Any, LoaderRecord] = field(default_factory=weakref.WeakKeyDictionary)
 
     def add_loader(self, loader: Any, frame: FrameType | None) -> None:
@@ -334,8 +348,8 @@ class LoaderRecords:
 
     def add_wait(
         self, iterator: Any, wait: tuple[int, int, int, int | None], *, profiled: bool, exhausted: bool = False
-    ) -> None:
-        """Add one call of the iterator's `__next__`.
+    ) -> bool:
+        """Add one call of the iterator's `__next__`, and say whether it begins another epoch.
 
         `wait` is how long it took, the CPU time of the training thread and of the process in it, and how long the
         thread waited for a core. While the profiler records, loading is slower.
@@ -348,8 +362,9 @@ class LoaderRecords:
             self.records.append(record)
         wait_ns, cpu_ns = call.wall_ns, call.cpu_ns
         record.batches += 1
-        if record.is_first_batch:
-            record.is_first_batch = False
+        is_first, begins_epoch = record.is_first_batch, record.note_batch(exhausted=exhausted)
+        self._last = record
+        if is_first:
             record.first_batch_ns = max(record.first_batch_ns or 0, wait_ns)
             record.note_restart(call, profiled=profiled)
         elif exhausted:
@@ -360,6 +375,12 @@ class LoaderRecords:
         record.wait_ns += wait_ns
         record.wait_cpu_ns += cpu_ns
         record.longest_wait_ns = max(record.longest_wait_ns, wait_ns)
+        return begins_epoch
+
+    def note_training(self) -> None:
+        """A backward pass begins: the loader that was asked last trains."""
+        if self._last is not None:
+            self._last.trains = True
 
     def read_workers(self) -> None:
         """Read what the workers of all loaders have written."""

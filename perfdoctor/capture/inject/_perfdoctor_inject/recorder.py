@@ -201,7 +201,9 @@ class Recorder:
         self._loader_wait_ns += wait[0]
         self.loaders.add_batch(iterator, batch)
         self.meter.add_samples(count_samples(batch))
-        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared, exhausted=batch is None)
+        exhausted = batch is None
+        if self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared, exhausted=exhausted):
+            self.meter.see("epoch")
 
     def on_loader_start(self) -> RecordedRange | None:
         """Workers of a loader are about to be started; a range of the trace, where one is recorded."""
@@ -218,6 +220,7 @@ class Recorder:
         self._end_step_if(self.detector.on_backward())
         self._close_window_in_long_step()
         self.meter.add_backward()
+        self.loaders.note_training()
         self.gradients.on_backward(frame)
         self.debug_switches.on_backward()
         self.memory_watch.enter(BACKWARD)

@@ -50,7 +50,7 @@ class StepWork:
         optimizer_steps: Calls of `Optimizer.step`.
         gc_ns: Time in which garbage was collected: the oldest generation, and calls of `gc.collect`.
         host_call_ns: Time in calls that wait for a disk or copy models, see `HostCalls`.
-        contains: What else was seen in the step: save, evaluation, worker_start, rollout, compile, gc.
+        contains: What else was seen in the step: save, evaluation, epoch, worker_start, rollout, compile, gc.
         samples: Samples in these batches, by the first dimension of each; None where batches have no tensors.
         held_bytes: What the program holds of the host's memory at the end of the step; None between two looks.
         allocated_bytes: What the allocator has handed out on the current GPU, at the end of the step.
@@ -207,7 +207,7 @@ class StepMeter:
         self._batch_is_unused = False
 
     def see(self, content: str) -> None:
-        """The step contains this, too: save, evaluation."""
+        """The step contains this, too: save, evaluation, epoch."""
         if content not in self._seen:
             self._seen.append(content)
         if content == "evaluation":

@@ -6,8 +6,9 @@ const RUN_MARKS = {
   drift: ["red", "slower from here on", true],
   evaluation: ["blue", "evaluation", false],
   checkpoint: ["orange", "checkpoint", false],
-  epoch: ["pink", "epoch (workers start)", false],
+  epoch: ["pink", "an epoch begins", false],
   compilation: ["sky", "compilation", false],
+  finding: ["ink", "findings, by their rule", false],
 };
 
 class StepsPlot extends Plot {
@@ -72,7 +73,8 @@ class StepsPlot extends Plot {
       const [from, until] = [first - 0.5, last + 0.5].map((step) => plot.valToPos(step, "x", true));
       pen.fillStyle = palette.colour(colour);
       if (!isBand) {
-        pen.fillRect(from, top, Math.max(until - from, 1.5 * scale), 10 * scale);
+        const at = kind === "finding" ? top + height - 10 * scale : top; // what a finding names has a tick above
+        pen.fillRect(from, at, Math.max(until - from, 1.5 * scale), 10 * scale);
         continue;
       }
       pen.globalAlpha = kind === "drift" ? 0.1 : 0.3;
