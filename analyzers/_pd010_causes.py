@@ -21,7 +21,7 @@ _ORIGIN_SHARE = 1 / 3
 # A line that took less of the first step counts as if it had taken so much: nearly nothing grows by any factor.
 _MIN_LINE_SHARE = 0.05
 # Causes that are no other work of the program.
-_SAME_WORK = ("ops", "cpu", "waits", "unknown")
+SAME_WORK = ("ops", "cpu", "waits", "unknown")
 _BACKWARD = " backward"
 
 
@@ -48,14 +48,14 @@ def find_cause(rank: Rank, drift: RunDrift) -> DriftCause:
     """
     cause = _cause_in_steps(rank, drift) or _cause_on_gpu(rank) or _cause_in_windows(rank) or _cause_in_clocks(drift)
     queued = drift.parts.get("queued_ns")
-    if cause.id in _SAME_WORK and queued is not None and queued.rise >= _MAIN_SHARE * drift.rise_ns:
+    if cause.id in SAME_WORK and queued is not None and queued.rise >= _MAIN_SHARE * drift.mean_rise_ns:
         return DriftCause("cores", _rise_of(drift, "queued_ns"))
     return cause
 
 
 def _cause_in_steps(rank: Rank, drift: RunDrift) -> DriftCause | None:
     def is_main(part: str) -> bool:
-        return part in drift.parts and drift.parts[part].rise >= _MAIN_SHARE * drift.rise_ns
+        return part in drift.parts and drift.parts[part].rise >= _MAIN_SHARE * drift.mean_rise_ns
 
     if is_main("gc_ns"):
         return DriftCause("collector", _rise_of(drift, "gc_ns"), _line_of_collector(rank))
@@ -218,6 +218,6 @@ def _origin(growth: WindowGrowth) -> SourceLocation | None:
 def _cause_in_clocks(drift: RunDrift) -> DriftCause:
     """What the steps' own clocks say where no window shows more: the system's work, work on the CPU, or waits."""
     for part, kind in (("system_cpu_ns", "system"), ("cpu_ns", "cpu")):
-        if part in drift.parts and drift.parts[part].rise >= _MAIN_SHARE * drift.rise_ns:
+        if part in drift.parts and drift.parts[part].rise >= _MAIN_SHARE * drift.mean_rise_ns:
             return DriftCause(kind, _rise_of(drift, part))
     return DriftCause("waits" if "cpu_ns" in drift.parts else "unknown")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._pd010_causes import DriftCause, find_cause
+from perfdoctor.analyzers._pd010_causes import SAME_WORK, DriftCause, find_cause
 from perfdoctor.analyzers._pd010_texts import TEXTS
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
@@ -32,7 +32,8 @@ class Drift(RankAnalyzer):
         The durations of all steps of the run, for equal work in each and first without waits for a core, are tested for
         a rise that stays: nine tenths of the levels after it lie above nine tenths of those before it (see
         perfdoctor/run_watch/change_points.py). Epochs, evaluations and a minute with a busy neighbour come back, and a
-        warm-up falls: they are none. What grew is found by what was timed of each step (the wait for the loader, for a
+        warm-up falls: they are none, nor is a rise of less than three seconds in which the program does the same
+        work: it is the machine's. What grew is found by what was timed of each step (the wait for the loader, for a
         core, garbage collection, checkpoints, compilation) where that is half of the rise, and else by the late windows
         of the run against its first ones, as `perfdoctor compare` compares two recordings: calls of ops that became
         more, Python code between them, shapes.
@@ -57,7 +58,9 @@ class Drift(RankAnalyzer):
     name = "drift"
     needs = frozenset({"steps", "facts"})
     # min_growth: of the step; levels of quiet programs stay within a twentieth of it.
-    defaults = {"min_growth": 0.08}
+    # min_same_work_s: of longer steps where the program does nothing else: caches, clocks and neighbours on a shared
+    # machine come and go in a second.
+    defaults = {"min_growth": 0.08, "min_same_work_s": 3}
     references = ("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
@@ -66,6 +69,8 @@ class Drift(RankAnalyzer):
         if drift is None or drift.growth - 1 < self.settings["min_growth"]:
             return
         cause = find_cause(rank, drift)
+        if cause.id in SAME_WORK and drift.lasted_ns < self.settings["min_same_work_s"] * 1e9:
+            return
         text = TEXTS[cause.id]
         is_longer = rank.growth is not None and rank.mean_step_ns > drift.before_ns
         is_in_trace = is_longer and drift.is_in_every_step

@@ -126,7 +126,7 @@ records = []
 for step in range(STEPS):
     train()
     if GROWS:
-        records += [{"step": step, "sample": sample} for sample in range(400)]
+        records += [[step, sample] for sample in range(1000)]  # a dict of numbers alone is not collected
     if step % 10 == 0:
         gc.collect()  # planted
 """,

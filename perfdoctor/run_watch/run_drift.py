@@ -53,6 +53,8 @@ class RunDrift:
         before_ns: The step before it, without exceptions.
         after_ns: The step at the end of the run.
         noise_ns: By how much levels of the step vary otherwise: one standard deviation.
+        mean_rise_ns: By how much the mean step is longer, as the parts are: of a ramp less than at its end.
+        lasted_ns: How long the steps took that belong to it.
         parts: What of the mean step was before and is now in some part, by columns of the steps; what was not recorded
             is not there. Parts may overlap: CPU time is in most of them.
         is_wait_for_core: Whether steps rise only with what the training thread waited for a core.
@@ -66,6 +68,8 @@ class RunDrift:
     before_ns: int
     after_ns: int
     noise_ns: int
+    mean_rise_ns: int
+    lasted_ns: int
     parts: Mapping[str, PartRise]
     compiling: PartRise
     is_wait_for_core: bool = False
@@ -137,7 +141,8 @@ def _with_waits_for_core(steps: RunSteps) -> Int64Array:
     """
     if steps.queued_ns is None or steps.cpu_ns is None:
         return steps.dur_ns
-    return np.maximum(steps.dur_ns, steps.cpu_ns + steps.queued_ns)
+    with_waits_ns: Int64Array = np.maximum(steps.dur_ns, steps.cpu_ns + steps.queued_ns)
+    return with_waits_ns
 
 
 def _describe(steps: RunSteps, drift: Drift, before_ns: float, after_ns: float) -> RunDrift:
@@ -149,6 +154,7 @@ def _describe(steps: RunSteps, drift: Drift, before_ns: float, after_ns: float) 
         return PartRise(float(values[before].mean()), float(values[after].mean()))
 
     columns = {name: getattr(steps, name) for name in _PARTS}
+    rise_ns = after_ns - before_ns
     return RunDrift(
         kind=drift.kind,
         began=drift.began,
@@ -156,6 +162,8 @@ def _describe(steps: RunSteps, drift: Drift, before_ns: float, after_ns: float) 
         before_ns=round(before_ns),
         after_ns=round(after_ns),
         noise_ns=round(drift.noise),
+        mean_rise_ns=round(np.clip(rise_of(steps.dur_ns).rise, rise_ns / 2, rise_ns)),
+        lasted_ns=int(steps.dur_ns[drift.began :].sum()),
         parts={name: rise_of(values) for name, values in columns.items() if values is not None},
         compiling=rise_of(steps.which_contain("compile").astype(np.float64)),
     )

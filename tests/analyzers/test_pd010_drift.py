@@ -38,7 +38,7 @@ def run_of(step_ms: Any, **columns: Any) -> RunSteps:
         loader_wait_ns=known.pop("loader_wait_ns", np.zeros(count, np.int64)),
         is_after=np.ones(count, bool),
         contains=contains,
-        **known,
+        **known,  # type: ignore[arg-type]
     )
 
 
@@ -227,6 +227,7 @@ QUIET = {
     "steady": lambda: run_of(LEVEL),
     "a twentieth more": lambda: run_of(LEVEL * np.linspace(1, 1.05, COUNT)),
     "a machine as busy as before": lambda: run_of(LEVEL, cpu_ns=LEVEL, queued_ns=(np.arange(COUNT) % 3) * 5.0),
+    "a disturbed second at the end": lambda: run_of(JUMP / 10, cpu_ns=JUMP / 10),
     "faster": lambda: run_of(RAMP[::-1]),
     "a warm-up": lambda: run_of(np.where(np.arange(COUNT) < 100, 30.0, 10.0)),
     "too few steps": lambda: run_of(np.linspace(10, 12, 60)),
