@@ -48,9 +48,21 @@ def find_cause(rank: Rank, drift: RunDrift) -> DriftCause:
     """
     cause = _cause_in_steps(rank, drift) or _cause_on_gpu(rank) or _cause_in_windows(rank) or _cause_in_clocks(drift)
     queued = drift.parts.get("queued_ns")
-    if cause.id in SAME_WORK and queued is not None and queued.rise >= _MAIN_SHARE * drift.mean_rise_ns:
+    if queued is None or queued.rise < _MAIN_SHARE * drift.mean_rise_ns:
+        return cause
+    if cause.id in SAME_WORK or (cause.id == "host" and _ops_are_slower(rank)):
         return DriftCause("cores", _rise_of(drift, "queued_ns"))
     return cause
+
+
+def _ops_are_slower(rank: Rank) -> bool:
+    """Whether ops that run as often as at first, on the same shapes, are slower by half of what the whole step is."""
+    growth = rank.growth
+    if growth is None or rank.early is None or not _same_shapes(rank.early, rank):
+        return False
+    rows = [row for row in growth.ops.rows if row.name != PYTHON and row.before_ns and not _calls_more(row)]
+    before_ns, after_ns = sum(row.before_ns or 0 for row in rows), sum(row.after_ns or 0 for row in rows)
+    return (after_ns - before_ns) * growth.before_ns >= _MAIN_SHARE * growth.rise_ns * before_ns > 0
 
 
 def _cause_in_steps(rank: Rank, drift: RunDrift) -> DriftCause | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.rules import (
     Action,
@@ -30,6 +32,7 @@ class CpuThreads(RankAnalyzer):
     What it finds:
         Programs without a GPU whose PyTorch has more threads for an op than cores may be used: by affinity, by the
         quota of a container, or because several ranks share the machine. Large ops have to take a tenth of the step.
+        A quota that is used up, whatever asks for the cores: for how long it keeps the training thread waiting.
         Also, for information, threads to which other programs leave too few cores, and processes whose threads are more
         than a NUMA node's cores and that no node was chosen for.
 
@@ -73,10 +76,19 @@ class CpuThreads(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding on threads that outnumber the cores, else one on NUMA nodes."""
+        """One finding on threads that outnumber the cores, else one on a quota that is used up, or on NUMA nodes."""
+        available = rank.facts.cores.available
+        if rank.device_kind != "cpu" or available is None:
+            return
+        found, stopped_ns = [*self._check_threads(rank, available)], _stopped_by_quota_ns(rank)
+        if not any(each.cost_ns for each in found) and self.exceeds_min_share(rank, stopped_ns):
+            found = [self._report_quota(rank, available, stopped_ns)]
+        yield from found
+
+    def _check_threads(self, rank: Rank, available: float) -> Iterator[Finding]:
         cpu, cores = rank.facts.cpu, rank.facts.cores
-        threads, available = cpu.torch_threads, cores.available
-        if rank.device_kind != "cpu" or threads is None or available is None:
+        threads = cpu.torch_threads
+        if threads is None:
             return
         ranks = cores.local_ranks or 1
         own = max(available / ranks, 1.0)
@@ -138,6 +150,35 @@ class CpuThreads(RankAnalyzer):
                 Evidence("OMP_NUM_THREADS", omp),
                 Evidence("time in large ops per {unit}", large.time_ns, "ns"),
             ),
+        )
+
+    def _report_quota(self, rank: Rank, available: float, stopped_ns: int) -> Finding:
+        cpu, cores = rank.facts.cpu, rank.facts.cores
+        limit = "a quota of CPU time"
+        if cpu.affinity is None or available < cpu.affinity:
+            limit = f"a quota of {available:.3g} {'core' if available == 1 else 'cores'}"
+        own = 1 + sum(each.num_workers or 0 for each in rank.facts.loaders)
+        return self.finding(
+            rank,
+            title=f"The training thread stands still for {rank.share(stopped_ns):.0%} of the time: {limit} is used up",
+            cost_ns=stopped_ns,
+            saving=Saving(0, None, stopped_ns, "bounded"),
+            advice=(
+                "Raise the limit of the container (docker run --cpus, resources.limits.cpu), or let the program ask "
+                "for fewer cores: fewer workers, fewer threads. A quota that is used up stops all of them until the "
+                "next interval of 100 ms begins."
+            ),
+            claim=Claim(iv.shorten(rank.window, rank.in_window_ns(stopped_ns))),
+            confidence=0.7,
+            evidence=(
+                Evidence("cores that may be used", available),
+                Evidence("cores that the program used", cores.training),
+                Evidence("cores that its workers used", cores.workers),
+                Evidence("cores on which the quota stopped it", cores.throttled),
+                Evidence("threads of PyTorch", cpu.torch_threads, "count"),
+                Evidence("the training loop and its workers", own, "count"),
+            ),
+            subject="quota",
         )
 
     def _is_crowded(self, rank: Rank, available: float, threads: int) -> bool:
@@ -202,6 +243,19 @@ def _uses_threads(rank: Rank) -> bool:
     if base is None or base.cpu_ns is None or base.process_cpu_ns is None:
         return True
     return uses_threads(base.cpu_ns, base.process_cpu_ns)
+
+
+def _stopped_by_quota_ns(rank: Rank) -> int:
+    """How long a quota keeps the training thread off its core in the mean step; 0 where nobody measured it.
+
+    Of that thread's waits for a core it is as large a part as the quota has in the waits of all threads.
+    """
+    base, stopped = step_times_of(rank.facts.base), rank.facts.cores.throttled
+    if base is None or base.cpu_ns is None or base.queued_ns is None or not stopped:
+        return 0
+    waits = np.minimum(base.queued_ns, np.maximum(base.dur_ns - base.cpu_ns, 0)).sum() / base.dur_ns.sum()
+    of_quota = stopped / max(rank.facts.cores.queued or 0.0, stopped)
+    return round(float(waits) * of_quota * rank.mean_step_ns)
 
 
 def _stopped_share(cpu: CpuFacts, cores: CoreUse, threads: int) -> float:

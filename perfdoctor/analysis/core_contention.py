@@ -5,8 +5,8 @@ A thread that does not run sleeps, or it waits for a core. The run delay (`queue
     step      |== runs ==|.. waits for a core ..|== runs ==|-- sleeps: a loader, a disk, a GPU --|
     cpu_ns     50         queued_ns 300          50          the rest of the step
 
-Such a wait is the program's own doing where its own threads, workers or ranks had the cores: only the part of other
-programs is nobody's fault, and no part of what the program takes on a quiet machine.
+Such a wait is the program's own doing where its own threads, workers or ranks had the cores, and a quota's where that
+stopped it: only the part of other programs is no part of what the program takes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _share_of_others(facts: CapturedFacts, own_core: float) -> float:
         return 0.0
     outnumbers = (facts.cpu.torch_threads or 1) > (cores.available or math.inf)
     own_threads = max(training - (own_core if outnumbers else 1.0), 0.0)
-    return others / (others + own_threads + workers + others_ranks)
+    return others / (others + own_threads + workers + others_ranks + (cores.throttled or 0.0))
 
 
 def _queued_ns_of(times: StepTimes) -> Int64Array | None:

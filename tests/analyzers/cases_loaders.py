@@ -402,6 +402,14 @@ PD111 = [
     RuleCase("PD111", "healthy", build_healthy_trace, facts=loaded(10, 30, items_ms=1, collate_ms=9)),
 ]
 
+_HALF = measured(0, 30, load_ms=0, load_cpu_ms=0, used=0.5, cores=0.5, queued_ms=(15, 0))
+
+
+def stopped_by_quota(throttled: float | None, queued: float = 0.5) -> dict[str, Any]:
+    """Facts of a program of one thread that waits for a core for half of its steps, on a quota of half a core."""
+    return {**_HALF, "cores": {**_HALF["cores"], "throttled": throttled, "queued": queued}}
+
+
 _SIXTEEN = measured(0, 30, load_ms=0, load_cpu_ms=0, used=2.0, threads=16)
 PD512 = [
     RuleCase(
@@ -442,6 +450,24 @@ PD512 = [
         ),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, threads=16, omp="16", threads_set=MADE),
     ),
+    RuleCase(
+        "PD512",
+        "a-quota-that-one-thread-uses-up",
+        lambda: training(0, 30),
+        (
+            ExpectedFinding(
+                "high",
+                15_000_000,
+                (0, None, 15_000_000),
+                title="stands still for 50% of the time: a quota of 0.5 cores is used up",
+                evidence={"cores that may be used": 0.5},
+            ),
+        ),
+        facts=stopped_by_quota(0.5),
+    ),
+    RuleCase("PD512", "a-quota-that-is-not-used-up", lambda: training(0, 30), facts=stopped_by_quota(0.0)),
+    RuleCase("PD512", "a-quota-that-nobody-measured", lambda: training(0, 30), facts=stopped_by_quota(None)),
+    RuleCase("PD512", "other-programs-on-its-cores", lambda: training(0, 30), facts=stopped_by_quota(0.02)),
     RuleCase(  # 12 cores of 16 stand still: three quarters of the time
         "PD512",
         "a-quota-that-stops-them",

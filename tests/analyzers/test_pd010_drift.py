@@ -189,6 +189,14 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
             run_of(RAMP * 3, cpu_ns=RAMP, queued_ns=RAMP * 2), EARLY, window_of(OPS, 9_000, first_step=400)
         ),
     ),
+    "a neighbour who slows Python most": (
+        "cores",
+        lambda: rank_of(
+            run_of(JUMP * 2, cpu_ns=JUMP * 1.2, queued_ns=JUMP * 0.8),
+            window_of(OPS, 9_000),
+            window_of({"aten::mm": (1, 18_000)}, 20_000, first_step=400),
+        ),
+    ),
     "a neighbour who slows the ops, too": (
         "cores",
         lambda: rank_of(

@@ -123,3 +123,47 @@ def test_a_job_whose_rank_waits_for_a_lock(tmp_path: Path, asks: bool) -> None:
     assert "Rank 1 waits for a lock at program.py" in text
     assert "rank 0 waits for it in all_reduce" in text
     assert (capture / "hang" / "nccl_trace_rank_0").exists()
+
+
+STUCK = """
+import os, pathlib, time
+import torch
+from torch.utils.data import DataLoader
+class Stuck:
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        if index == 200:
+            pathlib.Path("worker").write_text(str(os.getpid()))
+            time.sleep(600)  # here
+        return torch.ones(8)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+for batch in DataLoader(Stuck(), batch_size=4, num_workers=1):
+    optimizer.zero_grad()
+    model(batch).mean().backward()
+    optimizer.step()
+"""
+
+
+@linux_only
+@pytest.mark.process
+def test_a_worker_that_is_killed_while_a_hang_is_watched_ends_the_program_as_ever(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "stuck.py").write_text(STUCK)
+    command = [sys.executable, "-m", "perfdoctor", "run", "--out", "capture", "--hang-after", "3", "--json", "stuck.py"]
+    with (tmp_path / "stderr").open("w") as stderr:
+        run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        until = time.monotonic() + 120
+        while "no step any more" not in (tmp_path / "stderr").read_text() and time.monotonic() < until:
+            time.sleep(0.2)
+        os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
+        printed, _ = run.communicate(timeout=120)
+    assert run.returncode == 1
+    told = (tmp_path / "stderr").read_text()
+    assert told.count("no step any more") == 1
+    assert "waits in its loader for a worker" in told
+    assert "is killed by signal: Killed" in told
+    report = json.loads(printed)
+    line = next(number for number, text in enumerate(STUCK.splitlines(), 1) if text.endswith("# here"))
+    assert (report["hang"]["kind"], report["hang"]["location"]["line"]) == ("blocked", line)

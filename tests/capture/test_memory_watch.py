@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import perfdoctor
+
 torch = pytest.importorskip("torch")
 
 from perfdoctor.capture.inject._perfdoctor_inject import allocator_history, host_memory, memory_watch, step_memory  # noqa: E402
@@ -355,6 +357,22 @@ for batch in DataLoader(Dies(), batch_size=4, num_workers=1):
     train_step(batch, optimizer)
 """
 
+MANY_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Many(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, number):  # here
+        return data[number % len(data)]
+kept = []
+for batch in DataLoader(Many(), batch_size=4, num_workers=1):
+    train_step(batch, optimizer)
+    kept.append(batch)
+    time.sleep(0.01)
+"""
+
 
 @linux_only
 def test_a_program_on_the_cpu(launcher: Any, capture_kit: dict[str, Any]) -> None:
@@ -392,6 +410,21 @@ def test_a_worker_that_is_killed(launcher: Any, capture_kit: dict[str, Any]) -> 
     assert recorded.exit_code == 1
     [worker] = recorded.facts()["memory"]["host"]["killed_workers"]
     assert worker["signal"] == signal.SIGKILL
+
+
+@linux_only
+def test_a_program_that_has_no_file_descriptor_left(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = capture_kit["PRELUDE"] + MANY_FILES
+    recorded = launcher.record(source, memory=True)
+    assert recorded.exit_code == 1
+    assert "Too many open files" in recorded.stderr
+    host = recorded.facts()["memory"]["host"]
+    assert host["open_files_limit"] == 128
+    findings = perfdoctor.analyze(recorded.out).findings
+    [finding] = [each for each in findings if each.rule == "PD709" and each.subject == "open files"]
+    assert "of 128 were open" in finding.title
+    assert finding.location is not None
+    assert source.splitlines()[finding.location.line - 1].endswith("# here")
 
 
 def test_without_the_option_there_is_nothing(launcher: Any, capture_kit: dict[str, Any]) -> None:
