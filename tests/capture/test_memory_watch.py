@@ -423,8 +423,9 @@ def test_a_program_that_has_no_file_descriptor_left(launcher: Any, capture_kit: 
     findings = perfdoctor.analyze(recorded.out).findings
     [finding] = [each for each in findings if each.rule == "PD709" and each.subject == "open files"]
     assert "of 128 were open" in finding.title
-    assert finding.location is not None
-    assert source.splitlines()[finding.location.line - 1].endswith("# here")
+    line = None if finding.location is None else finding.location.line
+    assert line is not None
+    assert source.splitlines()[line - 1].endswith("# here")
 
 
 def test_without_the_option_there_is_nothing(launcher: Any, capture_kit: dict[str, Any]) -> None:
