@@ -160,10 +160,10 @@ def test_a_worker_that_is_killed_while_a_hang_is_watched_ends_the_program_as_eve
         os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
         printed, _ = run.communicate(timeout=120)
     assert run.returncode == 1
-    told = (tmp_path / "stderr").read_text()
-    assert told.count("no step any more") == 1
-    assert "waits in its loader for a worker" in told
-    assert "is killed by signal: Killed" in told
+    said = (tmp_path / "stderr").read_text()
+    assert said.count("no step any more") == 1
+    assert "waits in its loader for a worker" in said
+    assert "is killed by signal: Killed" in said
     report = json.loads(printed)
     line = next(number for number, text in enumerate(STUCK.splitlines(), 1) if text.endswith("# here"))
     assert (report["hang"]["kind"], report["hang"]["location"]["line"]) == ("blocked", line)

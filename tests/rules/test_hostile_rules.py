@@ -134,6 +134,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "covers": (),
     "actions": (),
     "topics": (),
+    "seen_in": (),
     "occurs_once": (True,),
     "makes_results_wrong": (True,),
     "evidence": (),
