@@ -477,7 +477,7 @@ PD512 = [
         "a-quota-that-is-not-known",
         lambda: training(0, 30),
         (ExpectedFinding("high", 15_000_000, (0, None, 15_000_000), title="a quota of CPU time is used up"),),
-        facts={**stopped_by_quota(0.5), "cpu": {"affinity": None, "torch_threads": 1}},
+        facts={**stopped_by_quota(0.5), "cores": {**stopped_by_quota(0.5)["cores"], "available": 2.0}},
     ),
     RuleCase("PD512", "a-quota-that-is-not-used-up", lambda: training(0, 30), facts=stopped_by_quota(0.0)),
     RuleCase("PD512", "a-quota-that-nobody-measured", lambda: training(0, 30), facts=stopped_by_quota(None)),

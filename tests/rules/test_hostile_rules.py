@@ -134,7 +134,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "covers": (),
     "actions": (),
     "topics": (),
-    "seen_in": (),
+    "seen_in": ((1,),),
     "occurs_once": (True,),
     "makes_results_wrong": (True,),
     "evidence": (),
