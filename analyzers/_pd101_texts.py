@@ -47,7 +47,7 @@ CHEAPER_BATCH: Mapping[str, tuple[str, str]] = MappingProxyType(
         kinds.ARCHIVE: ("open the archive once, not for each item, and keep what it holds unpacked", ""),
         kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
         kinds.PREPROCESSING: ("preprocess ahead of time", ", or on the GPU"),
-        kinds.SLEEP: ("wait for the event itself instead of sleeping", ""),
+        kinds.SLEEP: ("keep what it waits for from the last epoch, or wait once for all items", ""),
     }
 )
 

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns
+from perfdoctor.analyzers._pd101_texts import describe_loading_work
+from perfdoctor.analyzers._pd101_wait_parts import LoadingWork
 from perfdoctor.facts.loaders import BatchFetch
+from perfdoctor.rules import SourceLocation, activity_kinds
 
 NS = st.integers(0, 10**10)
 
@@ -28,3 +31,14 @@ def test_the_wait_for_a_core_is_no_part_of_a_fetch(queued_ns: int | None, share:
 
 def test_a_fetch_that_nobody_measured_is_not_known() -> None:
     assert own_fetch_ns(BatchFetch(cpu_ns=100), 1.0) is None
+
+
+def test_a_data_set_that_sleeps_is_told_to_wait_less_often() -> None:
+    sleeping = LoadingWork("<built-in function sleep>", activity_kinds.SLEEP, 30_000_000, SourceLocation("data.py", 6))
+    said = describe_loading_work(sleeping)
+    assert said.startswith(
+        " 30 ms of the wait is built-in function sleep (data.py:6), sleep: to make a batch cheaper, "
+    )
+    assert "keep what it waits for" in said
+    assert "event" not in said
+    assert "cheaper" not in describe_loading_work(sleeping._replace(kind=None))
