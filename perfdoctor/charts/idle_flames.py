@@ -34,7 +34,7 @@ _MAX_NODES = 4_000
 # In files that round to microseconds calls end up to this much after the one around them.
 _ROUNDING_NS = 2_000
 # The same stack of another step is the same stack, and what a capture puts around a program's functions is none of it.
-_LEFT_OUT = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, r"perfdoctor/capture/inject/")))
+_LEFT_OUT = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.RECORDER_FRAME)))
 
 
 class _Nodes(NamedTuple):

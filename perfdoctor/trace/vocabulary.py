@@ -449,6 +449,8 @@ The line is the one that executes. Recordings of 0.1.0 name no function.
 """
 MODULE_CALL_MARK = rf"^perfdoctor::module_call {SOURCE_MARK[1:]}"
 """Pattern of the ranges that `perfdoctor run` puts around outermost calls of modules: the line calls the model."""
+RECORDER_FRAME = r"perfdoctor/capture/inject/|^_perfdoctor_inject/"
+"""Pattern of the functions that `perfdoctor run` puts around those of a program; the profiler may cut the path off."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 

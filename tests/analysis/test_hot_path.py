@@ -341,3 +341,12 @@ def test_a_query_takes_milliseconds_in_a_large_trace() -> None:
         took.append(time.perf_counter() - begun)
     assert path.time_ns == 40 * 50_000
     assert min(took) < 0.02
+
+
+@pytest.mark.parametrize("folder", ["/x/perfdoctor/capture/inject/_perfdoctor_inject", "_perfdoctor_inject"])
+def test_what_a_recorder_puts_around_functions_of_the_program_is_named_by_them(folder: str) -> None:
+    trace = TraceBuilder(device=None)
+    main = trace.frame("train.py(10): main", 0, 100)
+    inner = trace.frame("train.py(20): preprocess", 1, 98, parent=main)
+    trace.frame(f"{folder}/torch_hooks.py(270): call_recorder", 2, 96, parent=inner)
+    assert names(hot_path(trace, (0, 100))) == ["train.py(10): main", "train.py(20): preprocess"]

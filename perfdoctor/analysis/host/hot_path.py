@@ -55,7 +55,10 @@ _WRAPPER = (
     r"torch/_dynamo/(eval_frame|external_utils)\.py\(|(^|/)(contextlib|functools|runpy)\.py\(|"
     r"transformers/utils/(generic|deprecation)\.py\(\d+\): (wrapper|wrapped_func)|\): (wrapper|decorate_context)$"
 )
-_UNNAMED = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK, _WRAPPER)))
+_UNNAMED = (
+    *(re.compile(each) for each in (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK)),
+    *(re.compile(each) for each in (vocabulary.RECORDER_FRAME, _WRAPPER)),
+)
 _KERNEL_LAUNCH = re.compile(rf"^(?!.*(Memcpy|{vocabulary.GRAPH_LAUNCH_CALL})).*({vocabulary.LAUNCH_CALL})")
 
 _TABLES: tuple[ActivityTable, ...] = ("frame", "range", "op", "call")

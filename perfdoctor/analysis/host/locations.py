@@ -49,7 +49,7 @@ _LIBRARY = re.compile(
     rf"(^|/)({_PACKAGES})/|^({_PACKAGES_AT_THE_TOP}|{_STANDARD_LIBRARY})(/|\.py\()"
     r"|(^|/)megatron/(core|training|legacy|model)/|site-packages|dist-packages|/lib/python\d"
     r"|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
-    r"|perfdoctor/capture|torchinductor_|^nn\.Module: "
+    rf"|perfdoctor/capture|{vocabulary.RECORDER_FRAME}|torchinductor_|^nn\.Module: "
 )
 # Number of instants among which the most common location is found: more would not change it.
 _MAX_INSTANTS = 256
