@@ -109,13 +109,13 @@ def fix_words(
 ) -> tuple[Fixed, Path]:
     """Measure the edits of a program; returns what was found, and the folder of the trials."""
     from perfdoctor.capture.command_line import parse_target
-    from perfdoctor.fixes.fix_program import fix_program, make_fix_folder
+    from perfdoctor.fixes.fix_program import fix_program, make_fix_folder, project_of
     from perfdoctor.fixes.patch import check_clean
     from perfdoctor.trials.run_log import read_state
 
     command = parse_target(words, "fix")
     if applies:
-        check_clean(Path.cwd())  # said before the trials, not after them
+        check_clean(project_of(command).root)  # said before the trials, not after them
     earlier = None if resume is None else read_state(resume)
     folder = make_fix_folder(command, out) if resume is None else resume.absolute()
     with open_try_progress(quiet=quiet) as progress:
@@ -132,7 +132,7 @@ def take_patch(fixed: Fixed, *, applies: bool, shows: bool) -> None:
     if fixed.patch is None:
         sys.stderr.write("perfdoctor: no edit makes the step shorter by more than the noise: there is no patch\n")
     elif applies and fixed.ended_by is None:
-        report_changes("changed", apply_patch(fixed.patch, Path.cwd()))
+        report_changes("changed", apply_patch(fixed.patch, fixed.root))
     else:
         patch = shown_path(fixed.patch)
         sys.stderr.write(f"perfdoctor: the patch is {patch}; to apply it: perfdoctor fix --apply {patch}\n")

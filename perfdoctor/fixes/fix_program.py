@@ -119,12 +119,19 @@ class Fixed:
     Attributes:
         report: The report of the diagnosis, with the trials of the edits.
         patch: The patch; None where no edit is worth it.
+        root: The folder of the project, to which it is applied.
         ended_by: The signal that has ended the trials early.
     """
 
     report: Report
     patch: Path | None
+    root: Path
     ended_by: signal.Signals | None = None
+
+
+def project_of(command: Sequence[str]) -> Project:
+    """The program of a command line that is typed in this folder."""
+    return Project(find_script(command, Path.cwd()), Path.cwd())
 
 
 def make_fix_folder(command: Sequence[str], out: Path | None) -> Path:
@@ -143,7 +150,7 @@ def fix_program(
 
     Arguments and errors are those of `measure_program`; no file of the project is written.
     """
-    project = Project(find_script(command, Path.cwd()), Path.cwd())
+    project = project_of(command)
 
     def make_process(*arguments: Any) -> TrialProcess:
         process = EditedProcess(*arguments)
@@ -165,11 +172,11 @@ def fix_program(
     save_report(report, folder / "report.json")
     kept = [edit_of(each.choice) for each in state.combination.kept]
     if not kept:
-        return Fixed(report, None, state.ended_by)
+        return Fixed(report, None, project.root, state.ended_by)
     patch = folder / PATCH_FILE
     with open_atomically(patch, "free some space, or name another --out") as file:
         file.write(make_patch(kept, describe_proof(report, kept, command)))
-    return Fixed(report, patch, state.ended_by)
+    return Fixed(report, patch, project.root, state.ended_by)
 
 
 def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence[str]) -> str:

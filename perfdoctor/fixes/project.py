@@ -15,6 +15,8 @@ from perfdoctor.fixes.source_file import SourceFile, read_source
 
 # Folders of a project that hold no source of its own.
 NOT_SOURCE = ("node_modules", "site-packages", "dist-packages", "__pycache__")
+# The folders of recordings and trials.
+OURS = "perfdoctor-"
 # The files that a program imports of its project, from its script on; more is not looked through.
 MAX_IMPORTED = 500
 
@@ -104,6 +106,11 @@ class Project:
                 yield source
 
     @cached_property
+    def sources(self) -> list[Path]:
+        """All Python files of the project that are neither links nor a library's; read from the disk once."""
+        return list(_list_sources(self.root))
+
+    @cached_property
     def _imported(self) -> list[str]:
         """The script and the files that it imports of the project, one after another."""
         files = [str(self.script)] if self.script else []
@@ -159,3 +166,19 @@ def _module_file(root: Path, name: str) -> Path | None:
             if str(module) != "." and path.is_file():
                 return path
     return None
+
+
+def _list_sources(root: Path) -> Iterator[Path]:
+    """The Python files of a project that are neither links nor a library's."""
+    for folder, names, files in os.walk(root):
+        names[:] = sorted(
+            name
+            for name in names
+            if not name.startswith((".", OURS))
+            and name not in NOT_SOURCE
+            and not (Path(folder) / name / "pyvenv.cfg").exists()
+        )
+        for name in sorted(files):
+            path = Path(folder) / name
+            if name.endswith(".py") and not path.is_symlink() and path.is_file():
+                yield path

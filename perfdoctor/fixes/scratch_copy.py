@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfdoctor.errors import InputError
-from perfdoctor.fixes.project import NOT_SOURCE, Project
+from perfdoctor.fixes.project import OURS, Project
 
 # Nobody's program has more files of its own, and copying them for each run would take longer than the run.
 MAX_FILES = 20_000
-# The folders of recordings and trials.
-_OURS = "perfdoctor-"
 
 
 def copy_sources(project: Project, to: Path, edited: Mapping[str, bytes]) -> None:
@@ -31,7 +29,7 @@ def copy_sources(project: Project, to: Path, edited: Mapping[str, bytes]) -> Non
     Raises:
         InputError: The project has too many files, or the copy cannot be written.
     """
-    sources = list(list_sources(project.root))
+    sources = project.sources
     if len(sources) > MAX_FILES:
         raise InputError(
             f"{project.root} has more than {MAX_FILES:,} Python files: start in the folder of the program, or make it "
@@ -63,22 +61,6 @@ def copy_sources(project: Project, to: Path, edited: Mapping[str, bytes]) -> Non
         ) from None
 
 
-def list_sources(root: Path) -> Iterator[Path]:
-    """The Python files of a project that are neither links nor a library's."""
-    for folder, names, files in os.walk(root):
-        names[:] = sorted(
-            name
-            for name in names
-            if not name.startswith((".", _OURS))
-            and name not in NOT_SOURCE
-            and not (Path(folder) / name / "pyvenv.cfg").exists()
-        )
-        for name in sorted(files):
-            path = Path(folder) / name
-            if name.endswith(".py") and not path.is_symlink() and path.is_file():
-                yield path
-
-
 def map_command(command: Sequence[str], project: Project, copy: Path) -> tuple[str, ...]:
     """The command line with paths of the project's sources replaced by those of the copy."""
     words = []
@@ -95,4 +77,4 @@ def map_folder(folder: Path, project: Project, copy: Path) -> Path | None:
 
 
 def _is_left_out(entry: os.DirEntry[str]) -> bool:
-    return entry.name in (".git", "__pycache__") or (entry.name.startswith(_OURS) and entry.is_dir())
+    return entry.name in (".git", "__pycache__") or (entry.name.startswith(OURS) and entry.is_dir())
