@@ -165,8 +165,10 @@ def report_changes(what: str, names: list[str]) -> None:
 
 def propose_for_recording(path: Path, out: Path | None, *, quiet: bool) -> int:
     """Print the patch for a recording, and say that nothing of it was measured."""
+    from perfdoctor.capture.capture_folder import make_folder
+    from perfdoctor.fixes.patch import PATCH_FILE
     from perfdoctor.fixes.propose_patch import propose_patch
-    from perfdoctor.reporters.output import write_stdout
+    from perfdoctor.reporters.output import open_atomically, write_stdout
 
     proposed = propose_patch(path)
     for each in proposed.refused:
@@ -176,7 +178,8 @@ def propose_for_recording(path: Path, out: Path | None, *, quiet: bool) -> int:
         sys.stderr.write("perfdoctor: no finding of this recording has an edit that fits the source\n")
         return 0
     if out is not None:
-        out.write_bytes(proposed.patch)
+        with open_atomically(make_folder(out, "fix", force=False) / PATCH_FILE, "name another --out") as file:
+            file.write(proposed.patch)
     write_stdout(proposed.patch.decode(errors="replace"))
     sys.stderr.write("perfdoctor: nothing of this was measured: perfdoctor fix train.py measures it\n")
     return 0

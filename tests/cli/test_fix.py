@@ -132,8 +132,9 @@ class _Silent:
 def test_of_a_recording_the_patch_is_printed_and_said_to_be_unproven():
     run = [sys.executable, "-m", "perfdoctor", "run", "--no-report", "--out", "capture", "train.py"]
     subprocess.run(run, check=True, capture_output=True)
-    ended = fix("capture")
+    ended = fix("--out", "proposed", "capture")
     assert ended.returncode == 0
+    assert Path("proposed/perfdoctor.patch").read_text() == ended.stdout
     assert "none of them was measured" in ended.stdout
     assert "+loader = DataLoader(Slow(), batch_size=2, num_workers=" in ended.stdout
     Path("some.patch").write_text(ended.stdout)
