@@ -185,7 +185,7 @@ def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence
         f"perfdoctor: {verdict_of_trials(report)}",
         "",
         describe_trials(report),
-        f"Measured: {shlex.join(command)}",
+        f"Measured: {describe_command(command)}",
     ]
     codes = {(each.action, each.code): each.place for each in kept}
     for trial in report.trials:

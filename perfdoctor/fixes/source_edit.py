@@ -73,11 +73,8 @@ def find_call(
         EditRefusedError: There is none, or it is not known which.
     """
     lines = lines_of(finding)
-    found = [
-        (source, call)
-        for source in project.program_files(lines[0][0] if lines else None)
-        for call in source.calls(is_wanted)
-    ]
+    file = finding["location"]["file"] if finding["location"] else None
+    found = [(source, call) for source in project.program_files(file) for call in source.calls(is_wanted)]
     there = [(project_line(project, file), line) for file, line in lines]
     at_line = [
         (source, call)
@@ -90,8 +87,8 @@ def find_call(
         if len(chosen) == 1:
             return chosen[0]
     if not found:
-        if lines:
-            project.source(lines[0][0])  # a library's file, a notebook: the reason is there
+        if file is not None:
+            project.source(file)  # a library's file, a notebook: the reason is there
         raise EditRefusedError(f"no line of the program makes {what} by that name")
     places = ", ".join(f"{source.name}:{call.lineno}" for source, call in found[:4])
     raise EditRefusedError(f"{len(found)} lines make {what} ({places}), and which of them is not known")

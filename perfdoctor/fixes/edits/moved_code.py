@@ -185,7 +185,8 @@ def _within(source: SourceFile, node: ast.AST, loop: ast.AST) -> list[ast.AST]:
 
 def _before_optimizer(action: str, method: str, finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """A line that calls a method of the model, before the statement that makes its optimizer."""
-    source, call = find_call({**finding, "location": None}, project, is_optimizer, "an optimizer of torch")
+    place = finding["location"] and {**finding["location"], "line": None}  # its line is none of the optimizer's
+    source, call = find_call({**finding, "location": place}, project, is_optimizer, "an optimizer of torch")
     models = [
         source.code(each.func.value)
         for each in (node for argument in call.args[:1] for node in ast.walk(argument))
