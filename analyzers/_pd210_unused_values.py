@@ -166,6 +166,8 @@ def _find_one_hot_products(calls: list[_Call]) -> dict[WorkKind, Work]:
     """One-hot rows, what stands between, and the product that takes them; the most classes of any."""
     found: dict[WorkKind, tuple[list[int], int]] = {}
     for at, call in enumerate(calls):
+        if call.name != "one_hot":
+            continue
         after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
         classes = _classes_of(call, after)
         for distance, product in enumerate(after, 1) if classes >= _MIN_CLASSES else ():
@@ -178,8 +180,8 @@ def _find_one_hot_products(calls: list[_Call]) -> dict[WorkKind, Work]:
 
 
 def _classes_of(call: _Call, after: list[_Call]) -> int:
-    """How many classes one-hot rows have, by the op that takes them, such as their cast; 0 for other ops."""
-    if call.name != "one_hot" or not call.sizes or not after or not after[0].sizes:
+    """How many classes one-hot rows have, by the op that takes them, such as their cast; 0 where none does."""
+    if not call.sizes or not after or not after[0].sizes:
         return 0
     *indices, classes = after[0].sizes[0] or (0,)
     return classes if tuple(indices) == call.sizes[0] else 0

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from perfdoctor.fixes.fix_program import Fixed
     from perfdoctor.trials.try_program import TrySettings
 
-if TYPE_CHECKING:
-    pass
-
 
 @parameters.command(
     "perfdoctor fix train.py --epochs 1",
@@ -92,16 +89,11 @@ def fix(
     limits = trial_options.parse_limits(pairs, budget, timeout, wait)
     settings = trial_options.make_settings(limits, wanted=(), allow_numerics=allow_numerics, skip=skip, base=base)
     trial_options.check_surroundings("fix")
-    if resume is not None and out is not None:
-        raise UsageError("--resume continues in its own folder: leave --out away.")
     fixed, folder = fix_words(words, settings, out, resume, applies=apply, quiet=quiet)
     trial_options.print_trials(fixed.report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(fixed.report, ReportOutput(files=tuple(output), verbosity=verbosity))
     take_patch(fixed, applies=apply, shows=not as_json)
-    if not quiet:
-        hint = f"; to go on: perfdoctor fix --resume {shown_path(folder)} ..." if fixed.ended_by else ""
-        sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")
-    return 128 + fixed.ended_by if fixed.ended_by else 0
+    return trial_options.end_trials(folder, "fix", fixed.ended_by, quiet=quiet)
 
 
 def fix_words(
@@ -109,15 +101,13 @@ def fix_words(
 ) -> tuple[Fixed, Path]:
     """Measure the edits of a program; returns what was found, and the folder of the trials."""
     from perfdoctor.capture.command_line import parse_target
-    from perfdoctor.fixes.fix_program import fix_program, make_fix_folder, project_of
+    from perfdoctor.fixes.fix_program import fix_program, project_of
     from perfdoctor.fixes.patch import check_clean
-    from perfdoctor.trials.run_log import read_state
 
     command = parse_target(words, "fix")
     if applies:
         check_clean(project_of(command).root)  # said before the trials, not after them
-    earlier = None if resume is None else read_state(resume)
-    folder = make_fix_folder(command, out) if resume is None else resume.absolute()
+    folder, earlier = trial_options.open_folder(command, "fix", out, resume)
     with open_try_progress(quiet=quiet) as progress:
         return fix_program(command, settings, folder, progress, earlier), folder
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
-from perfdoctor.cli.report_output import ReportOutput, print_analysis
+from perfdoctor.cli.report_output import ReportOutput, print_analysis, shown_path
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
+    from signal import Signals
+
     from perfdoctor.report.report import Report
     from perfdoctor.trials.try_program import TrySettings
 
@@ -97,6 +100,39 @@ def parse_duration(text: str, option: str) -> float:
     if not total:
         raise UsageError(f"{option} {text} is not a time: give one such as {option} 10m, 1h30m or 90s.")
     return float(total)
+
+
+def open_folder(
+    command: Sequence[str], kind: str, out: Path | None, resume: Path | None
+) -> tuple[Path, Mapping[str, Any] | None]:
+    """The folder of trials, and the state that earlier ones have left in it; None where they begin.
+
+    Args:
+        command: The command line of the program.
+        kind: The command of perfdoctor, for the name of a new folder.
+        out: The folder that the user names.
+        resume: The folder to go on in.
+
+    Raises:
+        UsageError: Both are given, or there is nothing to go on with.
+        CaptureError: A new folder is not empty, or cannot be written.
+    """
+    from perfdoctor.trials.run_log import read_state
+    from perfdoctor.trials.try_program import make_trial_folder
+
+    if resume is None:
+        return make_trial_folder(command, out, kind), None
+    if out is not None:
+        raise UsageError("--resume continues in its own folder: leave --out away.")
+    return resume.absolute(), read_state(resume)
+
+
+def end_trials(folder: Path, kind: str, ended_by: Signals | None, *, quiet: bool) -> int:
+    """Say where everything is; returns the exit code."""
+    if not quiet:
+        hint = f"; to go on: perfdoctor {kind} --resume {shown_path(folder)} ..." if ended_by else ""
+        sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")
+    return 128 + ended_by if ended_by else 0
 
 
 def check_surroundings(command: str) -> None:

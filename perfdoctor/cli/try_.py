@@ -11,7 +11,7 @@ import typer
 
 from perfdoctor.cli import parameters, trial_options
 from perfdoctor.cli.program_target import PASS_THROUGH, PROGRAM_HELP, ProgramCommand, typed_target
-from perfdoctor.cli.report_output import ReportOutput, check_outputs, save_outputs, shown_path
+from perfdoctor.cli.report_output import ReportOutput, check_outputs, save_outputs
 from perfdoctor.cli.try_progress import open_try_progress
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
@@ -113,15 +113,10 @@ def try_(
         raise UsageError("Nothing to try: give a script, -m module, or -- command; --list says what can be tried.")
     command = parse_target(typed_target(ctx, target), "try")
     trial_options.check_surroundings("try")
-    if resume is not None and out is not None:
-        raise UsageError("--resume continues in its own folder: leave --out away.")
     report, folder, ended_by = run_trials(command, settings, out, resume, quiet=quiet)
     trial_options.print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, ReportOutput(files=tuple(output), verbosity=verbosity))
-    if not quiet:
-        hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if ended_by else ""
-        sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")
-    return 128 + ended_by if ended_by else 0
+    return trial_options.end_trials(folder, "try", ended_by, quiet=quiet)
 
 
 def choose_wanted(only: Sequence[str], try_all: bool) -> tuple[tuple[tuple[LoadedChange, str | None], ...], bool]:
@@ -147,11 +142,9 @@ def run_trials(
     command: Sequence[str], settings: TrySettings, out: Path | None, resume: Path | None, *, quiet: bool
 ) -> tuple[Report, Path, Signals | None]:
     """Try the changes; returns the report, the folder of the trials, and the signal that has ended them early."""
-    from perfdoctor.trials.run_log import read_state
-    from perfdoctor.trials.try_program import make_trial_folder, try_program
+    from perfdoctor.trials.try_program import try_program
 
-    earlier = None if resume is None else read_state(resume)
-    folder = make_trial_folder(command, out) if resume is None else resume.absolute()
+    folder, earlier = trial_options.open_folder(command, "try", out, resume)
     with open_try_progress(quiet=quiet) as progress:
         report, ended_by = try_program(command, settings, folder, progress, earlier)
     return report, folder, ended_by

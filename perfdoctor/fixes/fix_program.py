@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfdoctor.capture.capture_folder import make_folder
-from perfdoctor.capture.command_line import script_name
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange
 from perfdoctor.fixes import edited_source
 from perfdoctor.fixes.choose_edits import FoundEdit, RefusedEdit, apply_edits, choose_edits
@@ -132,15 +130,6 @@ class Fixed:
 def project_of(command: Sequence[str]) -> Project:
     """The program of a command line that is typed in this folder."""
     return Project(find_script(command, Path.cwd()), Path.cwd())
-
-
-def make_fix_folder(command: Sequence[str], out: Path | None) -> Path:
-    """Make the folder of the trials: `perfdoctor-fix-<script>-<time>`, or the one that the user names.
-
-    Raises:
-        CaptureError: It is not empty, or cannot be written.
-    """
-    return make_folder(out, f"fix-{script_name(command)}", force=False)
 
 
 def fix_program(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perfdoctor.errors import EditRefusedError
@@ -56,6 +56,16 @@ def lines_of(finding: PlainFinding) -> list[tuple[str, int]]:
         if each.get("id") == USED_AT and line.isdigit():
             lines.append((file, int(line)))
     return lines
+
+
+def places_of(finding: PlainFinding, project: Project) -> Iterator[tuple[SourceFile, int]]:
+    """The same with the file itself.
+
+    Raises:
+        EditRefusedError: A file cannot be edited.
+    """
+    for file, line in lines_of(finding):
+        yield project.source(file), line
 
 
 def find_call(

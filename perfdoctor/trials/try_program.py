@@ -157,13 +157,13 @@ class TrialState:
         return left_s if log.budget_s is None else min(left_s, max(log.budget_s - log.clock() + log.began_s, 0.0))
 
 
-def make_trial_folder(command: Sequence[str], out: Path | None) -> Path:
-    """Make the folder of the trials: `perfdoctor-try-<script>-<time>`, or the one that the user names.
+def make_trial_folder(command: Sequence[str], out: Path | None, kind: str = "try") -> Path:
+    """Make the folder of the trials: `perfdoctor-<kind>-<script>-<time>`, or the one that the user names.
 
     Raises:
         CaptureError: It is not empty, or cannot be written.
     """
-    return make_folder(out, f"try-{script_name(command)}", force=False)
+    return make_folder(out, f"{kind}-{script_name(command)}", force=False)
 
 
 def try_program(

@@ -7,7 +7,7 @@ import builtins
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, insert_line, lines_of, names_in
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, insert_line, names_in, places_of
 from perfdoctor.fixes.source_file import SourceFile, Splice
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode")
@@ -16,8 +16,7 @@ _INDENTATION = "    "
 
 def leave_gradients_out(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`torch.no_grad()` on the function that evaluates, or around the outermost loop of it that trains nothing."""
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         torch = source.name_of("torch")
         here = [each for each in source.nodes(ast.stmt) if each.lineno <= line <= (each.end_lineno or 0)]
         if not here or not torch:
@@ -74,8 +73,7 @@ def open_autocast(finding: PlainFinding, setting: str, project: Project) -> Sour
 
 def set_eval_mode(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`model.eval()` before the outermost loop in which the model infers."""
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         here = [each for each in source.nodes(ast.Call) if each.lineno <= line <= (each.end_lineno or 0)]
         models = {_model_of(source, each) for each in here} - {""}
         if len(models) != 1:

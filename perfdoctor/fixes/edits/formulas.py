@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edited_line, lines_of, names_in
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edited_line, names_in, places_of
 from perfdoctor.fixes.source_file import SourceFile, Splice
 
 # Where a formula is compared with a function: zero, both signs, and far out, where GELU's two forms differ.
@@ -54,8 +54,7 @@ _CALLS: Mapping[str, Callable[..., float]] = {
 
 def fuse_activation(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """The function of torch for a formula of one tensor: they must agree at every sample, as numbers."""
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         here = [each for each in source.nodes(ast.BinOp) if each.lineno <= line <= (each.end_lineno or 0)]
         for formula in here:  # the outermost first
             function = _function_of(source, formula)
@@ -69,8 +68,7 @@ def fuse_activation(finding: PlainFinding, setting: str, project: Project) -> So
 
 def fuse_attention(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`scaled_dot_product_attention` for product, scale, mask, softmax and product, each a statement of one block."""
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         scopes = [each for each in source.nodes(ast.FunctionDef) if each.lineno <= line <= (each.end_lineno or 0)]
         for softmax in (each for scope in scopes[-1:] for each in ast.walk(scope) if isinstance(each, ast.Assign)):
             scores = _argument_of_softmax(source, softmax.value)

@@ -12,8 +12,8 @@ from perfdoctor.fixes.source_edit import (
     SourceEdit,
     edited_line,
     find_call,
-    lines_of,
     of_torch,
+    places_of,
     set_arguments,
 )
 from perfdoctor.fixes.source_file import SourceFile
@@ -60,8 +60,7 @@ def pin_batches(finding: PlainFinding, setting: str, project: Project) -> Source
     if setting != "non-blocking":
         source, call = _find_loader(finding, project)
         return _edit("pin-memory", setting, source, call, {"pin_memory": "True"})
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         copies = [each for each in source.nodes(ast.Call) if each.lineno == line and _is_copy(each)]
         splices = tuple(each for call in copies for each in set_arguments(source, call, {"non_blocking": "True"}))
         if splices:

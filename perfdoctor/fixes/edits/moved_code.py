@@ -14,7 +14,7 @@ from perfdoctor.fixes.source_edit import (
     edited_line,
     find_call,
     insert_line,
-    lines_of,
+    places_of,
     set_arguments,
 )
 from perfdoctor.fixes.source_file import SourceFile, Splice
@@ -26,8 +26,7 @@ _FACTORIES = (*_RANDOM, "zeros", "ones", "full", "empty", "arange", "eye", "lins
 
 def make_on_device(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`torch.randn(..., device=d)` in place of `torch.randn(...).to(d)`."""
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         for call in source.nodes(ast.Call):
             made = call.func.value if isinstance(call.func, ast.Attribute) else None
             if not (call.lineno <= line <= (call.end_lineno or 0) and isinstance(made, ast.Call)):
@@ -46,8 +45,7 @@ def make_on_device(finding: PlainFinding, setting: str, project: Project) -> Sou
 
 def move_item(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """A sum or a list of `.item()` that is kept as tensors in the loop, and becomes numbers after it."""
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         for call in source.nodes(ast.Call):
             if call.lineno == line and isinstance(call.func, ast.Attribute) and call.func.attr == "item":
                 return _move_item_of(source, call, setting)
@@ -90,8 +88,7 @@ def use_channels_last(finding: PlainFinding, setting: str, project: Project) -> 
 
 def leave_collect_out(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """No `gc.collect()` in the loop, where it is a statement of its own."""
-    for file, line in lines_of(finding):
-        source = project.source(file)
+    for source, line in places_of(finding, project):
         for call in source.calls(lambda meaning: meaning == "gc.collect"):
             statement = source.statement(call)
             if call.lineno == line and isinstance(statement, ast.Expr) and statement.value is call:
