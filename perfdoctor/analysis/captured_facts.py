@@ -90,8 +90,7 @@ class RunSteps(StepTimes):
         is_after: Whether each step came after the recorded windows, not right before them.
         contains: What else was seen in each step, such as "save" or "evaluation".
         held_bytes: What the program holds of the host's memory at the end of each step, -1 where nobody looked.
-        allocated_bytes: What the allocator has handed out on the current GPU at the end of each step, -1 before CUDA is
-            initialized.
+        allocated_bytes: The same of what the allocator has handed out on the current GPU.
         begins_epoch: Whether each step has the first batch of a training loader that was gone through before; None
             where no step is known to.
     """

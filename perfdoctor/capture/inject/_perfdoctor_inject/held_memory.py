@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .step_memory import RamReader
@@ -32,29 +33,39 @@ class MallocInfo(ctypes.Structure):
     ]
 
 
-class HeldMemory:
-    """Reads what the program holds."""
+class PacedLook:
+    """Asks something at the end of steps, and again only after 200 times the CPU time that it took."""
+
+    def __init__(self, look: Callable[[], int | None]) -> None:
+        self._look = look
+        self._next_ns = 0
+
+    def read(self) -> int | None:
+        """The answer; None between two looks."""
+        if time.perf_counter_ns() < self._next_ns:
+            return None
+        start_ns = time.thread_time_ns()
+        found = self._look()
+        spent_ns = time.thread_time_ns() - start_ns
+        self._next_ns = time.perf_counter_ns() + WAIT_PER_LOOK * spent_ns
+        return found
+
+
+class HeldMemory(PacedLook):
+    """Reads what the program holds: bytes; None between two looks, and where the system does not tell."""
 
     def __init__(self) -> None:
         self._ram = RamReader()
         self._count = find_malloc_info()
-        self._next_ns = 0
-
-    def read(self) -> int | None:
-        """Bytes that the program holds; None between two looks, and where the system does not tell."""
-        if self._count is None:
-            return self._ram.read_anonymous()
-        if time.perf_counter_ns() < self._next_ns:
-            return None
-        start_ns = time.thread_time_ns()
-        found = self._count()
-        spent_ns = time.thread_time_ns() - start_ns
-        self._next_ns = time.perf_counter_ns() + WAIT_PER_LOOK * spent_ns
-        return int(found.uordblks + found.hblkhd)
+        super().__init__(self._ram.read_anonymous if self._count is None else self._read_count)
 
     def close(self) -> None:
         """Close the file."""
         self._ram.close()
+
+    def _read_count(self) -> int:
+        found = self._count()
+        return int(found.uordblks + found.hblkhd)
 
 
 def find_malloc_info() -> Any:

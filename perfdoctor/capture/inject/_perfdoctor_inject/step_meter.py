@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .held_memory import HeldMemory
+from .held_memory import HeldMemory, PacedLook
 from .host_calls import HostCalls
 from .run_delay import read_queued_ns, subtract_queued
 from .step_memory import read_allocated_bytes
@@ -53,7 +53,8 @@ class StepWork:
         contains: What else was seen in the step: save, evaluation, epoch, worker_start, rollout, compile, gc.
         samples: Samples in these batches, by the first dimension of each; None where batches have no tensors.
         held_bytes: What the program holds of the host's memory at the end of the step; None between two looks.
-        allocated_bytes: What the allocator has handed out on the current GPU, at the end of the step.
+        allocated_bytes: The same of what the allocator has handed out on the current GPU; None before CUDA is
+            initialised, too.
     """
 
     cpu_ns: int | None = None
@@ -127,6 +128,7 @@ class StepMeter:
         self._clocks: tuple[int, int, int | None, int | None] = (0, 0, None, None)
         self.host_calls = HostCalls()
         self.memory = HeldMemory()
+        self._allocated = PacedLook(read_allocated_bytes)  # the allocator's statistics are a hundred numbers
         self._memory_work: tuple[int, int] | None = None
         self._first_node = 0
         self._evaluation_since: tuple[int, int] | None = None
@@ -182,7 +184,7 @@ class StepMeter:
             contains=self._list_contents(compiled, uses_loader),
             samples=self._samples,
             held_bytes=self.memory.read(),
-            allocated_bytes=read_allocated_bytes(),
+            allocated_bytes=self._allocated.read(),
         )
 
     def add_batch(self) -> None:
