@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,15 @@ from perfdoctor.capture.inject._perfdoctor_inject.held_memory import HeldMemory,
 
 MB = 1_000_000
 needs_malloc_info = pytest.mark.skipif(find_malloc_info() is None, reason="this C library does not count")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """No garbage of earlier tests is collected, and freed, between two looks."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def read_now(memory: HeldMemory) -> int:
