@@ -47,17 +47,18 @@ class Fixed(NamedTuple):
 
 
 def fix_case(case: Case, folder: Path, *, measures: bool) -> Fixed:
-    """Record a program, look for edits, and measure them."""
-    script = folder / case.path.name
-    script.write_text(take_switch_out(case.path.read_text()))
-    for words in (
-        ["init", "-q"],
-        ["add", script.name],
-        ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
-    ):
-        subprocess.run(["git", "-C", str(folder), *words], check=True)
-    capture = folder / "perfdoctor-capture"
-    run_python(["-m", "perfdoctor", "run", "-q", "--out", str(capture), script.name], folder)
+    """Record a program where its folder has no recording, look for edits, and measure them."""
+    script, capture = folder / case.path.name, folder / "perfdoctor-capture"
+    if not capture.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        script.write_text(take_switch_out(case.path.read_text()))
+        for words in (
+            ["init", "-q"],
+            ["add", script.name],
+            ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
+        ):
+            subprocess.run(["git", "-C", str(folder), *words], check=True)
+        run_python(["-m", "perfdoctor", "run", "-q", "--out", str(capture), script.name], folder)
     plain = run_python(["-m", "perfdoctor", "analyze", "--json", str(capture)], folder)
     findings = [each for each in json.loads(plain)["findings"] if is_counted(each)]
     edited, refused = look_for_edits(capture, findings)
@@ -178,6 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--keep", type=Path, help="keep programs and recordings here, and take those that are there")
     options = parser.parse_args()
     rows = []
     for case in choose_cases(options.names):
@@ -185,7 +187,7 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory(prefix="fixes-") as scratch:
             try:
-                row = fix_case(case, Path(scratch), measures=options.measure)
+                row = fix_case(case, (options.keep or Path(scratch)) / case.name, measures=options.measure)
             except ProgramFailedError as error:
                 print(f"{case.name}: failed: {str(error).strip().splitlines()[-1]}", flush=True)
                 continue

@@ -129,7 +129,7 @@ class Fixed:
 
 def project_of(command: Sequence[str]) -> Project:
     """The program of a command line that is typed in this folder."""
-    return Project(find_script(command, Path.cwd()), Path.cwd())
+    return Project(find_script(command, Path.cwd()), Path.cwd(), command=command)
 
 
 def fix_program(

@@ -29,10 +29,11 @@ class Project:
         script: The file that Python is started with; None where that is not known.
         cwd: The folder in which the program runs.
         device_kind: "cuda" or "cpu": where the program computes.
+        command: The words of its command line; none where they are not known, as no recording keeps them.
     """
 
-    def __init__(self, script: Path | None, cwd: Path, device_kind: str = "cpu") -> None:
-        self.device_kind = device_kind
+    def __init__(self, script: Path | None, cwd: Path, device_kind: str = "cpu", command: Sequence[str] = ()) -> None:
+        self.device_kind, self.command = device_kind, tuple(command)
         self.script, self.cwd = None if script is None else script.resolve(), cwd.resolve()
         self.root = find_root(self.script.parent if self.script else self.cwd)
         self._sources: dict[Path, SourceFile | EditRefusedError] = {}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeAlias
 
 from perfdoctor.errors import EditRefusedError
+from perfdoctor.fixes.decided_arguments import find_constant, read_keywords
 from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.source_file import SourceFile, Splice
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -142,38 +143,37 @@ def of_torch(*names: str) -> Callable[[str], bool]:
 
 
 def set_arguments(
-    source: SourceFile, call: ast.Call, wanted: Mapping[str, str | None], order: Sequence[str] = ()
+    source: SourceFile, call: ast.Call, wanted: Mapping[str, str | None], project: Project, order: Sequence[str] = ()
 ) -> tuple[Splice, ...]:
-    """Splices that set keyword arguments of a call; None takes one out.
+    """Splices that set keyword arguments of a call, or the constant that decides one; None takes one out.
 
     Args:
         source: The file.
         call: The call.
         wanted: The code of each argument.
+        project: The user's program.
         order: The names of the parameters in their order, so that positional arguments are found, too.
 
     Raises:
         EditRefusedError: They are set already, decided elsewhere, or passed in a way that cannot be known.
     """
-    name = source.code(call.func)
-    if any(each.arg is None for each in call.keywords) or any(isinstance(each, ast.Starred) for each in call.args):
-        raise EditRefusedError(f"{source.name}:{call.lineno} passes arguments of {name} as a whole: change them there")
-    given = {each.arg: each for each in call.keywords}
-    positional = dict(zip(order, call.args, strict=False))
+    given = {**dict(zip(order, call.args, strict=False)), **read_keywords(source, call)}
     splices, added = [], []
     for argument, code in wanted.items():
-        value = given[argument].value if argument in given else positional.get(argument)
-        if value is None:
+        if argument not in given:
             added += [] if code is None else [f"{argument}={code}"]
             continue
-        if not isinstance(value, ast.Constant):
-            decided = source.code(value)
+        passed = given[argument]
+        value = passed if isinstance(passed, ast.Constant) else find_constant(source, passed, argument, project)
+        own = next((each for each in call.keywords if each.arg == argument), None)
+        if value is None or (code is None and own is None):
+            decided = source.code(passed)
             raise EditRefusedError(
                 f"{argument}={decided} at {source.name}:{call.lineno} is decided elsewhere: set it there"
             )
-        if code is None:
-            splices.append(_remove_argument(source, call, given[argument]))
-        elif source.code(value) != code:
+        if code is None and own is not None:
+            splices.append(_remove_argument(source, call, own))
+        elif code is not None and source.code(value) != code:
             splices.append(Splice(*source.span(value), code))
     if added:
         arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]

@@ -107,3 +107,11 @@ def test_a_sum_that_moves_out_of_the_loop_is_the_same_number(edit_text):
         exec(code, names)
     assert results == [3.0, 3.0]
     assert [type(each) for each in results] == [float, float]
+
+
+def test_an_option_that_the_command_line_gives_is_not_changed(edit_text):
+    text = FITS["workers-of-an-option"].text
+    for command in (["train.py", "--num-workers=0"], ["train.py", "-j", "0"]):
+        with pytest.raises(EditRefusedError, match="decided elsewhere"):
+            edit_text(text, "workers", "2", command=command)
+    assert "default=2" in edit_text(text, "workers", "2", command=["train.py", "--epochs", "1"])

@@ -244,9 +244,9 @@ def test_any_call_gets_its_arguments_and_keeps_the_others(
     [call] = [each for each in source.nodes(ast.Call) if source.code(each.func) == "call"]
     if all(keywords.get(name) == value for name, value in wanted.items()):
         with pytest.raises(EditRefusedError, match="already"):
-            set_arguments(source, call, wanted)
+            set_arguments(source, call, wanted, Project(path, path.parent))
         return
-    after = source.splice(set_arguments(source, call, wanted))
+    after = source.splice(set_arguments(source, call, wanted, Project(path, path.parent)))
     [edited] = [
         each for each in ast.walk(ast.parse(after)) if isinstance(each, ast.Call) and ast.unparse(each.func) == "call"
     ]

@@ -25,7 +25,7 @@ def fuse_optimizer(finding: PlainFinding, setting: str, project: Project) -> Sou
     source, call = find_call(finding, project, is_optimizer, "an optimizer of torch")
     if any(each.arg in ("fused", "foreach", "differentiable") for each in call.keywords):
         raise EditRefusedError(f"{source.name}:{call.lineno} chooses the implementation itself")
-    splices = set_arguments(source, call, {setting: "True"})
+    splices = set_arguments(source, call, {setting: "True"}, project)
     return SourceEdit("fused", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
 
 
@@ -37,7 +37,7 @@ def set_ddp_argument(finding: PlainFinding, setting: str, project: Project) -> S
 
     source, call = find_call(finding, project, is_wanted, "a DistributedDataParallel")
     name, _, value = setting.partition("=")
-    splices = set_arguments(source, call, {name: value})
+    splices = set_arguments(source, call, {name: value}, project)
     return SourceEdit("ddp", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
 
 
@@ -57,7 +57,7 @@ def leave_bias_out(finding: PlainFinding, setting: str, project: Project) -> Sou
     """`bias=False` of a convolution, or a linear layer, before a norm that has a bias of its own."""
     is_layer = of_torch("Conv1d", "Conv2d", "Conv3d", "Linear")
     source, call = find_call(finding, project, is_layer, "a convolution or linear layer")
-    splices = set_arguments(source, call, {"bias": "False"})
+    splices = set_arguments(source, call, {"bias": "False"}, project)
     code = edited_line(source, splices, call.lineno)
     return SourceEdit("no-bias", setting, source, call.lineno, splices, code, alters_numerics=True)
 

@@ -40,29 +40,28 @@ def set_workers(finding: PlainFinding, setting: str, project: Project) -> Source
         )
     elif "persistent_workers" not in given:
         wanted["persistent_workers"] = "True"
-    return _edit("workers", setting, source, call, wanted)
+    return _edit("workers", setting, (source, call), wanted, project)
 
 
 def keep_workers(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`persistent_workers=True`."""
-    source, call = _find_loader(finding, project)
-    return _edit("persistent-workers", setting, source, call, {"persistent_workers": "True"})
+    return _edit("persistent-workers", setting, _find_loader(finding, project), {"persistent_workers": "True"}, project)
 
 
 def set_prefetch(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`prefetch_factor`."""
-    source, call = _find_loader(finding, project)
-    return _edit("prefetch-factor", setting, source, call, {"prefetch_factor": setting})
+    return _edit("prefetch-factor", setting, _find_loader(finding, project), {"prefetch_factor": setting}, project)
 
 
 def pin_batches(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`pin_memory=True`, or `non_blocking=True` of the copies on the line of the finding."""
     if setting != "non-blocking":
-        source, call = _find_loader(finding, project)
-        return _edit("pin-memory", setting, source, call, {"pin_memory": "True"})
+        return _edit("pin-memory", setting, _find_loader(finding, project), {"pin_memory": "True"}, project)
     for source, line in places_of(finding, project):
         copies = [each for each in source.nodes(ast.Call) if each.lineno == line and _is_copy(each)]
-        splices = tuple(each for call in copies for each in set_arguments(source, call, {"non_blocking": "True"}))
+        splices = tuple(
+            each for call in copies for each in set_arguments(source, call, {"non_blocking": "True"}, project)
+        )
         if splices:
             return SourceEdit("pin-memory", setting, source, line, splices, edited_line(source, splices, line))
     raise EditRefusedError("no .to() or .cuda() stands on the line")
@@ -80,8 +79,11 @@ def _find_loader(finding: PlainFinding, project: Project) -> tuple[SourceFile, a
     return find_call(finding, project, of_torch("DataLoader"), "a DataLoader")
 
 
-def _edit(action: str, setting: str, source: SourceFile, call: ast.Call, wanted: dict[str, str | None]) -> SourceEdit:
-    splices = set_arguments(source, call, wanted, _ORDER)
+def _edit(
+    action: str, setting: str, found: tuple[SourceFile, ast.Call], wanted: dict[str, str | None], project: Project
+) -> SourceEdit:
+    source, call = found
+    splices = set_arguments(source, call, wanted, project, _ORDER)
     return SourceEdit(action, setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
 
 

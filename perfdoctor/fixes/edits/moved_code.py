@@ -36,7 +36,7 @@ def make_on_device(finding: PlainFinding, setting: str, project: Project) -> Sou
             if device is None or name.rpartition(".")[2] not in _FACTORIES or not name.startswith("torch."):
                 continue
             start, end = source.span(made)[1], source.span(call)[1]
-            splices = (*set_arguments(source, made, {"device": device}), Splice(start, end, ""))
+            splices = (*set_arguments(source, made, {"device": device}, project), Splice(start, end, ""))
             code = edited_line(source, splices, call.lineno)
             is_random = name.rpartition(".")[2] in _RANDOM
             return SourceEdit("make-on-device", setting, source, call.lineno, splices, code, is_random)
@@ -61,7 +61,7 @@ def compile_model(finding: PlainFinding, setting: str, project: Project) -> Sour
     wanted = arguments[setting or "default"]
     for source in project.program_files():
         for call in source.calls(lambda meaning: meaning == "torch.compile") if wanted else []:
-            splices = set_arguments(source, call, wanted)
+            splices = set_arguments(source, call, wanted, project)
             code = edited_line(source, splices, call.lineno)
             return SourceEdit("compile", setting, source, call.lineno, splices, code, alters_numerics=True)
     given = ", ".join(f"{name}={value}" for name, value in wanted.items())
