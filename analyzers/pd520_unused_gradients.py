@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoctor.analyzers._unused_graphs import lines_of_module_calls
 from perfdoctor.rules import (
+    CALLED_AT,
     Action,
     Advice,
     Claim,
@@ -18,6 +19,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    SourceLocation,
     Trace,
     captured_location,
     vocabulary,
@@ -36,12 +38,12 @@ class VainWork(NamedTuple):
 
     Attributes:
         share: Of the time of all backward passes, 0 to 1.
-        call: The line that calls the module.
+        call: The line that calls the module; None where it was not noted.
         is_last: Whether no gradient goes on from there, so that the pass could have ended before.
     """
 
     share: float
-    call: str
+    call: SourceLocation | None
     is_last: bool
 
 
@@ -98,18 +100,17 @@ class UnusedGradientsMade(RankAnalyzer):
 
     def _report(self, rank: Rank, unused: UnusedGradients, work: VainWork | None, vain: Intervals) -> Finding:
         cost_ns = rank.per_step(iv.total(vain))
+        call = None if work is None else work.call
         place = captured_location(unused.passes[0]) if unused.passes else None
         at = f" at {place.short}" if place else ""
         if work is None:
             what = f"The backward pass{at} makes gradients of {unused.tensors or 0:,} tensors that nobody uses"
             advice = _FREEZE if unused.optimizer is None else _DETACH
         elif work.is_last:
-            what = (
-                f"The backward pass{at} goes on through the module called at {work.call}, whose gradients nobody uses"
-            )
+            what = f"The backward pass{at} goes on through the module{_called(call)}, whose gradients nobody uses"
             advice = _NO_GRAD if unused.optimizer is None else _DETACH
         else:
-            what = f"The backward pass{at} makes gradients of the weights of the module called at {work.call}, unused"
+            what = f"The backward pass{at} makes gradients of the weights of the module{_called(call)}, unused"
             advice = _FREEZE if unused.optimizer is None else _FREEZE_MEANWHILE
         return self.finding(
             rank,
@@ -128,9 +129,18 @@ class UnusedGradientsMade(RankAnalyzer):
                 Evidence("cleared before their optimizer stepped", unused.times, "count"),
                 Evidence("of the backward passes", None if work is None else round(100 * work.share, 1), "%"),
                 Evidence("calls of modules that make them", len(unused.calls), "count"),
+                Evidence(
+                    "the module is called at",
+                    None if call is None else str(SourceLocation(call.file, call.line)),
+                    id=CALLED_AT,
+                ),
             ),
             subject=str(place),
         )
+
+
+def _called(call: SourceLocation | None) -> str:
+    return f" called at {call.short}" if call is not None else ""
 
 
 _DETACH = Advice(
@@ -150,7 +160,7 @@ _FREEZE_MEANWHILE = Advice(
     "given.",
     "discriminator.requires_grad_(False)   # before this step's forward pass; True after it",
     _AUTOGRAD,
-    (Action("freeze"),),
+    (Action("freeze", "meanwhile"),),
 )
 _FREEZE = Advice(
     "Let parameters that stay as they are require no gradients; no optimizer has these.",
@@ -181,7 +191,7 @@ def _measure(trace: Trace, unused: UnusedGradients) -> VainWork | None:
     vain = iv.union(ops.start_ns[rows], ops.end_ns[rows])
     share = min(_work_in(trace, vain) / max(_work_in(trace, whole), 1), 1.0)
     call = captured_location(vain_calls[0])
-    return VainWork(share * _SHARE_OF_WEIGHTS if goes_on else share, call.short if call else "", not goes_on)
+    return VainWork(share * _SHARE_OF_WEIGHTS if goes_on else share, call, not goes_on)
 
 
 def _work_in(trace: Trace, time: Intervals) -> int:

@@ -6,14 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from perfdoctor.errors import EditRefusedError
-from perfdoctor.fixes.edits import call_arguments, contexts, formulas, loader_arguments, moved_code, switches
+from perfdoctor.fixes.edits import (
+    call_arguments,
+    contexts,
+    formulas,
+    gradients,
+    loader_arguments,
+    moved_code,
+    switches,
+    tensors,
+)
 from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
 EDITS: Mapping[str, MakeEdit] = {
     name: make
-    for module in (loader_arguments, call_arguments, switches, contexts, moved_code, formulas)
+    for module in (loader_arguments, call_arguments, switches, contexts, moved_code, formulas, gradients, tensors)
     for name, make in module.EDITS.items()
 }
 """By the id of the action that an edit carries out."""

@@ -63,7 +63,7 @@ from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, S
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
+from perfdoctor.report.finding import CALLED_AT, HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.advice import Advice, When, advise
 from perfdoctor.rules.advice.advice_row import Row
@@ -106,6 +106,7 @@ from perfdoctor.units import format_bytes, format_ranges, format_rate, format_ti
 
 __all__ = [
     "BANDWIDTH",
+    "CALLED_AT",
     "COMPUTE",
     "HOT_PATH",
     "KERNEL",

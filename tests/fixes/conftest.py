@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from plain_finding import finding_at
+from plain_finding import AT, CALL, find_mark, finding_at, take_marks_out
 
 from perfdoctor.fixes.choose_edits import EDITS, apply_edits
 from perfdoctor.fixes.project import Project
-
-MARK = "  # <-"
 
 
 @pytest.fixture
@@ -19,14 +17,13 @@ def edit_text(tmp_path: Path) -> Callable[..., str]:
     """Edits a text as one action asks; the finding is at the line with the mark, which is taken out first."""
 
     def edit(text: str, action: str, setting: str = "", device_kind: str = "cpu", command: tuple[str, ...] = ()) -> str:
-        lines = text.splitlines(keepends=True)
-        line = next((number for number, each in enumerate(lines, 1) if MARK in each), None)
+        line, called = find_mark(text, AT), find_mark(text, CALL)
         script = tmp_path / "train.py"
-        script.write_text(text.replace(MARK, ""))
+        script.write_text(take_marks_out(text))
         project = Project(script, tmp_path, device_kind, command)
-        found = EDITS[action](finding_at(line, action, setting), setting, project)
-        [after] = apply_edits([found]).values()
-        assert script.read_text() == text.replace(MARK, "")
+        finding = finding_at(line, action, setting, called=f"train.py:{called}" if called else "")
+        [after] = apply_edits([EDITS[action](finding, setting, project)]).values()
+        assert script.read_text() == take_marks_out(text)
         return after.decode()
 
     return edit

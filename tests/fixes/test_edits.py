@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from plain_finding import AT, CALL, find_mark, take_marks_out
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.choose_edits import EDITS
@@ -40,7 +41,7 @@ FITS, REFUSES = read_cases("edits_that_fit.txt"), read_cases("edits_that_are_ref
 
 @pytest.mark.parametrize(("action", "setting", "text", "lines"), FITS.values(), ids=FITS)
 def test_an_edit_changes_its_lines_and_nothing_else(edit_text, action, setting, text, lines):
-    before, after = text.replace("  # <-", ""), edit_text(text, action, setting)
+    before, after = take_marks_out(text), edit_text(text, action, setting)
     diff = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     assert [line[2:] for line in diff if line.startswith("+ ")] == lines
     ast.parse(after)
@@ -57,9 +58,9 @@ def test_an_edit_is_not_made_twice(edit_text, name):
     action, setting, text, _ = FITS[name]
     after = edit_text(text, action, setting)
     again = after.splitlines()
-    marked = [number for number, each in enumerate(text.splitlines()) if "# <-" in each]
-    if marked:
-        again[max(n for n, each in enumerate(again) if each.strip() and n <= marked[0] + 1)] += "  # <-"
+    for mark, line in ((mark, find_mark(text, mark)) for mark in (AT, CALL)):
+        if line is not None:
+            again[max(n for n, each in enumerate(again) if each.strip() and n <= line)] += mark
     with pytest.raises(EditRefusedError):
         edit_text("\n".join(again) + "\n", action, setting)
 
@@ -76,7 +77,7 @@ def test_a_replaced_formula_computes_the_same(edit_text, name):
     action, setting, text, _ = FITS[name]
     x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
     results = []
-    for code in (text.replace("  # <-", ""), edit_text(text, action, setting)):
+    for code in (take_marks_out(text), edit_text(text, action, setting)):
         names = {"h": x}
         exec(code, names)
         results.append(names["gelu"](x) if "gelu" in names else names["y"])
@@ -91,7 +92,7 @@ def test_replaced_attention_computes_the_same(edit_text, name):
     q, k, v = (torch.randn(2, 3, 5, 8, generator=generator, dtype=torch.float64) for _ in range(3))
     arguments = (q, k, v, torch.ones(5, 5).tril()) if name == "attention" else (q, k, v)
     results = []
-    for code in (text.replace("  # <-", ""), edit_text(text, action, setting)):
+    for code in (take_marks_out(text), edit_text(text, action, setting)):
         names: dict = {}
         exec(code, names)
         results.append(names["forward" if name == "attention" else "f"](*arguments))
@@ -102,7 +103,7 @@ def test_a_sum_that_moves_out_of_the_loop_is_the_same_number(edit_text):
     torch = pytest.importorskip("torch")
     action, setting, text, _ = FITS["item-sum"]
     results = []
-    for code in (text.replace("  # <-", ""), edit_text(text, action, setting)):
+    for code in (take_marks_out(text), edit_text(text, action, setting)):
         names = {"data": [1, 2, 3], "f": lambda x: torch.tensor(x / 4.0), "print": lambda total: results.append(total)}
         exec(code, names)
     assert results == [3.0, 3.0]

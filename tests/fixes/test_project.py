@@ -116,7 +116,7 @@ def test_findings_of_one_place_and_action_are_one_edit_and_covered_ones_none(pro
 
 
 def test_an_action_without_an_edit_says_so(project):
-    found, [refused] = choose_edits([finding_at(1, "detach")], project)
+    found, [refused] = choose_edits([finding_at(1, "consider-compiling")], project)
     assert not found
     assert "advice says" in refused.why
 

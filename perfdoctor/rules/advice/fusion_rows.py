@@ -231,11 +231,12 @@ FUSION_ROWS = (
     *rows_of(
         "copies into another order",
         ENGINE_KERNELS,
-        (
+        Row(
             ANY,
             "Keep one order of dimensions from end to end: most ops take transposed views as they are.",
             None,
             pages.VIEWS,
+            actions=(Action("drop-contiguous"),),
         ),
     ),
 )
