@@ -1,4 +1,8 @@
-"""PD306 on the CPU alone: copies that contiguous, clone, reshape, cat and repeat make."""
+"""PD306 on the CPU alone: copies that the program asks for by contiguous, clone, reshape, cat and repeat.
+
+Not those that an op of torch makes for itself, as matmul does of a view with four dimensions, or the backward pass of
+split: no line of the program says them.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,11 @@ def _match_copies(rank: Rank) -> BoolArray:
     attentions = find_attentions(rank)
     rows &= ~iv.contains(iv.union(attentions.start_ns, attentions.end_ns), ops.start_ns)
     copying = trace.match_rows(ops, traffic_kinds.COPY_OPS)
-    is_copy, is_needed = _any_around(rank, copying), _any_around(rank, trace.match_rows(ops, _NEEDED))
-    return rows & is_copy & ~is_needed
+    forward, is_needed = rank.forward_ops, _any_around(rank, trace.match_rows(ops, _NEEDED))
+    by_torch = _any_around(rank, trace.match_rows(ops, "^aten::") & ~copying & ~trace.match_rows(ops, _MOVING))
+    by_program = _any_around(rank, copying & ~forward.in_backward) & ~by_torch
+    is_backward_of_it = (forward.forward >= 0) & by_program[forward.forward]
+    return rows & (by_program | is_backward_of_it) & ~is_needed
 
 
 def _any_around(rank: Rank, wanted: BoolArray) -> BoolArray:

@@ -44,7 +44,8 @@ class RedundantCopies(RankAnalyzer):
     How it is measured:
         The time of such kernels, grouped by the op that copies and the op around it. Not counted: casts, copies beside
         convolutions (PD302) and in the optimizer (PD303), packing for collectives and buckets, and generated code. On
-        the CPU alone the own time of the ops that move numbers within those; copies within attention are PD205's.
+        the CPU alone the own time of the ops that move numbers within those, where the program asks for them and not
+        an op of torch, as matmul does for itself; copies within attention are PD205's.
 
     How to fix:
         Keep one order of dimensions from end to end: scaled_dot_product_attention, matmul and einsum take transposed

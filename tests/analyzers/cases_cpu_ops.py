@@ -467,6 +467,7 @@ PD306 = [
             ),
         ),
     ),
+    RuleCase("PD306", "reshape in matmul on the CPU", lambda: copying("aten::reshape", 400, around="aten::matmul")),
     RuleCase("PD306", "a cast on the CPU", lambda: copying("aten::_to_copy")),
     RuleCase(
         "PD306",
