@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fixes [NAME...] [--measure] [--keep FOLDER]`: edits for the clinic's programs.
+"""`python -m benchmarks.fixes [NAME...] [--programs] [--measure] [--keep FOLDER]`: edits for the programs here.
 
 Each program is recorded as a user would, in a git repository of its own. Counted are findings with a line of it that
 are worth 1 % of the step or more, and those of them with an edit. With --measure `perfdoctor fix` measures the edits
@@ -18,8 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.clinic.cases import Case, choose_cases
+from benchmarks.clinic.cases import choose_cases
 from benchmarks.clinic.run_case import STEP
+from benchmarks.programs.__main__ import STEP as STEP_MS
+from benchmarks.programs.truths import read_programs
 from benchmarks.run_python import ProgramFailedError, run_python
 from perfdoctor.fixes.propose_patch import find_project
 
@@ -46,36 +48,67 @@ class Fixed(NamedTuple):
     patched: float | None = None
 
 
-def fix_case(case: Case, folder: Path, *, measures: bool) -> Fixed:
+class Script(NamedTuple):
+    """A program as its user has it.
+
+    Attributes:
+        path: Where it is from.
+        text: What it says.
+        arguments: What follows it on the command line.
+    """
+
+    path: Path
+    text: str
+    arguments: tuple[str, ...] = ()
+
+
+def list_scripts(names: Sequence[str], *, programs: bool) -> list[Script]:
+    """The programs of the clinic that are slow for a reason and run on a CPU, or those of benchmarks/programs."""
+    if programs:
+        chosen = [each for each in read_programs() if not names or each.name in names]
+        return [
+            Script(each.path, each.path.read_text())
+            for each in chosen
+            if each.path.suffix == ".py" and not each.healthy and not each.ranks and not each.missing_libraries
+        ]
+    return [
+        Script(case.path, take_switch_out(case.path.read_text()), ("--device", "cpu"))
+        for case in choose_cases(names)
+        if not (case.healthy or case.of_peak or case.ranks or case.fails or case.why_not_on("cpu"))
+    ]
+
+
+def fix_script(program: Script, folder: Path, *, measures: bool) -> Fixed:
     """Record a program where its folder has no recording, look for edits, and measure them."""
-    script, capture = folder / case.path.name, folder / "perfdoctor-capture"
+    script, capture = folder / program.path.name, folder / "perfdoctor-capture"
+    command = [script.name, *program.arguments]
     if not capture.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        script.write_text(take_switch_out(case.path.read_text()))
+        script.write_text(program.text)
         for words in (
             ["init", "-q"],
             ["add", script.name],
             ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
         ):
             subprocess.run(["git", "-C", str(folder), *words], check=True)
-        run_python(["-m", "perfdoctor", "run", "-q", "--out", str(capture), script.name], folder)
+        run_python(["-m", "perfdoctor", "run", "-q", "--out", str(capture), *command], folder)
     plain = run_python(["-m", "perfdoctor", "analyze", "--json", str(capture)], folder)
     findings = [each for each in json.loads(plain)["findings"] if is_counted(each)]
     edited, refused = look_for_edits(capture, findings)
     if not measures or not edited:
-        return Fixed(case.name, edited, refused)
+        return Fixed(script.stem, edited, refused)
     out = folder / "perfdoctor-fix"
     options = ["--pairs", "4", "--budget", f"{BUDGET_S}s", "--wait", "0", "--out", str(out)]
-    run_python(["-m", "perfdoctor", "fix", "-q", *options, script.name], folder, seconds=4 * BUDGET_S)
+    run_python(["-m", "perfdoctor", "fix", "-q", *options, *command], folder, seconds=4 * BUDGET_S)
     report = json.loads((out / "report.json").read_text())
     measured = [each for each in report["trials"] if each["pairs"] and each["change"] != "all"]
     lines = [*map(describe, measured), *filter(None, map(judge_promise, report["findings"]))]
     patched = None
     if (out / "perfdoctor.patch").exists():
-        before = step_of(run_python([script.name], folder))
+        before = step_of(run_python(command, folder))
         run_python(["-m", "perfdoctor", "fix", "--apply", str(out / "perfdoctor.patch")], folder)
-        patched = step_of(run_python([script.name], folder)) / before
-    return Fixed(case.name, edited, refused, tuple(lines), patched)
+        patched = step_of(run_python(command, folder)) / before
+    return Fixed(script.stem, edited, refused, tuple(lines), patched)
 
 
 def take_switch_out(text: str) -> str:
@@ -150,9 +183,9 @@ def look_for_edits(capture: Path, findings: Sequence[dict[str, Any]]) -> tuple[t
     return tuple(edited), tuple(refused)
 
 
-def step_of(output: str) -> int:
-    """The step that a program prints, in ns."""
-    return int(STEP.findall(output)[-1])
+def step_of(output: str) -> float:
+    """The step that a program prints, in ns, or in ms."""
+    return float((STEP.findall(output) or STEP_MS.findall(output))[-1])
 
 
 def describe(trial: dict[str, Any]) -> str:
@@ -175,21 +208,21 @@ def judge_promise(finding: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Fix the programs that are named, else all that run on a CPU."""
+    """Fix the programs that are named, else all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--programs", action="store_true", help="those of benchmarks/programs, not of the clinic")
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--keep", type=Path, help="keep programs and recordings here, and take those that are there")
     options = parser.parse_args()
     rows = []
-    for case in choose_cases(options.names):
-        if case.healthy or case.of_peak or case.ranks or case.fails or case.why_not_on("cpu"):
-            continue
+    for program in list_scripts(options.names, programs=options.programs):
+        name = program.path.stem
         with tempfile.TemporaryDirectory(prefix="fixes-") as scratch:
             try:
-                row = fix_case(case, (options.keep or Path(scratch)) / case.name, measures=options.measure)
+                row = fix_script(program, (options.keep or Path(scratch)) / name, measures=options.measure)
             except ProgramFailedError as error:
-                print(f"{case.name}: failed: {str(error).strip().splitlines()[-1]}", flush=True)
+                print(f"{name}: failed: {str(error).strip().splitlines()[-1]}", flush=True)
                 continue
         rows.append(row)
         print(
