@@ -31,8 +31,6 @@ _MAX_WORKERS_PER_CORE = 2
 _HEADROOM = 1.25
 # A setting that is this much slower than the best one is as good where it needs fewer workers.
 _AS_GOOD = 1.03
-# The training leaves a core to others where it leaves half of one and more.
-_MIN_FREE_CORES = 0.5
 # From this many cores on the training's own threads compute beside each other; below it they wait, too.
 _MIN_PARALLEL_CORES = 1.2
 
@@ -129,11 +127,6 @@ class SharedCores(NamedTuple):
         """What the loop spends to take over the batches of a step that workers have ready."""
         tensors_ns = _HANDOVER_NS_PER_TENSOR * self.batch_tensors
         return self.batches * (_HANDOVER_NS + tensors_ns + _HANDOVER_NS_PER_BYTE * self.batch_bytes)
-
-    @property
-    def cores_are_taken(self) -> bool:
-        """Whether the training leaves less than half a core."""
-        return self.cores - self.training_cores < _MIN_FREE_CORES
 
     @property
     def workers_keep_up(self) -> bool:

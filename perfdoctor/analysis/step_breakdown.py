@@ -36,8 +36,6 @@ OUTSIDE_OF_MODULES = "outside of modules"
 BACKWARD = "backward pass"
 NO_COLLECTIVE = "everything else"
 """Names of rows that are no module and no collective."""
-GPU_TABLES = ("kernels", "ops", "modules", "collectives")
-CPU_TABLES = ("ops", "modules", "collectives")
 
 _OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, LOADER)
 _IDLE_DETAILS = tuple(name for name in DETAILS if name not in BUSY_DETAILS)

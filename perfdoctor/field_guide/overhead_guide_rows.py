@@ -11,8 +11,6 @@ from perfdoctor.report.finding import Finding
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.units import format_share
 
-# Below a few per cent of the step nobody would change a line.
-_LITTLE = 0.03
 _MIN_SHARE_OF_FLOPS_KNOWN = 0.1
 
 

@@ -33,7 +33,6 @@ from perfdoctor.tables.shared_columns import (
 )
 from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 
-NO_SHAPE = "shape not known"
 _PASSES = ("whole", "dgrad", "wgrad")  # by the codes of `CostKinds.part`
 # Where the factors of an op stand among its inputs.
 _FACTORS = {"aten::addmm": 1, "aten::_addmm_activation": 1, "aten::baddbmm": 1, "_C::cutlass_scaled_mm": 1}

@@ -21,7 +21,6 @@ SOCKET_NAME = "control.sock"
 MAX_LINE_BYTES = 4096
 # Who connects and then says nothing makes others wait no longer than this.
 READ_TIMEOUT_S = 5.0
-CLOSE_TIMEOUT_S = 1.0
 MAX_STEPS = 10_000
 
 
