@@ -7,6 +7,7 @@ from typing import Any
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.edits import (
+    accumulation,
     call_arguments,
     contexts,
     formulas,
@@ -22,7 +23,17 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 
 EDITS: Mapping[str, MakeEdit] = {
     name: make
-    for module in (loader_arguments, call_arguments, switches, contexts, moved_code, formulas, gradients, tensors)
+    for module in (
+        loader_arguments,
+        call_arguments,
+        switches,
+        contexts,
+        moved_code,
+        formulas,
+        gradients,
+        tensors,
+        accumulation,
+    )
     for name, make in module.EDITS.items()
 }
 """By the id of the action that an edit carries out."""

@@ -151,7 +151,7 @@ def test_every_action_of_the_table_is_a_change_with_one_of_its_settings() -> Non
     said = {(action.id, action.value) for row in TABLE for action in row.actions}
     changes = {name: value for name, value in said if name in CHANGES}
     # These are edits of the source, see perfdoctor fix.
-    edits = {"drop-contiguous", "eval-mode", "fused-activation", "fused-attention"}
+    edits = {"drop-contiguous", "eval-mode", "fused-activation", "fused-attention", "no-sync"}
     assert {name for name, _ in said} - set(changes) == {"consider-compiling", *edits}
     assert len(changes) >= 15
     settings = {

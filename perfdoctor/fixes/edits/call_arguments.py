@@ -31,11 +31,7 @@ def fuse_optimizer(finding: PlainFinding, setting: str, project: Project) -> Sou
 
 def set_ddp_argument(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """An argument of DistributedDataParallel; the setting is such as "bucket_cap_mb=25"."""
-
-    def is_wanted(meaning: str) -> bool:
-        return meaning.startswith("torch.nn.") and meaning.endswith(".DistributedDataParallel")
-
-    source, call = find_call(finding, project, is_wanted, "a DistributedDataParallel")
+    source, call = find_call(finding, project, is_ddp, "a DistributedDataParallel")
     name, _, value = setting.partition("=")
     splices = set_arguments(source, call, {name: value}, project)
     return SourceEdit("ddp", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
@@ -73,6 +69,11 @@ EDITS: dict[str, MakeEdit] = {
 def is_optimizer(meaning: str) -> bool:
     """Whether a dotted name is a class of torch.optim, wherever in it it is taken from."""
     return meaning.startswith("torch.optim.") and meaning.rpartition(".")[2][:1].isupper() and "lr_sched" not in meaning
+
+
+def is_ddp(meaning: str) -> bool:
+    """Whether a dotted name is DistributedDataParallel, wherever in torch.nn it is taken from."""
+    return meaning.startswith("torch.nn.") and meaning.endswith(".DistributedDataParallel")
 
 
 def _fills_gradients(call: ast.Call) -> bool:

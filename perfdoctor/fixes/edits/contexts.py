@@ -64,7 +64,7 @@ def open_autocast(finding: PlainFinding, setting: str, project: Project) -> Sour
         torch = source.name_of("torch")
         if not torch:
             raise EditRefusedError(f"{source.name} does not import torch by its name")
-        statements = _forward_of(source, backwards[0])
+        statements = forward_of(source, backwards[0])
         code = f'with {torch}.autocast("{project.device_kind}", dtype={torch}.bfloat16):'
         splices = wrap_statements(source, statements, code)
         return SourceEdit("autocast-bf16", setting, source, statements[0].lineno, splices, code, alters_numerics=True)
@@ -154,8 +154,12 @@ def _trains(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == "forward"
 
 
-def _forward_of(source: SourceFile, backward: ast.Expr) -> list[ast.stmt]:
-    """The statements of the block before a backward pass from which its loss comes, without copies of the batch."""
+def forward_of(source: SourceFile, backward: ast.Expr) -> list[ast.stmt]:
+    """The statements of the block before a backward pass from which its loss comes, without copies of the batch.
+
+    Raises:
+        EditRefusedError: It does not come from there.
+    """
     block = source.block(backward)
     before = block[: block.index(backward)]
     needed = set(names_in(backward))

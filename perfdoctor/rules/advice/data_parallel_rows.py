@@ -128,11 +128,12 @@ WRAPPER_ROWS = (
             "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: with model.no_sync(): ...",
             pages.FSDP2,
         ),
-        (
+        Row(
             ANY,
             f"{_ACCUMULATED}run all micro-batches but the last under no_sync(), forward pass included.",
             "with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
             pages.DDP,
+            actions=(Action("no-sync"),),
         ),
     ),
     *rows_of(
