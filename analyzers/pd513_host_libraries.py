@@ -158,6 +158,7 @@ class HostLibraries(RankAnalyzer):
                 "instructions for it (AVX512_BF16, AMX).",
                 'model.float()   # and no torch.autocast("cpu")',
                 "https://docs.pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior",
+                (Action("float32", "half"),),
             ),
             claim=Claim(found.time),
             confidence=0.8,

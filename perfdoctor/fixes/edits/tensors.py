@@ -12,7 +12,9 @@ from perfdoctor.fixes.source_file import Splice
 # What needs numbers in order, or would copy them itself.
 _NEED_ORDER = ("view", "view_as", "data_ptr", "as_strided", "is_contiguous", "numpy", "tolist")
 _CONVERT = ("float", "double", "half", "bfloat16", "int", "long", "bool", "type")
-_DOUBLE = {"torch.float64": "float32", "torch.double": "float32", "numpy.float64": "float32", "numpy.double": "float32"}
+# What makes another precision than single: methods of modules and tensors, and types.
+_METHODS = {"": ("double",), "half": ("half", "bfloat16")}
+_TYPES = {"": ("float64", "double"), "half": ("float16", "half", "bfloat16")}
 
 
 def drop_contiguous(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -35,17 +37,24 @@ def drop_contiguous(finding: PlainFinding, setting: str, project: Project) -> So
 
 
 def use_float32(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
-    """Single precision wherever a file asks for double, and for arrays of NumPy, which are double by default."""
+    """Single precision wherever a file asks for double, and for arrays of NumPy, which are double by default.
+
+    With the setting "half", wherever it asks for half precision.
+    """
     for source, _ in places_of(finding, project):
+        if setting and source.calls(lambda meaning: meaning.startswith("torch.") and "autocast" in meaning):
+            raise EditRefusedError(f"{source.name} opens autocast: leave it out where it computes on a CPU")
         splices, lines = [], []
         for each in source.nodes(ast.Attribute):
             start, end = source.span(each)[1] - len(each.attr), source.span(each)[1]
             is_called = isinstance(call := next(source.parents(each)), ast.Call) and call.func is each and not call.args
-            single = _DOUBLE.get(source.meaning(each)) or ("float" if each.attr == "double" and is_called else None)
+            module, _, name = source.meaning(each).rpartition(".")
+            is_type = module in ("torch", "numpy") and name in _TYPES[setting]
+            single = "float32" if is_type else "float" if is_called and each.attr in _METHODS[setting] else None
             if single is not None:
                 splices.append(Splice(start, end, single))
                 lines.append(each.lineno)
-        for call in source.calls(lambda meaning: meaning == "torch.from_numpy"):
+        for call in source.calls(lambda meaning: meaning == "torch.from_numpy") if not setting else []:
             after = next(source.parents(call))
             if not isinstance(after, ast.Attribute) or after.attr not in _CONVERT:
                 splices.append(Splice(source.span(call)[1], source.span(call)[1], ".float()"))
@@ -54,7 +63,7 @@ def use_float32(finding: PlainFinding, setting: str, project: Project) -> Source
             continue
         code = edited_line(source, tuple(splices), lines[0])
         return SourceEdit("float32", setting, source, lines[0], tuple(splices), code, alters_numerics=True)
-    raise EditRefusedError("no line of the file makes double precision")
+    raise EditRefusedError(f"no line of the file makes {setting or 'double'} precision")
 
 
 EDITS: dict[str, MakeEdit] = {"drop-contiguous": drop_contiguous, "float32": use_float32}
