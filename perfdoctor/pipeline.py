@@ -413,7 +413,8 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         steps.variation,
         one_off_ns=iv.total(iv.union_of((rank.one_offs, rank.first_use.time))),
         timed_median_ns=rank.facts.base.median_ns if rank.contention.is_severe else None,
-        between_ns=steps.mean_ns_between,
+        # Between steps that the recorder found lies its own work and nothing of the program's.
+        between_ns=steps.mean_ns_between if rank.facts.step_source in (None, "session") else None,
     )
 
 

@@ -397,7 +397,7 @@ class CapturedFacts(CapturedPart):
     torch: Written[str] = None
     exit: Written[str] = None
     steps_seen: Written[int] = None
-    step_source: Literal["loader", "zero_grad", "backward", "optimizer", "gradient", "session"] | None = None
+    step_source: Literal["loader", "zero_grad", "backward", "optimizer", "gradient", "forward", "session"] | None = None
     windows: RecordedWindows = RecordedWindows()
     base: Flat[BaseSteps] = BaseSteps()
     timing: Flat[WindowSteps] = WindowSteps()

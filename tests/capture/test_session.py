@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from perfdoctor.capture.inject._perfdoctor_inject.gradient_use import GradientUse  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.module_calls import ModuleCalls  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import RecorderSettings  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLines  # noqa: E402
@@ -133,6 +134,18 @@ def inference(model: Model) -> None:
                 model(x)
 
 
+def evaluation_without_loader(model: Model) -> None:
+    criterion = nn.MSELoss()
+    with torch.no_grad():
+        for _ in range(STEPS + 4):
+            criterion(model(torch.ones(2, 8)), torch.zeros(()))
+
+
+def features_before_training(model: Model) -> None:
+    evaluation_without_loader(model)
+    no_loader(Model())
+
+
 @pytest.mark.parametrize(
     ("loop", "steps", "source"),
     [
@@ -143,6 +156,8 @@ def inference(model: Model) -> None:
         (evaluation_between, STEPS, "loader"),
         (no_loader, STEPS, "zero_grad"),
         (inference, 2 * STEPS + 2 - 3, "loader"),
+        (evaluation_without_loader, STEPS, "forward"),
+        (features_before_training, 2 * STEPS, "zero_grad"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -152,13 +167,15 @@ def test_steps_are_found_on_real_loops(tmp_path: Path, loop: Callable[[Model], N
     assert recorder.step == steps
     assert recorder.detector.source == source
     assert recorder.windows["timing"]["complete"]
+    assert (loop is features_before_training) == (recorder.windows["timing"]["first_step"] > STEPS)
 
 
-@pytest.mark.parametrize("call", [lambda model: model(torch.ones(2, 8)), lambda model: model.zero_grad()])
+@pytest.mark.parametrize("call", [lambda _: nn.ReLU()(torch.ones(2)), lambda model: model.zero_grad()])
 def test_a_program_without_steps_leaves_no_folder(tmp_path: Path, call: Callable[[Model], Any]) -> None:
     with recording(tmp_path) as recorder:
+        model = Model()
         for _ in range(30):
-            call(Model())
+            call(model)
     assert recorder.step == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -338,7 +355,7 @@ def depth() -> int:
 
 @pytest.mark.usefixtures("nothing_compiled")
 def test_the_line_mode_is_removed_from_below_a_users_mode() -> None:
-    lines = SourceLines(GradientUse())
+    lines = SourceLines(ModuleCalls(lambda: True), GradientUse())
     before = depth()
     lines.start()
     with UserMode():
@@ -348,7 +365,7 @@ def test_the_line_mode_is_removed_from_below_a_users_mode() -> None:
 
 
 def test_the_exit_of_a_users_mode_below_ours_removes_ours() -> None:
-    lines = SourceLines(GradientUse())
+    lines = SourceLines(ModuleCalls(lambda: True), GradientUse())
     before = depth()
     mode = UserMode()
     mode.__enter__()

@@ -12,25 +12,29 @@ from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STAND
 from perfdoctor.capture.inject._perfdoctor_inject.step_detector import StepDetector
 from perfdoctor.capture.inject._perfdoctor_inject.window_plan import AFTER, WindowPlan, make_stages
 
+SIGNS = {
+    "L": StepDetector.on_loader_next,
+    "Z": StepDetector.on_zero_grad,
+    "B": StepDetector.on_backward,
+    "G": StepDetector.on_gradient,
+}
+
 
 def feed(detector: StepDetector, events: str) -> list[int]:
     """Feed events to a detector and return the positions where steps end.
 
     L next, Z zero_grad, B backward, G autograd.grad, O, P and Q optimizers, U scaler, S a step with a closure; a
-    gradient of torch.func is h in one transform, g in two.
+    gradient of torch.func is h in one transform, g in two; e and f are calls of two models, i the same in a loop over
+    a loader that goes on.
     """
     ends = []
     for position, event in enumerate(events):
-        if event == "L":
-            ended = detector.on_loader_next()
-        elif event == "Z":
-            ended = detector.on_zero_grad()
-        elif event == "B":
-            ended = detector.on_backward()
-        elif event == "G":
-            ended = detector.on_gradient()
+        if event in "LZBG":
+            ended = SIGNS[event](detector)
         elif event in "gh":
             ended = detector.on_gradient("hg".index(event) + 1)
+        elif event in "efi":
+            ended = detector.on_forward(ord(event), is_loading=event == "i")
         elif event == "U":
             detector.on_scaler_update()
             ended = False
@@ -142,6 +146,35 @@ def test_gradients_mark_steps_where_nothing_else_does() -> None:
     assert len(feed(StepDetector(), "G" * 20)) == 17
     assert feed(detector_with_optimizer(), "ZBG" * 20) == []
     assert len(feed(detector_with_optimizer(), "ZGBO" * 20)) == 19, "a gradient penalty is no step"
+
+
+@pytest.mark.parametrize(
+    ("events", "steps"),
+    [
+        ("f" * 20, 17),
+        ("ef" * 20, 17),  # an encoder and a decoder
+        ("e" + "f" * 20, 17),  # the encoder runs once
+        ("efff" * 10, 27),  # many calls of the decoder for each of the encoder
+        ("L" + "f" * 20, 17),  # a batch for a benchmark
+        ("LiLi" * 10, 17),  # a loader marks the steps of its loop
+        ("fff", 0),
+        ("fZfff" * 4, 13),
+    ],
+)
+def test_calls_of_a_model_mark_steps_where_nothing_trains(events: str, steps: int) -> None:
+    assert len(feed(StepDetector(), events)) == steps
+
+
+@pytest.mark.parametrize("events", ["fB" * 20, "fG" * 20, "ZffffBO" * 20, "LfBO" * 20, "LffffS" * 20])
+def test_calls_of_a_model_change_nothing_in_a_training(events: str) -> None:
+    without = [event for event in events if event not in "ef"]
+    make = detector_with_optimizer if set(events) & set("OS") else StepDetector
+    marked = [events[end] for end in feed(make(), events)]
+    assert marked == [without[end] for end in feed(make(), "".join(without))]
+
+
+def test_a_rollout_before_the_first_optimizer_step_has_no_steps() -> None:
+    assert feed(detector_with_optimizer(), "f" * 200) == []
 
 
 def test_a_loader_read_once_before_training_is_forgotten() -> None:

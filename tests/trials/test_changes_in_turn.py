@@ -19,6 +19,7 @@ pytestmark = pytest.mark.process
 # Applies a change as the recorder of a trial does, runs the lines of a case, and answers with what came of both.
 DRIVER = """
 import json, os, sys, traceback, warnings
+from perfdoctor.capture.inject._perfdoctor_inject.module_calls import ModuleCalls
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange, TrialOptions
 from perfdoctor.capture.inject._perfdoctor_inject.trial import TrialProgram
 import torch
@@ -29,7 +30,7 @@ cases, answers = json.loads(sys.stdin.read()), []
 
 def run(case):
     options = TrialOptions(0, (TrialChange(case["change"], case["file"], case["class_name"], case["setting"]),))
-    program = TrialProgram(options, lambda: True)
+    program = TrialProgram(options, ModuleCalls(lambda: True))
     os.environ.update(case["environment"])
     program.environment = dict(os.environ)
     program.start()

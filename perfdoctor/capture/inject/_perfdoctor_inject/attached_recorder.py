@@ -35,10 +35,15 @@ class AttachedRecorder(Recorder):
         except Exception as error:
             self.give_up(error)
             return
-        self._hooks.call_recorder(self.gradients.find_optimizers)
+        self._hooks.call_recorder(self._find_optimizers)
         atexit.register(self.finish, "exit")
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._finish_in_child)
+
+    def _find_optimizers(self) -> None:
+        """Know the optimizers that were made before; in a program that has any, calls of models mark no steps."""
+        if self.gradients.find_optimizers() and self.stop_watching_forwards is not None:
+            self.stop_watching_forwards()
 
     def finish(self, reason: str) -> None:
         """Save what was recorded, and take everything out of the program; safe to call again."""

@@ -1,7 +1,7 @@
 """The first forward of each model that the program calls: where changes of the model are applied.
 
-`Module.__call__` is wrapped until the timed steps begin, and never while dynamo traces. What a change does to a model
-stays with that model alone, so that the timed steps pay for nothing else.
+Calls of modules are watched until the timed steps begin. What a change does to a model stays with that model alone, so
+that the timed steps pay for nothing else.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import functools
 import os
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
 
-from .tracebacks import remove_own_frames
+from .module_calls import ModuleCalls, has_parameters
 
 Callback = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
@@ -29,56 +29,31 @@ def is_in_backward() -> bool:
 class FirstForwards:
     """Calls back before the first forward of each outermost module that has parameters."""
 
-    def __init__(self, is_listening: Callable[[], bool]) -> None:
-        """Watch nothing yet.
-
-        `is_listening` is False while dynamo traces, and outside of the training thread.
-        """
-        self._is_listening = is_listening
+    def __init__(self, calls: ModuleCalls) -> None:
+        """Watch nothing yet."""
+        self._calls = calls
         self._callbacks: list[Callback] = []
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pid = os.getpid()
-        self._is_inside = False
-        self._call: Any = None
-        self._wrapper: Any = None
 
     def add(self, callback: Callback, *, before_others: bool) -> None:
         """Call this function, too, with the module and the arguments of its call; the first one begins to watch."""
+        if not self._callbacks:
+            self._calls.add(self._on_call)
         self._callbacks.insert(0 if before_others else len(self._callbacks), callback)
-        if self._wrapper is None:
-            self._call = nn.Module.__call__
-            self._wrapper = self._wrap(self._call)
-            nn.Module.__call__ = self._wrapper  # type: ignore[method-assign]
 
     def stop(self) -> None:
-        """Stop watching, unless the call has been wrapped again."""
+        """Stop watching."""
         self._callbacks.clear()
-        if self._wrapper is not None and nn.Module.__call__ is self._wrapper:
-            nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._calls.remove(self._on_call)
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._is_inside or not self._callbacks or not self._is_outermost():
-                return original(module, *args, **kwargs)
-            self._is_inside = True
-            try:
-                if module not in self._seen and next(module.parameters(), None) is not None:
-                    self._seen.add(module)
-                    for callback in tuple(self._callbacks):
-                        callback(module, args, kwargs)
-                return original(module, *args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-            finally:
-                self._is_inside = False
-
-        return call
-
-    def _is_outermost(self) -> bool:
-        """Whether the program itself calls: not a worker of a loader, and no checkpoint that is computed again."""
-        return os.getpid() == self._pid and self._is_listening() and not is_in_backward()
+    def _on_call(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+        """Call back where the program itself calls: not a worker of a loader, no checkpoint that is computed again."""
+        if os.getpid() != self._pid or is_in_backward() or module in self._seen or not has_parameters(module):
+            return
+        self._seen.add(module)
+        for callback in tuple(self._callbacks):
+            callback(module, args, kwargs)
 
 
 def wrap_calls(module: Any, wrap: Callable[[Any], Any]) -> None:

@@ -69,9 +69,13 @@ class GradientUse:
         """Know an optimizer that was made."""
         self._optimizers.add(optimizer)
 
-    def find_optimizers(self) -> None:
-        """Know the optimizers that were made before anybody listened: a look at all objects, some 0.1 s."""
+    def find_optimizers(self) -> bool:
+        """Know the optimizers that were made before anybody listened: a look at all objects, some 0.1 s.
+
+        Returns whether there are any.
+        """
         self._optimizers.update(each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
+        return bool(self._optimizers)
 
     def start(self) -> None:
         """Watch from now on, at the border of a step."""

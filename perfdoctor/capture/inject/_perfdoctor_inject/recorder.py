@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -28,6 +30,7 @@ from .memory_records import MemoryRecords, count_samples
 from .memory_watch import MemoryWatch
 from .messages import USER_PROFILER, leave_marker, warn
 from .model_facts import ModuleLines
+from .module_calls import ModuleCalls, has_parameters
 from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords
 from .parameter_checksums import ParameterChecksums
@@ -103,8 +106,10 @@ class Recorder:
         step: Number of the running step.
         windows: The recorded windows, as they stand in facts.json.
         flags_by_window: Torch's flags as each window began: programs set some in a block, and at exit they are gone.
+        module_calls: Who listens to calls of modules.
         notes: What went wrong, without a full stop.
         is_forked_helper: Whether this process was forked from one that is recorded.
+        stop_watching_forwards: Takes `on_forward` from the calls of modules; None where nobody watches.
         control: The socket through which windows are asked for; None where nobody may ask.
     """
 
@@ -121,6 +126,7 @@ class Recorder:
         self.plan = WindowPlan(replace(settings, skip=1) if misses_first_step else settings)
         self.detector = StepDetector()
         self.gradients = GradientUse()
+        self.module_calls = ModuleCalls(self.is_listening)
         self.profiler = self._make_profiler()
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
@@ -143,6 +149,7 @@ class Recorder:
             enabled=settings.memory, max_bytes=settings.max_evidence_bytes, loaders=self.loaders, note=self._add_note
         )
         self.hang_watch = HangWatch(settings.folder, lambda: [each.pid for each in list(self.loaders.processes)])
+        self.stop_watching_forwards: Callable[[], None] | None = None
         self.step = 0
         self.gpu_sampler: GpuSampler | None = None
         self.is_forked_helper = False
@@ -152,6 +159,7 @@ class Recorder:
         self._step_start_ns = 0
         self._loader_wait_ns = 0
         self._in_loader = False
+        self._open_loader: weakref.ref[Any] | None = None
         self._step_range: Any = None
         self._program_facts: dict[str, Any] | None = None
         self._all_recorded = False
@@ -166,7 +174,9 @@ class Recorder:
         self._recorded_steps = 0
 
     def _make_profiler(self) -> WindowProfiler:
-        return WindowProfiler(self._on_training_thread_end, self.gradients, always_profiles_memory=self.settings.memory)
+        return WindowProfiler(
+            self._on_training_thread_end, self.module_calls, self.gradients, always_profiles_memory=self.settings.memory
+        )
 
     def start(self) -> None:
         """The hooks are installed, and the program's own code comes next."""
@@ -196,6 +206,7 @@ class Recorder:
     def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int, int | None]) -> None:
         """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
+        self._open_loader = weakref.ref(iterator)
         if batch is None:
             self.memory_watch.note_killed_workers()
         self._loader_wait_ns += wait[0]
@@ -209,6 +220,18 @@ class Recorder:
         """Workers of a loader are about to be started; a range of the trace, where one is recorded."""
         self.meter.see("worker_start")
         return RecordedRange(LOADER_START) if self.profiler.recording else None
+
+    def on_forward(self, module: Any) -> bool:
+        """The program is about to call a module that lies in no other; until something else marks steps.
+
+        Returns whether it is the first that marks one.
+        """
+        is_first = self.detector.source is None
+        is_loading = self._open_loader is not None and self._open_loader() is not None
+        if not has_parameters(module) or not self.detector.on_forward(id(module), is_loading=is_loading):
+            return False
+        self._end_step_if(self._step_start_ns > 0)
+        return is_first
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -459,7 +482,7 @@ class Recorder:
         """Take the windows again from the start, because what ran before was no training."""
         if self.plan.can_restart:
             self.plan.restart()
-        elif self.plan.adapts and not self._late_samples:
+        elif (self.plan.adapts or self.detector.source == "forward") and not self._late_samples:
             self._late_samples += 1
             self._close_window(partial=True)
             self.plan.add_sample()
@@ -473,6 +496,9 @@ class Recorder:
 
     def _end_step_if(self, detected: bool) -> None:
         """End the step when a boundary was detected; the first event of all begins the first step."""
+        if not self.detector.awaits_forwards and self.stop_watching_forwards is not None:
+            self.stop_watching_forwards()
+            self.stop_watching_forwards = None
         if not self._step_start_ns:
             self._begin_step()
         if detected and self.automatic:
@@ -492,7 +518,7 @@ class Recorder:
         elif not self.profiler.prepared and self.profiler.user_profiler_is_active:
             window = label = "user_profiler"
         compiled = self.totals.compiles.end_step(label)
-        work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
+        work = self.meter.end_step(compiled=compiled, may_roll_out=self.detector.may_roll_out)
         peaks = self.memory_watch.end_step(label)
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work, peaks)

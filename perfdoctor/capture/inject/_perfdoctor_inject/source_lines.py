@@ -18,6 +18,7 @@ from torch import overrides
 
 from .gradient_use import GradientUse
 from .module_call_lines import ModuleCallLines
+from .module_calls import ModuleCalls
 from .tracebacks import remove_own_frames
 from .user_code import user_line
 
@@ -63,10 +64,10 @@ def dynamo_has_compiled() -> bool:
 class SourceLines:
     """Pushes the mode on torch's stack and removes it again, whatever modes the user has pushed or popped since."""
 
-    def __init__(self, gradients: GradientUse) -> None:
+    def __init__(self, calls: ModuleCalls, gradients: GradientUse) -> None:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
-        self._module_lines = ModuleCallLines(gradients)
+        self._module_lines = ModuleCallLines(calls, gradients)
 
     def start(self) -> None:
         """Push the mode, unless compiled code would have to be compiled again."""

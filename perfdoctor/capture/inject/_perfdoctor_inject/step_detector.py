@@ -10,6 +10,11 @@ Without a loader a step ends at the first `zero_grad` after every optimizer has 
 
     zero_grad  forward  backward  optimizer.step | zero_grad  forward  backward  optimizer.step | zero_grad ...
 
+Without all of these, gradients included, a program runs a model and trains none: a step ends where it calls the model
+whose calls come back first::
+
+    model  sampling | model  sampling | model ...
+
 Loops that never call `zero_grad` are cut at the first backward pass, or at the optimizer step itself (LBFGS).
 """
 
@@ -35,7 +40,8 @@ class StepDetector:
     """Learns what happens in the training thread; the methods that return a bool return whether a step ends here.
 
     Attributes:
-        source: What marked the last boundary: loader, zero_grad, backward or optimizer; None before the first one.
+        source: What marked the last boundary: loader, zero_grad, backward, optimizer, gradient or forward; None before
+            the first one.
         is_training: Whether any optimizer has stepped.
     """
 
@@ -57,11 +63,34 @@ class StepDetector:
         self._longest_row: dict[int, int] = {}
         self._gradients = 0
         self._nesting: int | None = None
+        self._calls: dict[int, int] = {}
+        self._called: int | None = None
 
     @property
     def is_in_optimizer(self) -> bool:
         """Whether an `Optimizer.step` is running."""
         return self._optimizer_depth > 0
+
+    @property
+    def may_roll_out(self) -> bool:
+        """Whether steps may hold forward passes without gradients beside their own: no loader or model marks them."""
+        return self.source not in ("loader", "forward")
+
+    @property
+    def awaits_forwards(self) -> bool:
+        """Whether calls of models may mark steps: nothing that trains was seen, and nothing else marks steps."""
+        is_training = self._optimizers_built or self._backwards or self._gradients or self.is_training
+        return not is_training and self.source in (None, "forward")
+
+    def on_forward(self, model: int, *, is_loading: bool) -> bool:
+        """The program calls a model, by its id; `is_loading`: a loop over a DataLoader, which marks steps, is open."""
+        if is_loading or not self.awaits_forwards:
+            return False
+        self._calls[model] = calls = self._calls.get(model, 0) + 1
+        if self._called is None and calls > INFERENCE_BATCHES:
+            self._called = model
+            self.forget_loader()
+        return model == self._called and self._end_step("forward")
 
     def on_gradient(self, nesting: int = 0) -> bool:
         """`torch.autograd.grad` is about to run; in programs without backward passes and optimizers it marks steps.

@@ -152,11 +152,10 @@ class StepMeter:
         """About how many events the profiler has for the running step so far, ops without gradients left out."""
         return (count_graph_nodes() - self._first_node) * EVENTS_PER_NODE
 
-    def end_step(self, *, compiled: bool, uses_loader: bool) -> StepWork:
+    def end_step(self, *, compiled: bool, may_roll_out: bool) -> StepWork:
         """What the running step has cost and done.
 
-        `compiled`: dynamo compiled something in it. `uses_loader`: a loader marks the steps; forward passes without
-        gradients are no rollout then.
+        `compiled`: dynamo compiled something in it. `may_roll_out`: blocks without gradients may be a rollout.
         """
         cpu_ns = process_cpu_ns = preempted = queued_ns = None
         if self._thread == threading.get_ident():  # clocks of two threads cannot be subtracted
@@ -181,7 +180,7 @@ class StepMeter:
             optimizer_steps=self.optimizer_steps,
             gc_ns=self.host_calls.gc_ns,
             host_call_ns=self.host_calls.call_ns,
-            contains=self._list_contents(compiled, uses_loader),
+            contains=self._list_contents(compiled, may_roll_out),
             samples=self._samples,
             held_bytes=self.memory.read(),
             allocated_bytes=self._allocated.read(),
@@ -215,10 +214,10 @@ class StepMeter:
         if content == "evaluation":
             self._evaluation_since = (self.batches, self.no_grad_blocks)
 
-    def _list_contents(self, compiled: bool, uses_loader: bool) -> tuple[str, ...]:
+    def _list_contents(self, compiled: bool, may_roll_out: bool) -> tuple[str, ...]:
         contents = list(self._seen)
         since = self._evaluation_since
-        if since is not None and since[0] == self.batches and (uses_loader or since[1] == self.no_grad_blocks):
+        if since is not None and since[0] == self.batches and (not may_roll_out or since[1] == self.no_grad_blocks):
             # The model was put to evaluation right before the boundary: its batches come in the next step.
             contents.remove("evaluation")
             self._evaluates_later = True
@@ -229,7 +228,7 @@ class StepMeter:
         if usual is None or self._unused_batches < usual:
             # The least of all steps: two loaders in one loop leave batches without a backward pass in every step.
             self._usual_unused_batches = self._unused_batches
-        if not uses_loader and self.no_grad_blocks >= ROLLOUT_BLOCKS * max(self.optimizer_steps, 1):
+        if may_roll_out and self.no_grad_blocks >= ROLLOUT_BLOCKS * max(self.optimizer_steps, 1):
             contents.append("rollout")
         if compiled:
             contents.append("compile")

@@ -27,6 +27,7 @@ from .float64_sources import asks_for_float64
 from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
 from .loader_records import starts_workers
 from .model_facts import LOCATED_MODULES
+from .module_calls import ModuleCalls
 from .recorder import Recorder, StopProgram
 from .run_delay import read_queued_ns, subtract_queued
 from .tracebacks import remove_own_frames
@@ -95,6 +96,8 @@ class Hooks:
         self._patch(checkpoint, "checkpoint", self._wrap_checkpoint)
         self.recorder.memory_watch.install(self._patch)
         DebugHooks(self.recorder.debug_switches, self.recorder.is_listening, self.call_recorder).install(self._patch)
+        if self.recorder.automatic:
+            self._watch_forwards(self.recorder.module_calls)
         self._patch(torch.nn.Module, "double", self._wrap_float64("Module.double"))
         self._patch(torch.nn.Module, "to", self._wrap_float64("Module.to"))
         self._patch(torch, "set_default_dtype", self._wrap_float64("set_default_dtype"))
@@ -271,6 +274,19 @@ class Hooks:
         """Report a step; torch calls this hook for classes, too, whose `step` it wrapped before `install`."""
         if self.recorder.is_listening():
             self.call_recorder(self.recorder.on_optimizer_step, optimizer)
+
+    def _watch_forwards(self, calls: ModuleCalls) -> None:
+        """Report the calls of modules that `calls` hears, in place of those that were reported before."""
+        if self.recorder.stop_watching_forwards is not None:
+            self.recorder.stop_watching_forwards()
+        calls.add(self._on_module_call, before_others=True)
+        self.recorder.stop_watching_forwards = functools.partial(calls.remove, self._on_module_call)
+        self._undo.append(self.recorder.stop_watching_forwards)
+
+    def _on_module_call(self, module: Any, *_: Any) -> None:
+        """Report a call of a module; once it is known whose calls mark steps, those of its class alone."""
+        if self.call_recorder(self.recorder.on_forward, module):
+            self._watch_forwards(ModuleCalls(self.recorder.is_listening, type(module)))
 
     def _wrap_zero_grad(self, original: Function) -> Function:
         recorder = self.recorder

@@ -20,6 +20,7 @@ import torch
 from .first_forward import Callback, FirstForwards, wrap_calls
 from .machine_facts import cuda_is_initialized
 from .messages import warn
+from .module_calls import ModuleCalls
 from .recorder_settings import TrialChange, TrialOptions
 from .tracebacks import remove_own_frames
 from .user_code import Location, constructor_location, skip_file, user_location
@@ -70,15 +71,12 @@ class TrialProgram:
         records: What came of each change, by its name.
     """
 
-    def __init__(self, options: TrialOptions, is_listening: Callable[[], bool]) -> None:
-        """Change nothing yet.
-
-        `is_listening` is False while dynamo traces, and outside of the training thread.
-        """
+    def __init__(self, options: TrialOptions, calls: ModuleCalls) -> None:
+        """Change nothing yet."""
         self.environment: Mapping[str, str] = MappingProxyType(dict(os.environ))
         self.records = {each.name: ChangeRecord(each.setting) for each in options.changes}
         self._options = options
-        self._first_forwards = FirstForwards(is_listening)
+        self._first_forwards = FirstForwards(calls)
         self._step_callbacks: list[tuple[str, Function]] = []
         self._applying = ""
 

@@ -34,7 +34,7 @@ class TrialRecorder(Recorder):
 
     def __init__(self, settings: RecorderSettings) -> None:
         super().__init__(settings)
-        self.program = TrialProgram(settings.trial or TrialOptions(), self.is_listening)
+        self.program = TrialProgram(settings.trial or TrialOptions(), self.module_calls)
         self._losses = Losses()
         self._saves: list[str] = []
         self._skipped_ns = 0
@@ -117,7 +117,7 @@ class TrialRecorder(Recorder):
         """Write the times of the step that ends; those of a GPU are read at the end, because reading them waits."""
         window = self.plan.stage.window
         compiled = self.totals.compiles.end_step(window)
-        work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
+        work = self.meter.end_step(compiled=compiled, may_roll_out=self.detector.may_roll_out)
         wait_ns, self._loader_wait_ns = self._loader_wait_ns, 0
         if window == "skip":
             self._skipped_ns += dur_ns

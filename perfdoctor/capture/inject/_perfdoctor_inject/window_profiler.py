@@ -23,6 +23,7 @@ from .allocator_warnings import AllocatorWarnings
 from .gradient_use import GradientUse
 from .long_calls import LongCall, ThreadIds, find_long_calls
 from .messages import warn
+from .module_calls import ModuleCalls
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .source_lines import SourceLines
@@ -76,9 +77,14 @@ class WindowProfiler:
     """
 
     def __init__(
-        self, on_thread_end: Callable[[], None], gradients: GradientUse, *, always_profiles_memory: bool = False
+        self,
+        on_thread_end: Callable[[], None],
+        calls: ModuleCalls,
+        gradients: GradientUse,
+        *,
+        always_profiles_memory: bool = False,
     ) -> None:
-        """Open nothing yet; `gradients` are watched in the evidence window.
+        """Open nothing yet; calls of modules and gradients are watched in the evidence window.
 
         `always_profiles_memory`: Even where a step has so many events that stacks are left out.
 
@@ -93,7 +99,7 @@ class WindowProfiler:
         self._session: Any = None
         self._trace = ""
         self._user_profilers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.lines = SourceLines(gradients)
+        self.lines = SourceLines(calls, gradients)
         self._allocator_warnings = AllocatorWarnings()
         self._options: tuple[str, ...] = ()
         self._thread: int | None = None
