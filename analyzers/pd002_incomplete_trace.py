@@ -6,15 +6,29 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer
+from perfdoctor.rules import Advice, Claim, Evidence, Finding, Rank, RankAnalyzer
+
+_SCHEDULE_RAN_ON = Advice(
+    "Write the trace when its active steps end: a schedule begins its next cycle after them, and what is exported "
+    "after the loop holds that cycle alone.",
+    "torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)   # or on_trace_ready=lambda p: "
+    'p.export_chrome_trace("trace.json")',
+    "https://docs.pytorch.org/docs/stable/profiler.html#torch.profiler.schedule",
+)
+_OTHER_THREADS = Advice(
+    "Record in the thread that calls the model: ops of other threads are not in the trace. Or let the profiler follow all "
+    "threads.",
+    "profile(experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True))",
+    "https://docs.pytorch.org/docs/stable/profiler.html",
+)
 
 
 class IncompleteTrace(RankAnalyzer):
     """Events are missing: figures about the recorded ones are right, causes and savings are less certain.
 
     What it finds:
-        A file that ends early, events that could not be read, or GPU items in the analysed time whose launch is not in
-        the file.
+        A file that ends early, events that could not be read, GPU items in the analysed time whose launch is not in
+        the file, or no work at all: neither ops nor kernels.
 
     Why it costs time:
         It costs none: this finding says how far the others can be trusted. Why a kernel came late is unknown without
@@ -26,7 +40,9 @@ class IncompleteTrace(RankAnalyzer):
 
     How to fix:
         Let the profiler stop and the file be written before the program ends; record fewer steps when events are
-        dropped; record CPU and GPU together, and some steps of warm-up before.
+        dropped; record CPU and GPU together, and some steps of warm-up before. A schedule starts anew after its active
+        steps: write the trace in `on_trace_ready`, or give it `repeat=1`. Threads that run ops besides the one that
+        records are followed with `profile_all_threads`.
 
     When it is wrong:
         In a trace without steps, items that were launched just before the recording began count as missing a launch.
@@ -62,6 +78,15 @@ class IncompleteTrace(RankAnalyzer):
                 f"{trace.dropped:,} events could not be read",
                 "Record it again; a writer that was killed or a full disk leaves such files.",
                 Evidence("events read", trace.events, "count"),
+            )
+        if not len(trace.ops) and not len(trace.gpu) and not len(trace.calls) and trace.complete:
+            yield self.finding(
+                rank,
+                title="No op of PyTorch is in the trace, and no kernel",
+                advice=_SCHEDULE_RAN_ON if rank.steps.count else _OTHER_THREADS,
+                cost_ns=rank.per_step(rank.window_ns),
+                claim=Claim(rank.window),
+                subject="nothing",
             )
         coverage = _launch_coverage(rank)
         if coverage is not None and coverage < self.settings["min_coverage"]:

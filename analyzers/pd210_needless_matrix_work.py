@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, sizes_of, time_of_ops
+from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
 from perfdoctor.analyzers._pd210_unused_values import Sizes, Work, WorkKind, find_unused_values
 from perfdoctor.rules import Advice, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
@@ -89,7 +90,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         (`a[:, None] - b[None]`) that are written out, squared and summed. Work on zeros and on what nobody uses, too:
         one-hot rows times a matrix; a tensor cut into slices one by one, each of which fills a whole tensor with zeros
         in the backward pass; a layer that computes all positions of which the next op takes one; an adapter of low rank
-        that is written out to a whole matrix; and batches that are padded beyond their longest item, item by item.
+        that is written out to a whole matrix; batches that are padded beyond their longest item, item by item; and text
+        that is generated without a cache, so that each token computes all tokens before it anew.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -111,7 +113,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         `pad_sequence` for batches.
 
     When it is wrong:
-        Where the inverse is needed itself, beside the product. Where points lie so close together that the expanded
+        Where the inverse is needed itself, beside the product; where tokens see those behind them, so that a new one
+        changes all. Where points lie so close together that the expanded
         square loses their distance.
 
     Needs:
@@ -134,7 +137,11 @@ class NeedlessMatrixWork(RankAnalyzer):
         shaped = rank_with_shapes(rank) if rank.device_kind == "cpu" else None
         if shaped is None:
             return
-        for kind, work in {**_find_work(shaped), **find_unused_values(shaped)}.items():
+        for kind, work in {
+            **_find_work(shaped),
+            **find_unused_values(shaped),
+            **find_recomputed_prefix(shaped),
+        }.items():
             rows = work.rows
             marks = np.zeros(len(shaped.trace.ops), bool)
             marks[rows] = True

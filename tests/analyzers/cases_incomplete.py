@@ -49,7 +49,26 @@ def note(title: str, **evidence: object) -> tuple[ExpectedFinding, ...]:
     )
 
 
+def frames_only(step: bool, op: bool = False) -> TraceBuilder:
+    """Python's frames, and the mark of a step."""
+    trace = TraceBuilder(device=None)
+    trace.frame("train.py(3): main", 0, 1000)
+    if step:
+        trace.step(0, 1000)
+    return trace.op("aten::mm", 10, 5) if op else trace
+
+
+def without_work(advice: str) -> tuple[ExpectedFinding, ...]:
+    return (ExpectedFinding("high", 1_000_000, title="No op of PyTorch is in the trace", advice=advice),)
+
+
 PD002 = [
+    RuleCase("PD002", "export-after-the-schedule", lambda: frames_only(True), without_work("begins its next cycle")),
+    RuleCase(
+        "PD002", "ops-in-other-threads", lambda: frames_only(False), without_work("ops of other threads are not in")
+    ),
+    RuleCase("PD002", "one-op", lambda: frames_only(True, op=True)),
+    RuleCase("PD002", "one-op-without-steps", lambda: frames_only(False, op=True)),
     RuleCase("PD002", "three-quarters", lambda: kernels(6, 2), note("Only 75% of the GPU items", launch_coverage=75.0)),
     RuleCase("PD002", "without-steps", lambda: kernels(9, 1, stepped=False), note("Only 90% of the GPU items")),
     RuleCase("PD002", "an-event-without-time", lambda: unreadable(10), note("1 events could not", events_read=10)),

@@ -55,6 +55,29 @@ def slices_stay_quiet(why: str, cuts: Sequence[tuple[str, Sizes, Sizes]]) -> Rul
     return RuleCase("PD210", why, lambda: slices(cuts))
 
 
+def decoded(lengths: Sequence[int], us_per_row: float = 5) -> TraceBuilder:
+    """A step for each length: two layers of so many tokens, which take 10 us and so much for each."""
+    trace = TraceBuilder(device=None)
+    trace.frame("train.py(3): main", 0, len(lengths) * 1000)
+    for step, length in enumerate(lengths):
+        us = 10 + us_per_row * length
+        trace.op("aten::linear", 1000 * step + 1, us, shapes=[[1, length, 64], [64, 64], [64]])
+        trace.op("aten::addmm", 1000 * step + 500, us, shapes=[[64], [length, 64], [64, 64], [], []])
+        trace.step(1000 * step, 1000)
+    return trace
+
+
+def decodes(
+    why: str, lengths: Sequence[int], cost_us: float, us_per_row: float = 5, severity: str = "high"
+) -> RuleCase:
+    expected = ExpectedFinding(severity, round(1000 * cost_us), location="train.py:3", fix="past_key_values")
+    return RuleCase("PD210", why, lambda: decoded(lengths, us_per_row), (expected,))
+
+
+def decodes_quietly(why: str, lengths: Sequence[int]) -> RuleCase:
+    return RuleCase("PD210", why, lambda: decoded(lengths))
+
+
 def low_rank(rank: int = 4, rows: int = 64, added: Sizes = (512, 512)) -> list[tuple[str, float, tuple[Sizes, ...]]]:
     """A product of two thin matrices, added to a weight, and the layer that takes the sum."""
     return [
@@ -249,6 +272,16 @@ CASES = [
         ("linear", 200, ((32, 50, 64), (100, 64), (100,))),
         *(("slice", 5, ((32, 50, 100), ())), ("tanh", 50, ((32, 25, 100), ()))),
     ),
+    decodes("text without a cache", range(40, 50), 2 * (10 + 5 * 44.5)),
+    decodes("two requests one after the other", [*range(40, 46), *range(30, 36)], 2 * (10 + 5 * 37.5)),
+    decodes("four tokens at a time", range(40, 64, 4), 2 * (10 + 5 * 50)),
+    decodes("a longer text", range(80, 90), 2 * (10 + 5 * 84.5)),
+    decodes("tokens that cost little each", range(40, 60), 2 * (10 + 49.5), us_per_row=1, severity="medium"),
+    decodes_quietly("text with a cache", [1] * 10),
+    decodes_quietly("batches of one length", [40] * 10),
+    decodes_quietly("lengths that vary", [40, 44, 37, 45, 38, 41, 50, 42]),
+    decodes_quietly("four lengths", range(40, 44)),
+    decodes_quietly("mostly new rows", range(10, 60, 10)),
     RuleCase("PD210", "unknown sizes", lambda: Steps().op("aten::diag").op("aten::mm", 300).build()),
 ]
 

@@ -1,0 +1,86 @@
+"""Sequences that grow by a token each step and are computed as a whole each time: PD210 finds it by recorded sizes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import sizes_of
+from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
+from perfdoctor.rules import NONE, Advice, BoolArray, Int64Array, Rank
+from perfdoctor.rules.internal import ops_of_program
+
+_PREFIX = WorkKind(
+    "prefix",
+    "A sequence grows by a token each step, and its {:,} rows are computed anew each time",
+    Advice(
+        "Keep the keys and values of earlier tokens (a KV cache), and give the model the new token alone: in a model "
+        "whose tokens see only what stands before them, nothing else changes.",
+        "out = model(ids[:, -1:], past_key_values=out.past_key_values, use_cache=True)",
+        "https://huggingface.co/docs/transformers/kv_cache",
+    ),
+    (0.0, 0.0, 0.0),
+)
+# The argument of a product whose rows are tokens.
+_ROWS_ARGUMENT = {"linear": 0, "addmm": 1, "mm": 0, "matmul": 0}
+# Five lengths one after the other, each longer by the same, are no chance; a prompt begins anew at times.
+_MIN_GROWTHS, _MIN_GROWING_SHARE = 4, 0.75
+# Where a quarter of the rows and more are new, the step computes what it has to.
+_MIN_ROWS_PER_NEW = 4
+
+
+def find_recomputed_prefix(shaped: Rank) -> dict[WorkKind, Work]:
+    """The products of a window whose rows grow from step to step by the same few, as when text is generated.
+
+    What remains without the earlier rows is read off the steps: their products take longer by so much for each row.
+    """
+    ops, steps = shaped.trace.ops, shaped.steps
+    rows = ops_of_program(shaped.trace, shaped.window)
+    step = steps.at(ops.start_ns[rows])
+    products: dict[int, list[tuple[int, tuple[str, int], int]]] = defaultdict(list)
+    for row, at in zip(rows[step != NONE].tolist(), step[step != NONE].tolist(), strict=True):
+        name = shaped.trace.strings[ops.name[row]].removeprefix("aten::")
+        sizes = sizes_of(shaped.trace.text(int(ops.dims[row]))) if name in _ROWS_ARGUMENT else ()
+        if len(sizes) > _ROWS_ARGUMENT.get(name, 0) and len(size := sizes[_ROWS_ARGUMENT[name]]) > 1:
+            products[at].append((row, (name, size[-1]), math.prod(size[:-1])))
+    kinds = Counter(tuple(kind for _, kind, _ in found) for found in products.values())
+    if not kinds:
+        return {}
+    [(usual, _)] = kinds.most_common(1)
+    alike = [found for at, found in sorted(products.items()) if tuple(kind for _, kind, _ in found) == usual]
+    lengths = np.array([[length for *_, length in found] for found in alike], np.int64)
+    growing = _find_growing(lengths)
+    if not growing.any():
+        return {}
+    index = np.array([[row for row, *_ in found] for found in alike], np.int64)[:, growing]
+    first = lengths[:, growing][:, 0]
+    remaining = _estimate_remaining(first, ops.dur_ns[index].sum(1), int(np.diff(first)[np.diff(first) > 0].min()))
+    return {_PREFIX: Work(index.ravel(), int(np.median(first)), remaining=remaining)}
+
+
+def _find_growing(lengths: Int64Array) -> BoolArray:
+    """Of each product (a column) whether its rows grow by the same few from step to step (a row)."""
+    grown = np.diff(lengths, axis=0)
+    if len(grown) < _MIN_GROWTHS:
+        return np.zeros(lengths.shape[1], bool)
+    by = np.median(grown, axis=0)
+    is_steady = (grown == by).mean(0) >= _MIN_GROWING_SHARE
+    growing: BoolArray = is_steady & (by > 0) & (np.median(lengths, axis=0) >= _MIN_ROWS_PER_NEW * by)
+    return growing
+
+
+def _estimate_remaining(lengths: Int64Array, dur_ns: Int64Array, new: int) -> tuple[float, float, float]:
+    """The share of the time that remains with the new rows alone: at best, as expected, at worst.
+
+    Best is in proportion to the rows. The line through the steps (its slope the median of all pairs' slopes, Theil and
+    Sen) says what a row adds; at worst half of that is saved.
+    """
+    first, second = np.triu_indices(len(lengths), 1)
+    apart = lengths[second] - lengths[first]
+    slopes = (dur_ns[second] - dur_ns[first])[apart != 0] / apart[apart != 0]
+    mean = lengths.mean()
+    best = new / mean
+    saved = min(max(float(np.median(slopes)) * (mean - new) / dur_ns.mean(), 0.0), 1 - best)
+    return best, 1 - saved, 1 - saved / 2
