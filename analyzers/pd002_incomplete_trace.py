@@ -16,8 +16,8 @@ _SCHEDULE_RAN_ON = Advice(
     "https://docs.pytorch.org/docs/stable/profiler.html#torch.profiler.schedule",
 )
 _OTHER_THREADS = Advice(
-    "Record in the thread that calls the model: ops of other threads are not in the trace. Or let the profiler follow all "
-    "threads.",
+    "Record in the thread that calls the model: ops of other threads are not in the trace. Or let the profiler follow "
+    "all threads.",
     "profile(experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True))",
     "https://docs.pytorch.org/docs/stable/profiler.html",
 )
