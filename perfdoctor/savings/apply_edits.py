@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from perfdoctor.savings.edits import Edit, RemovedCpuTime
+from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.graph_edges import ACTIVITY, DEPENDENCY, SECOND_DEPENDENCY
 from perfdoctor.savings.graph_nodes import BOUNDARY, CALL_END, CALL_START
+from perfdoctor.savings.longest_path import SLOTS
 from perfdoctor.savings.replay_graph import NEVER, Graph
-from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.rows import CallRows, GpuRows
+from perfdoctor.trace.tables.rows import GpuRows
 
 
 def apply_edits(graph: Graph, edits: Iterable[tuple[Edit, float]]) -> Int64Array:
@@ -22,36 +24,8 @@ def apply_edits(graph: Graph, edits: Iterable[tuple[Edit, float]]) -> Int64Array
 
     Where two edits shorten the same item the shorter duration counts; no time is removed twice.
     """
-    lag_ns = graph.lag_ns.copy()
-    removed: list[tuple[RemovedCpuTime, float]] = []
-    for edit, strength in edits:
-        _shorten_items(graph, edit, strength, lag_ns)
-        removed += [(each, (1 - each.remaining_share) * strength) for each in edit.removed_cpu_time]
-        if strength:
-            _unblock_calls(graph, edit, lag_ns)
-        if strength == 1:
-            _drop_calls(graph, edit, lag_ns)
-    _remove_cpu_time(graph, removed, lag_ns)
-    return lag_ns
-
-
-def _find_calls(graph: Graph, calls: CallRows) -> Int64Array:
-    """Positions in `graph.nodes.call` of some calls; those that are not in the graph are left out."""
-    return np.flatnonzero(np.isin(graph.nodes.call, calls.index, kind="table"))
-
-
-def _shorten_items(graph: Graph, edit: Edit, strength: float, lag_ns: Int64Array) -> None:
-    """Items take their new durations; with a strength under 1 they get only a part of the way there."""
-    items = edit.items.index
-    if not len(items):
-        return
-    nodes = graph.nodes
-    new_ns = np.full(int(max(nodes.item.max(initial=0), items.max())) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(new_ns, items, edit.dur_ns)
-    ends = nodes.item_end
-    recorded_ns = graph.lag_ns[ends, ACTIVITY]
-    less_ns = np.maximum(recorded_ns - new_ns[nodes.item], 0) * strength
-    lag_ns[ends, ACTIVITY] = np.minimum(lag_ns[ends, ACTIVITY], recorded_ns - less_ns.astype(np.int64))
+    edits = tuple(edits)
+    return LagChanges(graph, edits).lag_ns(range(len(edits)))
 
 
 def lengthen_items(graph: Graph, items: GpuRows, dur_ns: Int64Array) -> Int64Array:
@@ -69,56 +43,193 @@ def lengthen_items(graph: Graph, items: GpuRows, dur_ns: Int64Array) -> Int64Arr
     return lag_ns
 
 
-def _unblock_calls(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
-    """Dropped and unblocked calls wait for nothing."""
-    for calls in (edit.dropped_calls, edit.unblocked_calls):
-        ends = graph.nodes.call_end[_find_calls(graph, calls)]
-        lag_ns[ends[:, None], (DEPENDENCY, SECOND_DEPENDENCY)] = NEVER
+_Limits = Iterator[tuple[Int64Array, Int64Array | int]]
+"""Some edges, numbered as in the flat lags, and the most that the lag of all or of each can be."""
 
 
-def _drop_calls(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
-    """Dropped calls and the items that they launch take no time."""
+@frozen_dataclass(eq=False)
+class _Lags:
+    """The lags after some edits, and what these removed of each thread, as `_CpuTime` has it."""
+
+    lag_ns: Int64Array
+    removed: dict[int, Int32Array]
+
+
+class LagChanges:
+    """Edits of a graph, each worked out once: the lags after any set of them then cost what the set changes.
+
+    An edit only shortens, so it is a list of edges and the most that the lag of each can be then. Removed time of the
+    CPU is looked at together, as none is removed twice.
+
+    Args:
+        graph: The graph.
+        edits: The edits, and how far each is applied, 0 to 1.
+    """
+
+    def __init__(self, graph: Graph, edits: Sequence[tuple[Edit, float]]) -> None:
+        item_at, call_at = _positions_of(graph.nodes.item), _positions_of(graph.nodes.call)
+        self._limits: list[tuple[tuple[Int64Array, Int64Array | int], ...]] = [
+            (*_shorten_items(graph, item_at, *each), *_unblock_calls(graph, call_at, *each)) for each in edits
+        ]
+        self._cpu_time = _find_cpu_time(graph, edits)
+        self._none = _Lags(graph.lag_ns, {})
+        self._last: tuple[tuple[int, ...], _Lags] = ((), self._none)
+
+    def lag_ns(self, numbers: Sequence[int]) -> Int64Array:
+        """The lags after some of the edits, by their numbers."""
+        if not numbers:
+            return self._none.lag_ns
+        return self._change(self._lags_after(tuple(numbers[:-1])), numbers[-1]).lag_ns
+
+    def _lags_after(self, numbers: tuple[int, ...]) -> _Lags:
+        """The lags after some edits; those last asked for are kept, as many edits are tried after the same ones."""
+        if not numbers:
+            return self._none
+        if self._last[0] != numbers:
+            self._last = (numbers, self._change(self._lags_after(numbers[:-1]), numbers[-1]))
+        return self._last[1]
+
+    def _change(self, before: _Lags, number: int) -> _Lags:
+        """The lags after one more edit."""
+        lag_ns, removed = before.lag_ns.copy(), before.removed.copy()
+        limits = list(self._limits[number])
+        for thread, cpu_time in self._cpu_time.items():
+            if number in cpu_time.removed:
+                removed[thread], limit = cpu_time.remove(removed.get(thread), number)
+                limits.append(limit)
+        flat = lag_ns.reshape(-1)
+        for edges, limit_ns in limits:
+            flat[edges] = np.minimum(flat[edges], limit_ns)
+        return _Lags(lag_ns, removed)
+
+
+def _positions_of(rows: Int32Array) -> Int32Array:
+    """For each row of a table its position among these; NONE where it is not there, and for the last entry."""
+    position = np.full(int(rows.max(initial=-1)) + 2, NONE, np.int32)
+    position[rows] = np.arange(len(rows), dtype=np.int32)
+    return position
+
+
+def _edges(nodes: Int32Array, slot: int) -> Int64Array:
+    """The edges of one slot of some nodes, as numbered in the flat lags."""
+    return nodes.astype(np.int64) * SLOTS + slot
+
+
+def _shorten_items(graph: Graph, item_at: Int32Array, edit: Edit, strength: float) -> _Limits:
+    """Items take their new durations; with a strength under 1 they get only a part of the way there."""
+    at = item_at.take(edit.items.index, mode="clip")
+    known = at >= 0
+    new_ns = np.full(len(graph.nodes.item), np.iinfo(np.int64).max)
+    np.minimum.at(new_ns, at[known], edit.dur_ns[known])
+    edges = _edges(graph.nodes.item_end, ACTIVITY)
+    recorded_ns = graph.lag_ns.reshape(-1)[edges]
+    less_ns = (np.maximum(recorded_ns - new_ns, 0) * strength).astype(np.int64)
+    shorter = np.flatnonzero(less_ns)
+    yield edges[shorter], recorded_ns[shorter] - less_ns[shorter]
+
+
+def _unblock_calls(graph: Graph, call_at: Int32Array, edit: Edit, strength: float) -> _Limits:
+    """Dropped and unblocked calls wait for nothing; dropped calls and the items that they launch take no time."""
     nodes = graph.nodes
-    calls = _find_calls(graph, edit.dropped_calls)
+    dropped, unblocked = (call_at.take(rows.index, mode="clip") for rows in (edit.dropped_calls, edit.unblocked_calls))
+    dropped, unblocked = dropped[dropped >= 0], unblocked[unblocked >= 0]
+    if strength:
+        end = nodes.call_end[np.concatenate((dropped, unblocked))]
+        yield np.concatenate((_edges(end, DEPENDENCY), _edges(end, SECOND_DEPENDENCY))), NEVER
+    if strength < 1 or not len(dropped):
+        return
     # Calls and items that begin before the window or with it are unchanged: else the window would begin earlier.
     begin_ns = nodes.time_ns[nodes.boundary[0]]
-    lag_ns[nodes.call_end[calls[nodes.time_ns[nodes.call_end[calls]] > begin_ns]], ACTIVITY] = 0
-    dropped = np.zeros(len(nodes.call) + 1, bool)  # the last entry is for items without a launch
-    dropped[calls] = True
-    items = dropped[nodes.launch] & (nodes.time_ns[nodes.item_start] > begin_ns)
-    lag_ns[nodes.item_end[items], ACTIVITY] = 0
-    starts = nodes.item_start[items]
-    lag_ns[starts] = np.minimum(lag_ns[starts], 0)
+    end = nodes.call_end[dropped]
+    is_dropped = np.zeros(len(nodes.call) + 1, bool)  # the last entry is for items without a launch
+    is_dropped[dropped] = True
+    items = is_dropped[nodes.launch] & (nodes.time_ns[nodes.item_start] > begin_ns)
+    ends = np.concatenate((end[nodes.time_ns[end] > begin_ns], nodes.item_end[items]))
+    yield _edges(ends, ACTIVITY), 0
+    yield np.concatenate([_edges(nodes.item_start[items], slot) for slot in range(SLOTS)]), 0
 
 
-def _remove_cpu_time(graph: Graph, removed: Iterable[tuple[RemovedCpuTime, float]], lag_ns: Int64Array) -> None:
-    """The CPU's activities on each thread lose the part that lies in removed time."""
+def _find_cpu_time(graph: Graph, edits: Sequence[tuple[Edit, float]]) -> dict[int, _CpuTime]:
+    """For each thread of which edits remove time its activities, and what each edit removes."""
     nodes, predecessor = graph.nodes, graph.predecessor[:, ACTIVITY]
-    by_thread: dict[int, list[tuple[Intervals, float]]] = defaultdict(list)
-    for each, share in removed:
-        by_thread[each.thread].append((iv.subtract(each.intervals, graph.once), share))
-    if not by_thread:
-        return
+    removed: dict[int, list[tuple[int, Intervals, float]]] = defaultdict(list)
+    for number, (edit, strength) in enumerate(edits):
+        for each in edit.removed_cpu_time:
+            share = (1 - each.remaining_share) * strength
+            intervals = iv.subtract(each.intervals, graph.once)
+            if share and len(intervals):
+                removed[each.thread].append((number, intervals, share))
+    if not removed:
+        return {}
     on_cpu = (nodes.kind == CALL_START) | (nodes.kind == CALL_END)
     ends = np.flatnonzero((on_cpu | (nodes.kind == BOUNDARY)) & (predecessor >= 0))
     worker = np.where(on_cpu[ends], ends, predecessor[ends])  # the node whose thread did the work
     ends, worker = ends[on_cpu[worker]], worker[on_cpu[worker]]
     thread = nodes.thread[nodes.row[worker]]
-    for number, of_thread in by_thread.items():
-        at = ends[thread == number]
-        start_ns, end_ns = nodes.time_ns[predecessor[at]], nodes.time_ns[at]
-        start_ns = np.clip(nodes.time_ns[nodes.boundary[0]], start_ns, end_ns)
-        less_ns = np.zeros(len(at))
-        for intervals, share in _split_overlaps(of_thread):
-            less_ns += iv.overlap(start_ns, end_ns, intervals) * share
-        activity_ns = lag_ns[at, ACTIVITY]
+    return {number: _CpuTime(graph, ends[thread == number], of_thread) for number, of_thread in removed.items()}
+
+
+class _CpuTime:
+    """The activities of a thread, and the time in which edits remove a share of it.
+
+    Time is cut into pieces where any of the edits begins or ends to remove some. What an edit removes is, for each
+    piece, the number of its share among all shares in rising order, 0 for none: the largest share of several edits is
+    that of the largest number.
+
+    Args:
+        graph: The graph.
+        ends: The nodes that end activities of the thread.
+        removed: Numbers of edits, when each removes time of the thread, and which share of it.
+    """
+
+    def __init__(self, graph: Graph, ends: Int64Array, removed: list[tuple[int, Intervals, float]]) -> None:
+        nodes, predecessor = graph.nodes, graph.predecessor[ends, ACTIVITY]
+        self.edges = ends * SLOTS + ACTIVITY
+        self.activity_ns = graph.lag_ns.reshape(-1)[self.edges]
+        self._cut_ns = np.unique(np.concatenate([intervals.ravel() for _, intervals, _ in removed]))
+        end_ns = nodes.time_ns[ends]
+        start_ns = np.clip(nodes.time_ns[nodes.boundary[0]], nodes.time_ns[predecessor], end_ns)
+        # Piece i ends at cut i, and what comes after the last cut is one more.
+        self._at_ns = start_ns, end_ns
+        self._piece = [np.searchsorted(self._cut_ns, ns, side="right") for ns in self._at_ns]
+        self._shares = np.unique([0.0, *(share for _, _, share in removed)])
+        self.removed: dict[int, Int32Array] = {}
+        for number, intervals, share in removed:
+            change = np.zeros(len(self._cut_ns) + 2, np.int32)
+            at = np.searchsorted(self._cut_ns, intervals) + 1
+            np.add.at(change, at[:, 0], 1)
+            np.subtract.at(change, at[:, 1], 1)
+            of_pieces = np.cumsum(change[:-1], dtype=np.int32) * np.searchsorted(self._shares, share).astype(np.int32)
+            self.removed[number] = np.maximum(self.removed.get(number, 0), of_pieces)
+        self._reached = {n: np.flatnonzero(self._overlap_ns(pieces > 0)) for n, pieces in self.removed.items()}
+
+    def remove(self, before: Int32Array | None, number: int) -> tuple[Int32Array, tuple[Int64Array, Int64Array]]:
+        """What is removed after one more edit, and the most that the activities that it shortens take then.
+
+        Args:
+            before: What edits before it removed; None for nothing.
+            number: The number of the edit.
+        """
+        pieces, reached = self.removed[number], self._reached[number]
+        if before is not None:
+            pieces = np.maximum(before, pieces)
+        less_ns: FloatArray = np.zeros(len(reached))
+        for share in np.flatnonzero(np.bincount(pieces))[::-1].tolist():
+            if share:
+                less_ns += self._overlap_ns(pieces == share, reached) * self._shares[share]
+        activity_ns = self.activity_ns[reached]
         shorter_ns = np.maximum(activity_ns - less_ns.astype(np.int64), 0)
-        lag_ns[at, ACTIVITY] = np.where(activity_ns > 0, shorter_ns, activity_ns)
+        return pieces, (self.edges[reached], np.where(activity_ns > 0, shorter_ns, activity_ns))
 
+    def _overlap_ns(self, pieces: BoolArray, activities: Int64Array | slice = slice(None)) -> Int64Array:
+        """For each of some activities how much of it lies in some of the pieces; these are neither first nor last."""
+        length_ns = np.append(0, np.diff(self._cut_ns)) * pieces[:-1]
+        until_ns = np.append(0, np.cumsum(length_ns))  # until each piece begins
 
-def _split_overlaps(removed: list[tuple[Intervals, float]]) -> Iterator[tuple[Intervals, float]]:
-    """The same sets of intervals without overlaps: where several overlap, the one with the largest share counts."""
-    covered = iv.EMPTY
-    for intervals, share in sorted(removed, key=lambda pair: -pair[1]):
-        yield iv.subtract(intervals, covered), share
-        covered = iv.union_of((covered, intervals))
+        def covered_ns(at_ns: Int64Array, piece: Int64Array) -> Int64Array:
+            piece = piece[activities]
+            inside_ns = at_ns[activities] - self._cut_ns[piece - 1]
+            return until_ns[piece] + np.where(pieces[piece], inside_ns, 0)
+
+        before_ns, end_ns = map(covered_ns, self._at_ns, self._piece)
+        return np.asarray(end_ns - before_ns)

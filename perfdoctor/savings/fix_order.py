@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.edits import Edit, busiest_ns, remove_cause
-from perfdoctor.savings.what_if import MIN_EXPLAINED_WAIT, Replay
+from perfdoctor.savings.what_if import MIN_EXPLAINED_WAIT, EditedReplay, Replay
 
 # The strength of a fix of which only an upper bound is known: at least, in the middle, at most. The middle decides the
 # order of fixes; it is no promise.
@@ -79,13 +79,19 @@ def order_fixes_greedily(
     """
     order = _GreedyOrder(replay, edits, confidence or {})
     order.find()
+    fixed = [
+        [each for each in order.numbers[: index + 1] if each not in order.left_out]
+        for index in range(len(order.numbers))
+    ]
+    # Level by level, so that each replay begins with the edits of the one before it.
+    steps_ns = {level: [order.step_ns(each, level) for each in fixed] for level in (_LOW, _HIGH)}
+    steps_ns[_EXPECTED] = order.steps_ns
     before = dict.fromkeys(_LEVELS, order.baseline_ns)
     fixes = []
     for index, number in enumerate(order.numbers):
-        fixed = [each for each in order.numbers[: index + 1] if each not in order.left_out]
-        after = {level: order.step_ns(fixed, level) for level in (_LOW, _HIGH)} | {_EXPECTED: order.steps_ns[index]}
+        after = {level: steps_ns[level][index] for level in _LEVELS}
         saved = {level: before[level] - after[level] for level in _LEVELS}
-        limit_ns = order.limit_ns(before[_EXPECTED], fixed)
+        limit_ns = order.limit_ns(before[_EXPECTED], fixed[index])
         before = after
         fixes.append(
             OrderedFix(
@@ -131,6 +137,9 @@ class _GreedyOrder:
         steps_ns: For each of them how long a step takes after it.
         saved_ns: For each fix what it would save next, in every round until it is chosen.
         needed_by: For each fix that came before its turn the one that cannot be made before it.
+        baseline_ns: How long a step takes without any fix.
+        _replays: Replays after what fixes change at some level, one of which may be what it changes at another.
+        _variants: For each fix and level the number of what it changes there; nothing where that is nothing.
     """
 
     replay: Replay
@@ -142,23 +151,24 @@ class _GreedyOrder:
     saved_ns: dict[int, list[float]] = field(default_factory=dict)
     needed_by: dict[int, int] = field(default_factory=dict)
     baseline_ns: float = field(init=False)
+    _replays: EditedReplay = field(init=False)
+    _variants: dict[tuple[int, int], int] = field(init=False)
 
     def __post_init__(self) -> None:
+        at_levels = {(n, level): _edit_at(edit, level) for n, edit in self.edits.items() for level in _LEVELS}
+        variants = {each: number for number, each in enumerate(dict.fromkeys(at_levels.values()))}
+        self._replays = EditedReplay(self.replay, tuple(variants))
+        self._variants = {key: variants[each] for key, each in at_levels.items() if each[1]}
         self.baseline_ns = self.step_ns(())
 
     def step_ns(self, fixes: Iterable[int], level: int = _EXPECTED) -> float:
         """How long a step takes after some fixes: after the least, the expected or the most that they can do."""
-        return self.replay.step_ns(_edit_at(self.edits[number], level) for number in fixes)
+        variants = (self._variants.get((number, level)) for number in fixes)
+        return self._replays.step_ns([number for number in variants if number is not None])
 
     def alone_ns(self, number: int, level: int) -> float:
         """What a fix saves with no other fix done: the least, the expected or the most that it can do."""
-        edit, strength = _edit_at(self.edits[number], level)
-        expected_edit, expected_strength = _edit_at(self.edits[number], _EXPECTED)
-        if not strength:
-            return 0
-        if edit is expected_edit and strength == expected_strength:
-            return self.saved_ns[number][0]
-        return self.baseline_ns - self.replay.step_ns([(edit, strength)])
+        return self.baseline_ns - self.step_ns((number,), level)
 
     def cost_ns(self, number: int) -> float:
         """What a cause costs: the step less its replay without the cause, alone."""

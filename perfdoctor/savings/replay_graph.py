@@ -18,11 +18,11 @@ not modelled.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.graph_edges import ACTIVITY, Edges, add_cpu_edges, add_gpu_edges
 from perfdoctor.savings.graph_nodes import CALL_START, Nodes, nodes_of
 from perfdoctor.savings.graph_waits import add_blocking_edges, add_boundary_edges, add_queue_edges
@@ -36,7 +36,7 @@ NEVER = np.iinfo(np.int64).min // 4
 """A lag that makes no difference."""
 
 
-@frozen_dataclass(eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: a property is cached
 class Graph:
     """The nodes and edges of a replay.
 
@@ -70,11 +70,15 @@ class Graph:
 
     def node_times(self, lag_ns: Int64Array | None = None) -> Int64Array:
         """When each node happens, in ns, with these lags or the graph's own; nodes without predecessors do not move."""
+        return longest_path(self.predecessor, self.lag_ns if lag_ns is None else lag_ns, self._earliest_ns)
+
+    @cached_property
+    def _earliest_ns(self) -> Int64Array:
+        """Where nodes without predecessors stand; NEVER for the others."""
         has_predecessor = np.zeros(len(self.predecessor), bool)
         for slot in range(SLOTS):  # `any` along so short an axis takes twenty times as long
             has_predecessor |= self.predecessor[:, slot] >= 0
-        earliest_ns = np.where(has_predecessor, NEVER, _shift_back(self.nodes.time_ns, self.once))
-        return longest_path(self.predecessor, self.lag_ns if lag_ns is None else lag_ns, earliest_ns)
+        return np.where(has_predecessor, NEVER, _shift_back(self.nodes.time_ns, self.once))
 
     def span_ns(self, node_times_ns: Int64Array) -> int:
         """Length of the analysed time when its nodes happen at these times; gaps between its intervals do not count."""

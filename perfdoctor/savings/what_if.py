@@ -6,11 +6,11 @@ trace lacks (`analysis.timeline.cpu_waits`). A replay says more, but only if it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.savings.apply_edits import apply_edits
+from perfdoctor.savings.apply_edits import LagChanges, apply_edits
 from perfdoctor.savings.edits import Edit, busiest_ns, set_durations
 from perfdoctor.savings.remove_profiler_overhead import remove_profiler_overhead
 from perfdoctor.savings.replay_graph import Graph, graph_of
@@ -74,9 +74,34 @@ class Replay:
         Threads and streams keep their busy time in the graph, and what edits move elsewhere keeps its own beside it.
         """
         edits = tuple(edits)
-        after_ns = self.graph.span_ns(self.graph.node_times(apply_edits(self.graph, edits)))
-        step_ns = min(max(after_ns, 0), self.baseline_window_ns) / self.baseline_window_ns * self.baseline_step_ns
-        return max(step_ns, min(busiest_ns(edits), self.baseline_step_ns))
+        return EditedReplay(self, edits).step_ns(range(len(edits)))
+
+
+class EditedReplay:
+    """Replays of a rank after any set of some edits: each edit is worked out once, and no set is replayed twice.
+
+    Args:
+        replay: The rank.
+        edits: The edits, and how far each is applied, 0 to 1.
+    """
+
+    def __init__(self, replay: Replay, edits: Sequence[tuple[Edit, float]]) -> None:
+        self._replay, self._edits = replay, edits
+        self._changes = LagChanges(replay.graph, edits)
+        self._steps_ns: dict[frozenset[int], float] = {}
+
+    def step_ns(self, numbers: Collection[int]) -> float:
+        """How long a step takes after some of the edits, by their numbers; see `Replay.step_ns`."""
+        key = frozenset(numbers)
+        if key not in self._steps_ns:
+            self._steps_ns[key] = self._replay_edits(tuple(numbers))
+        return self._steps_ns[key]
+
+    def _replay_edits(self, numbers: tuple[int, ...]) -> float:
+        replay, graph = self._replay, self._replay.graph
+        after_ns = graph.span_ns(graph.node_times(self._changes.lag_ns(numbers)))
+        step_ns = min(max(after_ns, 0), replay.baseline_window_ns) / replay.baseline_window_ns * replay.baseline_step_ns
+        return max(step_ns, min(busiest_ns(self._edits[number] for number in numbers), replay.baseline_step_ns))
 
 
 def replay_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from trace_strategies import lawful_file, rank_of
 
 from perfdoctor.rank import Rank
 from perfdoctor.savings import edits
-from perfdoctor.savings.apply_edits import apply_edits
+from perfdoctor.savings.apply_edits import LagChanges, apply_edits
 from perfdoctor.savings.edits import Edit
-from perfdoctor.savings.replay_graph import graph_of
+from perfdoctor.savings.graph_edges import ACTIVITY, DEPENDENCY, SECOND_DEPENDENCY
+from perfdoctor.savings.graph_nodes import BOUNDARY, CALL_END, CALL_START, ITEM_END, ITEM_START
+from perfdoctor.savings.replay_graph import NEVER, Graph, graph_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
@@ -216,6 +219,79 @@ def test_no_edit_and_no_greater_strength_makes_the_window_longer(
     ]
     assert spans == sorted(spans, reverse=True)
     assert spans[0] == rank.window_ns
+
+
+def lags_by_definition(graph: Graph, changes: list[tuple[Edit, float]]) -> list[list[int]]:
+    """The lags after some edits, node by node, each edit looked up for each node: slow, and short enough to be read."""
+    lags: list[list[int]] = graph.lag_ns.tolist()
+    for node, lag in enumerate(lags):
+        on_gpu = graph.nodes.kind[node] in (ITEM_START, ITEM_END)
+        for edit, strength in changes:
+            (shorten_item if on_gpu else unblock_call)(graph, node, lag, edit, strength)
+        lag[ACTIVITY] -= min(removed_ns(graph, node, changes), max(lag[ACTIVITY], 0))
+    return lags
+
+
+def begins_inside(graph: Graph, node: int) -> bool:
+    return bool(graph.nodes.time_ns[node] > graph.nodes.time_ns[graph.nodes.boundary[0]])
+
+
+def shorten_item(graph: Graph, node: int, lag: list[int], edit: Edit, strength: float) -> None:
+    nodes, row = graph.nodes, graph.nodes.row[node]
+    recorded_ns = int(graph.lag_ns[node, ACTIVITY])
+    if nodes.kind[node] == ITEM_END:
+        for dur_ns in edit.dur_ns[edit.items.index == nodes.item[row]].tolist():
+            lag[ACTIVITY] = min(lag[ACTIVITY], recorded_ns - int(max(recorded_ns - dur_ns, 0) * strength))
+    dropped = nodes.launch[row] >= 0 and nodes.call[nodes.launch[row]] in edit.dropped_calls.index
+    if dropped and strength == 1 and begins_inside(graph, nodes.item_start[row]):
+        lag[:] = [min(each, 0) for each in lag]
+
+
+def unblock_call(graph: Graph, node: int, lag: list[int], edit: Edit, strength: float) -> None:
+    nodes = graph.nodes
+    if nodes.kind[node] != CALL_END or not strength:
+        return
+    call = nodes.call[nodes.row[node]]
+    if call in edit.dropped_calls.index or call in edit.unblocked_calls.index:
+        lag[DEPENDENCY] = lag[SECOND_DEPENDENCY] = NEVER
+    if call in edit.dropped_calls.index and strength == 1 and begins_inside(graph, node):
+        lag[ACTIVITY] = min(lag[ACTIVITY], 0)
+
+
+def removed_ns(graph: Graph, node: int, changes: list[tuple[Edit, float]]) -> int:
+    """What edits take of an activity of the CPU: of each instant the largest share, summed share by share."""
+    nodes, predecessor = graph.nodes, int(graph.predecessor[node, ACTIVITY])
+    worker = predecessor if nodes.kind[node] == BOUNDARY else node
+    if predecessor < 0 or nodes.kind[worker] not in (CALL_START, CALL_END):
+        return 0
+    since_ns = int(max(nodes.time_ns[predecessor], nodes.time_ns[nodes.boundary[0]]))
+    until_ns = int(nodes.time_ns[node])
+    removed = [
+        ((1 - each.remaining_share) * strength, each.intervals.tolist())
+        for edit, strength in changes
+        for each in edit.removed_cpu_time
+        if each.thread == nodes.thread[nodes.row[worker]]
+    ]
+    cuts = sorted({ns for _, spans in removed for span in spans for ns in span if since_ns < ns < until_ns})
+    by_share: dict[float, int] = {}
+    for start_ns, end_ns in pairwise([since_ns, *cuts, until_ns]):
+        share = max((s for s, spans in removed if any(a <= start_ns and end_ns <= b for a, b in spans)), default=0.0)
+        by_share[share] = by_share.get(share, 0) + max(end_ns - start_ns, 0)
+    return int(sum(by_share[share] * share for share in sorted(by_share, reverse=True)))
+
+
+@given(lawful_file(), st.data())
+def test_the_lags_after_some_edits_are_those_of_the_definition(file: dict[str, Any], data: st.DataObject) -> None:
+    rank = rank_of(file)
+    graph = graph_of(rank.trace, rank.window)
+    strengths = st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 1)
+    changes = [(data.draw(_edits(rank)), data.draw(strengths)) for _ in range(3)]
+    edited = LagChanges(graph, changes)
+    for numbers in data.draw(st.lists(st.permutations(range(3)), min_size=1, max_size=4)):
+        for count in (1, 2, 3):
+            some = numbers[:count]
+            expected = lags_by_definition(graph, [changes[number] for number in some])
+            assert edited.lag_ns(some).tolist() == expected
 
 
 def test_a_variant_of_an_edit_is_an_edit_without_variants() -> None:
