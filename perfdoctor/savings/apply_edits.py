@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,25 +74,28 @@ class LagChanges:
         ]
         self._cpu_time = _find_cpu_time(graph, edits)
         self._none = _Lags(graph.lag_ns, {})
+        self._scratch = np.empty_like(graph.lag_ns)  # memory of its own for each replay takes as long as the replay
         self._last: tuple[tuple[int, ...], _Lags] = ((), self._none)
 
     def lag_ns(self, numbers: Sequence[int]) -> Int64Array:
-        """The lags after some of the edits, by their numbers."""
+        """The lags after some of the edits, by their numbers; the next call may write to the array."""
         if not numbers:
             return self._none.lag_ns
-        return self._change(self._lags_after(tuple(numbers[:-1])), numbers[-1]).lag_ns
+        return self._change(self._lags_after(tuple(numbers[:-1])), numbers[-1], self._scratch).lag_ns
 
     def _lags_after(self, numbers: tuple[int, ...]) -> _Lags:
         """The lags after some edits; those last asked for are kept, as many edits are tried after the same ones."""
         if not numbers:
             return self._none
         if self._last[0] != numbers:
-            self._last = (numbers, self._change(self._lags_after(numbers[:-1]), numbers[-1]))
+            before = self._lags_after(numbers[:-1])
+            self._last = (numbers, self._change(before, numbers[-1], np.empty_like(before.lag_ns)))
         return self._last[1]
 
-    def _change(self, before: _Lags, number: int) -> _Lags:
-        """The lags after one more edit."""
-        lag_ns, removed = before.lag_ns.copy(), before.removed.copy()
+    def _change(self, before: _Lags, number: int, lag_ns: Int64Array) -> _Lags:
+        """The lags after one more edit, written to `lag_ns`."""
+        np.copyto(lag_ns, before.lag_ns)
+        removed = before.removed.copy()
         limits = list(self._limits[number])
         for thread, cpu_time in self._cpu_time.items():
             if number in cpu_time.removed:
@@ -183,15 +187,15 @@ class _CpuTime:
     """
 
     def __init__(self, graph: Graph, ends: Int64Array, removed: list[tuple[int, Intervals, float]]) -> None:
+        ends = ends[graph.lag_ns[ends, ACTIVITY] > 0]
         nodes, predecessor = graph.nodes, graph.predecessor[ends, ACTIVITY]
-        self.edges = ends * SLOTS + ACTIVITY
-        self.activity_ns = graph.lag_ns.reshape(-1)[self.edges]
         self._cut_ns = np.unique(np.concatenate([intervals.ravel() for _, intervals, _ in removed]))
         end_ns = nodes.time_ns[ends]
         start_ns = np.clip(nodes.time_ns[nodes.boundary[0]], nodes.time_ns[predecessor], end_ns)
-        # Piece i ends at cut i, and what comes after the last cut is one more.
-        self._at_ns = start_ns, end_ns
-        self._piece = [np.searchsorted(self._cut_ns, ns, side="right") for ns in self._at_ns]
+        self._activities = _Activities(
+            ends * SLOTS + ACTIVITY, graph.lag_ns[ends, ACTIVITY], *self._locate(start_ns), *self._locate(end_ns)
+        )
+        self._piece_ns = np.append(0, np.diff(self._cut_ns))
         self._shares = np.unique([0.0, *(share for _, _, share in removed)])
         self.removed: dict[int, Int32Array] = {}
         for number, intervals, share in removed:
@@ -201,7 +205,17 @@ class _CpuTime:
             np.subtract.at(change, at[:, 1], 1)
             of_pieces = np.cumsum(change[:-1], dtype=np.int32) * np.searchsorted(self._shares, share).astype(np.int32)
             self.removed[number] = np.maximum(self.removed.get(number, 0), of_pieces)
-        self._reached = {n: np.flatnonzero(self._overlap_ns(pieces > 0)) for n, pieces in self.removed.items()}
+        self._shortened = {number: self._find_shortened(pieces) for number, pieces in self.removed.items()}
+
+    def _locate(self, at_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each instant the piece in which it lies, and how far inside: piece i ends at cut i, one more is last."""
+        piece = np.searchsorted(self._cut_ns, at_ns, side="right")
+        return piece, at_ns - self._cut_ns[piece - 1]
+
+    def _find_shortened(self, pieces: Int32Array) -> _Activities:
+        """The activities that lie in some of the pieces."""
+        at = np.flatnonzero(self._overlap_ns(pieces > 0, self._activities))
+        return _Activities(*(column[at] for column in self._activities))
 
     def remove(self, before: Int32Array | None, number: int) -> tuple[Int32Array, tuple[Int64Array, Int64Array]]:
         """What is removed after one more edit, and the most that the activities that it shortens take then.
@@ -210,26 +224,31 @@ class _CpuTime:
             before: What edits before it removed; None for nothing.
             number: The number of the edit.
         """
-        pieces, reached = self.removed[number], self._reached[number]
+        pieces, shortened = self.removed[number], self._shortened[number]
         if before is not None:
             pieces = np.maximum(before, pieces)
-        less_ns: FloatArray = np.zeros(len(reached))
-        for share in np.flatnonzero(np.bincount(pieces))[::-1].tolist():
-            if share:
-                less_ns += self._overlap_ns(pieces == share, reached) * self._shares[share]
-        activity_ns = self.activity_ns[reached]
-        shorter_ns = np.maximum(activity_ns - less_ns.astype(np.int64), 0)
-        return pieces, (self.edges[reached], np.where(activity_ns > 0, shorter_ns, activity_ns))
+        less_ns: FloatArray = np.zeros(len(shortened.edges))
+        for share in range(len(self._shares) - 1, 0, -1):
+            with_share = pieces == share
+            if with_share.any():
+                less_ns += self._overlap_ns(with_share, shortened) * self._shares[share]
+        return pieces, (shortened.edges, np.maximum(shortened.activity_ns - less_ns.astype(np.int64), 0))
 
-    def _overlap_ns(self, pieces: BoolArray, activities: Int64Array | slice = slice(None)) -> Int64Array:
+    def _overlap_ns(self, pieces: BoolArray, of: _Activities) -> Int64Array:
         """For each of some activities how much of it lies in some of the pieces; these are neither first nor last."""
-        length_ns = np.append(0, np.diff(self._cut_ns)) * pieces[:-1]
-        until_ns = np.append(0, np.cumsum(length_ns))  # until each piece begins
+        until_ns = np.zeros(len(pieces), np.int64)  # until each piece begins
+        np.cumsum(self._piece_ns * pieces[:-1], out=until_ns[1:])
+        before_ns = until_ns[of.start_piece] + of.start_inside_ns * pieces[of.start_piece]
+        result: Int64Array = until_ns[of.end_piece] + of.end_inside_ns * pieces[of.end_piece] - before_ns
+        return result
 
-        def covered_ns(at_ns: Int64Array, piece: Int64Array) -> Int64Array:
-            piece = piece[activities]
-            inside_ns = at_ns[activities] - self._cut_ns[piece - 1]
-            return until_ns[piece] + np.where(pieces[piece], inside_ns, 0)
 
-        before_ns, end_ns = map(covered_ns, self._at_ns, self._piece)
-        return np.asarray(end_ns - before_ns)
+class _Activities(NamedTuple):
+    """Activities of a thread: their edges, how long each takes, and where its start and end lie among the pieces."""
+
+    edges: Int64Array
+    activity_ns: Int64Array
+    start_piece: Int64Array
+    start_inside_ns: Int64Array
+    end_piece: Int64Array
+    end_inside_ns: Int64Array

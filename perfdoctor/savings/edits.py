@@ -134,6 +134,8 @@ class Edit:
 
     def unblocks(self, other: Edit) -> bool:
         """Whether the fix takes away calls that block another one."""
+        if not len(other.blocked_by):
+            return False
         gone = np.concatenate((self.dropped_calls.index, self.unblocked_calls.index))
         return bool(np.isin(other.blocked_by.index, gone).any())
 
