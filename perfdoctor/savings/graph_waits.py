@@ -30,10 +30,10 @@ def add_blocking_edges(trace: Trace, edges: Edges) -> None:
         end = nodes.call_end[calls[whole_device]]
         edges.add(end, DEPENDENCY, last[end])
         edges.predecessor[end, SECOND_DEPENDENCY] = on_other_stream[end]
-        _let_calls_wait(edges, calls)
+        _let_calls_wait(edges, calls, _own_times_ns(trace, edges, calls))
     staged = _find_staged_copies(trace, edges)
     edges.add(nodes.call_end[staged], DEPENDENCY, nodes.item_start[_last_item_of_calls(edges)[staged]])
-    _let_calls_wait(edges, staged)
+    _let_calls_wait(edges, staged, edges.median_call_ns)
 
 
 def _add_event_edges(trace: Trace, edges: Edges) -> None:
@@ -47,17 +47,45 @@ def _add_event_edges(trace: Trace, edges: Edges) -> None:
     edges.lag_ns[start, ACTIVITY] = np.minimum(edges.lag_ns[start, ACTIVITY], edges.median_call_ns)
 
 
-def _let_calls_wait(edges: Edges, calls: Int32Array) -> None:
-    """Shorten the activity of calls that waited to that of a call that does not: the dependency explains the rest.
+def _let_calls_wait(edges: Edges, calls: Int32Array, own_ns: int | Int64Array) -> None:
+    """Shorten the activity of calls that waited to what they take by themselves: the dependency explains the rest.
 
     A call that did not wait keeps its duration, and its dependency becomes a lower bound without a lag.
     """
-    nodes = edges.nodes
-    end, start = nodes.call_end[calls], nodes.call_start[calls]
-    predecessor = edges.predecessor[end, DEPENDENCY]
-    waited = (predecessor > start) & (predecessor < end)
-    edges.lag_ns[end[waited], ACTIVITY] = np.minimum(edges.lag_ns[end[waited], ACTIVITY], edges.median_call_ns)
+    end = edges.nodes.call_end[calls]
+    waited = _have_waited(edges, calls)
+    shorter_ns = np.minimum(edges.lag_ns[end, ACTIVITY], own_ns)
+    edges.lag_ns[end[waited], ACTIVITY] = shorter_ns[waited]
     edges.lag_ns[end[~waited], DEPENDENCY] = 0
+
+
+def _have_waited(edges: Edges, calls: Int32Array) -> BoolArray:
+    """For each call whether what it depends on happened during the call."""
+    start, end = edges.nodes.call_start[calls], edges.nodes.call_end[calls]
+    predecessor = edges.predecessor[end, DEPENDENCY]
+    waited: BoolArray = (predecessor > start) & (predecessor < end)
+    return waited
+
+
+def _own_times_ns(trace: Trace, edges: Edges, calls: Int32Array) -> Int64Array:
+    """For each blocking call what such a call takes besides its wait, at most as long as a call that never blocks.
+
+    That is the median duration of those of its name that found their work done; without any, the median time in which
+    those that waited returned once it was, which in 8 of 11 real traces is nearer to the first than other calls are.
+    """
+    nodes, name = edges.nodes, trace.calls.name[edges.nodes.call[calls]]
+    start, end = nodes.call_start[calls], nodes.call_end[calls]
+    predecessor, waited = edges.predecessor[end, DEPENDENCY], _have_waited(edges, calls)
+    found_done = (predecessor >= 0) & (predecessor < start)
+    since_ns = edges.times_of(np.where(waited, predecessor, start))
+    own_ns = np.full(len(calls), edges.median_call_ns)
+    for each in np.unique(name):
+        for known in (found_done & (name == each), waited & (name == each)):
+            if known.any():
+                typical_ns = int(np.median((edges.times_of(end) - since_ns)[known]))
+                own_ns[name == each] = min(typical_ns, edges.median_call_ns)
+                break
+    return own_ns
 
 
 def _last_item_of_calls(edges: Edges) -> Int32Array:
@@ -139,7 +167,7 @@ def _add_edges_of_queue(edges: Edges, launch: Int32Array, item_start: Int32Array
     duration_ns = nodes.time_ns[end] - nodes.time_ns[nodes.call_start[launch]]
     full = (duration_ns > FULL_QUEUE_NS) & (depth >= FULL_QUEUE_LENGTH) & (started > 0) & ~nodes.blocking[launch]
     edges.add(end[full], DEPENDENCY, latest_start[started[full] - 1])
-    _let_calls_wait(edges, launch[full])
+    _let_calls_wait(edges, launch[full], edges.median_call_ns)
     room = max(_QUEUE_LENGTH, int(depth.max()) + 1)
     edges.predecessor[end[room:], SECOND_DEPENDENCY] = item_start[: max(len(launch) - room, 0)]
 

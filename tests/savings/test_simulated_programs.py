@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfdoctor.rank import Rank
@@ -89,7 +89,17 @@ def check_replay(program: list[Part], share: float) -> None:
     assert after_us == pytest.approx(simulate(program, share), abs=max(0.03 * now_us, 2.01))
 
 
+# A synchronize call that finds its work done takes less than a launch.
+FOUND_DONE = [
+    *(Part("work", 5), Part("launch", 20), Part("sync", 5)),
+    *(Part("thread", 1), Part("item"), Part("work", 5)),
+]
+NO_CALL_FOUND_DONE = [Part("work", 5), Part("launch", 80), Part("thread", 1), Part("item"), Part("work", 5)]
+
+
 @given(program=programs, share=st.floats(0.05, 0.9))
+@example(program=FOUND_DONE, share=0.25)
+@example(program=NO_CALL_FOUND_DONE, share=0.25)
 def test_a_step_gets_as_much_faster_as_the_cpu_lets_it(program: list[Part], share: float) -> None:
     check_replay(program, share)
 
