@@ -1,5 +1,7 @@
 """How fast a trace is replayed: python -m benchmarks.replay_speed [--sample TRACE] [--events N] [--repeat 5] [FOLDER].
 
+With --prices TRACE it prices the findings of a trace, by itself and in pieces that are a hundred fixes.
+
 A sample is lengthened to 42,000 runtime calls (as many as in one step of HTA's ResNet trace) and to 5 million events,
 and each is measured in a process of its own. Times are CPU time, the least of `--repeat`. Memory is the peak of numpy's
 allocations, relative to the columns of the trace. Given a folder of traces, it prints instead which of them can be
@@ -16,18 +18,25 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 import perfdoctor
 from benchmarks.lengthen_trace import parse_sample, write_repeated
+from perfdoctor.pipeline import run_rule
 from perfdoctor.rank import Rank
+from perfdoctor.rules.analyzer import Run
+from perfdoctor.rules.registry import load_analyzers
 from perfdoctor.savings.apply_edits import apply_edits
-from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.edits import Edit, scale_durations
+from perfdoctor.savings.fix_order import order_fixes_greedily
 from perfdoctor.savings.replay_graph import graph_of
-from perfdoctor.trace.tables.rows import GpuRows
+from perfdoctor.savings.what_if import Replay
+from perfdoctor.trace.arrays import BoolArray
+from perfdoctor.trace.tables.rows import CallRows, GpuRows
 
 SAMPLE = Path(__file__).resolve().parent.parent / "sample_traces" / "host-device-sync.json.gz"
 _STEP_CALLS = 42_000
@@ -89,6 +98,50 @@ def print_gates(folder: Path) -> None:
         )
 
 
+def print_prices(path: Path, repeat: int) -> None:
+    """Print the CPU time in which the fixes of a trace are ordered, and as many pieces of them as make a hundred."""
+    rank = Rank(perfdoctor.read(path))
+    replay = rank.replay
+    if replay is None or replay.gates.reason is not None:
+        print(f"{path.name} cannot be replayed")
+        return
+    findings = chain.from_iterable(run_rule(rule, Run((rank,)))[0] for rule in load_analyzers())
+    edits = [finding.edit for finding in findings if finding.edit is not None]
+    random = np.random.default_rng(0)
+    pieces = [_take_part(edits[number % len(edits)], random) for number in range(100)] if edits else []
+    for fixes in (edits, pieces):
+        seconds = [_time_prices(replay, fixes) for _ in range(repeat)]
+        least_s, median_s = min(seconds), np.median(seconds)
+        print(f"{len(replay.graph.nodes):,} nodes, {len(fixes)} fixes: {least_s:.3f} s, median {median_s:.3f}")
+
+
+def _time_prices(replay: Replay, fixes: Sequence[Edit]) -> float:
+    start_s = time.process_time()
+    order_fixes_greedily(replay, dict(enumerate(fixes)))
+    return time.process_time() - start_s
+
+
+def _take_part(edit: Edit, random: np.random.Generator) -> Edit:
+    """An edit of a third of what another one changes."""
+
+    def some(length: int) -> BoolArray:
+        return random.random(length) < 1 / 3
+
+    def some_calls(rows: CallRows) -> CallRows:
+        return CallRows(rows.table, rows.index[some(len(rows))])
+
+    items = some(len(edit.items))
+    removed = [replace(each, intervals=each.intervals[some(len(each.intervals))]) for each in edit.removed_cpu_time]
+    return Edit(
+        GpuRows(edit.items.table, edit.items.index[items]),
+        edit.dur_ns[items],
+        some_calls(edit.dropped_calls),
+        some_calls(edit.unblocked_calls),
+        removed_cpu_time=tuple(removed),
+        is_upper_bound=edit.is_upper_bound,
+    )
+
+
 def print_speeds(sample_path: Path, max_events: int, repeat: int) -> None:
     """Print how fast the two long traces are replayed, each measured in another process."""
     trace, sample = perfdoctor.read(sample_path), parse_sample(gzip.decompress(sample_path.read_bytes()))
@@ -109,10 +162,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sample", type=Path, default=SAMPLE, help="the trace to lengthen, .json.gz")
     parser.add_argument("--events", type=int, default=5_000_000, help="events of the larger trace")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--prices", type=Path, help="price the findings of this trace")
     parser.add_argument("--measure", type=Path, help="measure this trace, in this process")
     options = parser.parse_args(arguments)
     if options.folder is not None:
         print_gates(options.folder)
+    elif options.prices is not None:
+        print_prices(options.prices, options.repeat)
     elif options.measure is not None:
         print(measure(options.measure, options.repeat))
     else:
