@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
-
 from perfdoctor.rules import OptimizerFacts, Rank, UnprofiledTime
 from perfdoctor.rules.internal import CpuOptimizer, frozen_dataclass
 
 # Up to so many elements a tensor, calling ops takes longer than they do (2,000 elements: 4 us an op; 40,000: 10).
 _MAX_SMALL_ELEMENTS = 8_000
-# Where no sizes were captured: the median op of a loop over tensors of that size, with the profiler.
+# Where no sizes were captured: an op of a loop over tensors of that size, with the profiler.
 _MAX_SMALL_OP_NS = 6_000
 FUSED_ALREADY = "optimizer that is fused"
+NOTHING_TO_JOIN = "optimizer of a few small tensors"
 # With fewer ops there is nothing to join.
 _MIN_OPS = 50
 
@@ -82,7 +81,9 @@ def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[OptimizerFa
     has_many_ops = rank.count_per_step(steps.op_count) >= _MIN_OPS
     if any(each.fused for each in captured):
         return CpuFix(FUSED_ALREADY, None)
-    if fused is not None and (has_many_ops or not is_small):
+    if fused is not None and is_small and not has_many_ops:
+        return CpuFix(NOTHING_TO_JOIN, None)
+    if fused is not None:
         is_adam = name in ("Adam", "AdamW")
         return CpuFix("unfused Adam or AdamW on the CPU" if is_adam else "unfused optimizer on the CPU", fused)
     if name in _HAS_FOREACH and is_small and has_many_ops and not steps.uses_foreach:
@@ -115,5 +116,6 @@ def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[Optim
     tensors, elements = sum(each.tensors or 0 for each in captured), sum(each.parameters or 0 for each in captured)
     if tensors and elements:
         return elements <= _MAX_SMALL_ELEMENTS * tensors
-    ops = rank.trace.ops
-    return not steps.uses_foreach and float(np.median(ops.dur_ns[steps.rows])) <= _MAX_SMALL_OP_NS
+    # By their time, not their number: one table of embeddings takes longer than all biases.
+    dur_ns = rank.trace.ops.dur_ns[steps.rows]
+    return not steps.uses_foreach and bool(2 * dur_ns[dur_ns <= _MAX_SMALL_OP_NS].sum() >= dur_ns.sum())

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from perfdoctor.analyzers._pd303_cpu_optimizers import (
     FUSED_ALREADY,
+    NOTHING_TO_JOIN,
     Remaining,
     captured_optimizers_of,
     find_cpu_fix,
@@ -149,7 +150,7 @@ class UnfusedOptimizer(RankAnalyzer):
         if ops < self.settings["min_kernels"] or unprofiled.share < min_share:
             return
         fix = find_cpu_fix(rank, steps, captured)
-        if fix.situation == FUSED_ALREADY:
+        if fix.situation in (FUSED_ALREADY, NOTHING_TO_JOIN):
             return
         remaining = fix.remaining
         if remaining is not None and unprofiled.share * (1 - remaining.expected) < self.settings["min_share"]:

@@ -63,7 +63,26 @@ def two_optimizers() -> TraceBuilder:
     return trace.range(SGD, 100, 200).step(1000, 1000)
 
 
+def on_cpu(large_us: float, small: int = 24) -> TraceBuilder:
+    """A product, and Adam of a table that takes this time and of some biases that take 5 us an op."""
+    trace = TraceBuilder(device=None)
+    for start in (0, 1000):
+        trace.step(start, 1000).op("aten::mm", start, 400)
+        trace.range(ADAM, start + 410, small * 6 + large_us + 10)
+        for row in range(small):
+            trace.op("aten::addcmul_", start + 415 + 6 * row, 5)
+        trace.op("aten::addcdiv_", start + 415 + 6 * small, large_us)
+    return trace
+
+
 PD303 = [
+    RuleCase(
+        "PD303",
+        "one-large-table-among-biases-on-the-cpu",
+        lambda: on_cpu(300),
+        (ExpectedFinding("high", 454_000, title="tensor by tensor: 25 ops", fix="fused=True"),),
+    ),
+    RuleCase("PD303", "a-few-small-tensors-on-the-cpu", lambda: on_cpu(5)),
     RuleCase(
         "PD303",
         "foreach",
