@@ -467,6 +467,12 @@ PD306 = [
             ),
         ),
     ),
+    RuleCase(
+        "PD306",
+        "clone on the CPU",
+        lambda: copying("aten::clone"),
+        (ExpectedFinding("medium", 150_000, location="net.py:9", title="in clone"),),
+    ),
     RuleCase("PD306", "reshape in matmul on the CPU", lambda: copying("aten::reshape", 400, around="aten::matmul")),
     RuleCase("PD306", "a cast on the CPU", lambda: copying("aten::_to_copy")),
     RuleCase(
