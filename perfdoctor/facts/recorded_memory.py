@@ -14,6 +14,9 @@ class PhasePeaks(CapturedPart):
     """The highest peaks of the steps of a window, in the phases of a step and in all of it.
 
     What is in no backward pass and no optimizer's step counts as forward.
+
+    Attributes:
+        steps: The steps that were looked at.
     """
 
     steps: Written[int] = None
@@ -24,7 +27,7 @@ class PhasePeaks(CapturedPart):
 
 
 class StepPeaks(CapturedPart):
-    """The peaks of steps, each of which is in steps.jsonl.
+    """The peaks of steps; in steps.jsonl each of them, null for steps that were not looked at.
 
     Attributes:
         kind: cuda: what the allocator had handed out; rss: the process in RAM at the borders of phases, and its own

@@ -32,7 +32,7 @@ def collected() -> Iterator[None]:
 
 def read_now(memory: HeldMemory) -> int:
     """A look, whether its turn has come or not."""
-    memory._next_ns = 0
+    memory._pace._next_ns = 0
     kept = memory.read()
     assert kept is not None
     return kept
@@ -74,7 +74,7 @@ else:
     os.environ["LD_PRELOAD"] = "/usr/lib/libjemalloc.so.2"
 
 def read_now(memory):
-    memory._next_ns = 0
+    memory._pace._next_ns = 0
     return memory.read()
 
 assert find_malloc_info() is None

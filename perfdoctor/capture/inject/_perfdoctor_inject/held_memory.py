@@ -3,20 +3,18 @@
 Memory in RAM is no measure of what a program keeps: malloc gives back to the system what and when it likes, so that RAM
 rises and falls by a hundred MB in a program that keeps 6 MB a step. `mallinfo2` (glibc 2.33) counts exactly, but goes
 over all free blocks: 0.4 us in a fresh process, 20 us after some training, 30 ms after hundreds of thousands of small
-blocks. So the next look comes after 200 times the CPU time of the last one.
+blocks. So a look is paced by its own cost.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import time
-from collections.abc import Callable
 from typing import Any
 
+from .look_pace import PacedLook
 from .step_memory import RamReader
 
-WAIT_PER_LOOK = 200
 # Libraries that take the place of glibc's malloc, of which mallinfo2 knows nothing.
 OTHER_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 
@@ -33,25 +31,7 @@ class MallocInfo(ctypes.Structure):
     ]
 
 
-class PacedLook:
-    """Asks something at the end of steps, and again only after 200 times the CPU time that it took."""
-
-    def __init__(self, look: Callable[[], int | None]) -> None:
-        self._look = look
-        self._next_ns = 0
-
-    def read(self) -> int | None:
-        """The answer; None between two looks."""
-        if time.perf_counter_ns() < self._next_ns:
-            return None
-        start_ns = time.thread_time_ns()
-        found = self._look()
-        spent_ns = time.thread_time_ns() - start_ns
-        self._next_ns = time.perf_counter_ns() + WAIT_PER_LOOK * spent_ns
-        return found
-
-
-class HeldMemory(PacedLook):
+class HeldMemory(PacedLook[int]):
     """Reads what the program holds: bytes; None between two looks, and where the system does not tell."""
 
     def __init__(self) -> None:

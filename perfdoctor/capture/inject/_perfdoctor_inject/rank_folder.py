@@ -77,17 +77,16 @@ class RankFolder:
         window: str,
         loader_wait_ns: int,
         work: StepWork,
-        peaks: dict[str, int] | None = None,
+        peaks: dict[str, Any] | None = None,
     ) -> None:
         """Append one step, so that it is on disk even if the process is killed in the next step.
 
-        `peaks` are those of memory in its phases, where they are recorded.
+        `peaks` is the part of the row that has those of memory.
         """
         if self.broken:
             return
         row = {"step": step, "dur_ns": dur_ns, "window": window, "loader_wait_ns": loader_wait_ns, **work.to_dict()}
-        if peaks is not None:
-            row["memory_bytes"] = peaks
+        row |= peaks or {}
         try:
             os.write(self._steps, (encode_row(row) + "\n").encode())
             self._written_steps += 1

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from .host_memory import PAGE_BYTES
+from .look_pace import LookPace
 from .machine_facts import cuda_is_initialized
 from .memory_records import read_rss_peak_bytes
 
@@ -143,11 +145,16 @@ def read_allocated_bytes() -> int | None:
 
 
 class StepMemory:
-    """The peaks of the running step, and the highest ones of each window."""
+    """The peaks of the running step, and the highest ones of each window.
+
+    Looking costs 20 to 100 us a step, so that steps are left out where that is more than `LookPace` grants.
+    """
 
     def __init__(self) -> None:
         self.cuda = CudaPeaks()
         self.ram = RamReader()
+        self._pace = LookPace()
+        self._looks = False
         self._kind: str | None = None
         self._phase = FORWARD
         self._peaks: dict[str, int] = {}
@@ -156,6 +163,28 @@ class StepMemory:
 
     def begin_step(self) -> None:
         """A step begins, with its forward pass; what was allocated before belongs to no step."""
+        self._looks = self._pace.is_due()
+        if self._looks:
+            self._pace.run(self._begin_look)
+
+    def enter(self, phase: str) -> None:
+        """Another phase begins, and the one before it ends."""
+        if self._looks:
+            self._pace.run(partial(self._enter, phase))
+
+    def end_step(self, window: str) -> dict[str, int] | None:
+        """The peaks of the step that ends, by phase and of all; None where nobody looked, and before the first one.
+
+        On the CPU that of the step is the process's own, where it has risen in the step.
+        """
+        if not self._looks:
+            return None
+        self._pace.run(partial(self._end_look, window))
+        self._pace.end_look()
+        self._looks = False
+        return self._peaks
+
+    def _begin_look(self) -> None:
         self._kind = "cuda" if cuda_is_initialized() else "rss"
         self._peaks, self._phase = {}, FORWARD
         self._process_peak = read_rss_peak_bytes()
@@ -164,24 +193,15 @@ class StepMemory:
         else:
             self._note(FORWARD, self.ram.read())
 
-    def enter(self, phase: str) -> None:
-        """Another phase begins, and the one before it ends."""
-        if self._kind is None:
-            return
+    def _enter(self, phase: str) -> None:
         size = self.cuda.take() if self._kind == "cuda" else self.ram.read()
         self._note(self._phase, size)
         self._phase = phase
         if self._kind != "cuda":
             self._note(phase, size)
 
-    def end_step(self, window: str) -> dict[str, int] | None:
-        """The peaks of the step that ends, by phase and of all; None before the first one.
-
-        On the CPU that of the step is the process's own, where it has risen in the step.
-        """
-        if self._kind is None:
-            return None
-        self.enter(FORWARD)
+    def _end_look(self, window: str) -> None:
+        self._enter(FORWARD)
         if self._peaks:
             self._peaks[STEP] = max(self._peaks.values())
         process_peak = read_rss_peak_bytes()
@@ -191,7 +211,6 @@ class StepMemory:
         known["steps"] += 1
         for name, size in self._peaks.items():
             known[name] = max(known.get(name, 0), size)
-        return self._peaks
 
     def _note(self, phase: str, size: int | None) -> None:
         if size is not None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from .held_memory import HeldMemory, PacedLook
+from .held_memory import HeldMemory
 from .host_calls import HostCalls
+from .look_pace import PacedLook
 from .run_delay import read_queued_ns, subtract_queued
 from .step_memory import read_allocated_bytes
 
