@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
+from perfdoctor.analyzers._pd701_loss_parts import LossParts
 from perfdoctor.rules import NONE, Action, Advice, BoolArray, Evidence, Finding, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
@@ -38,11 +39,14 @@ class PeakOwner(RankAnalyzer):
         By the recorded allocations, each with the events that made and freed it. The sum over the recording is made
         again: with checkpointing the values of a block, but for its input (the smallest of its values, or the mean of
         them), are gone from the next block's forward pass to the end of its backward pass. Without a graph a value is
-        gone when the next three (twelve at least) are made.
+        gone when the next three (twelve at least) are made. Parts of a loss that keep values alike, and as much work
+        for the backward pass, are gone when the next part begins; gradients are there earlier then, at most all of
+        them.
 
     How to fix:
         With no backward pass: `torch.no_grad()`, or `torch.inference_mode()`. Else `torch.utils.checkpoint` around the
-        blocks, which computes their forward pass twice; or half of the batch, twice, with gradient accumulation.
+        blocks, which computes their forward pass twice; or half of the batch, twice, with gradient accumulation. Where
+        losses of several batches are added up for one backward pass: `backward()` for each.
 
     When it is wrong:
         The peak fits, and nothing larger is wanted: then memory costs nothing.
@@ -107,6 +111,14 @@ class PeakOwner(RankAnalyzer):
     def _report_activations(self, rank: Rank, number: int, chosen: Selection, held_bytes: int) -> Finding:
         memory = chosen.memory
         title = f"Activations hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}"
+        if (parts := LossParts(chosen)).count:
+            advice = Advice(
+                f"Call backward for each of the {parts.count} parts of the loss as soon as it is made, not once for "
+                "their sum: gradients add up, and the values of one part are freed before the next ones are made.",
+                f"(loss / {parts.count}).backward()   # in the loop; sum up loss.detach() to print it",
+                "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
+            )
+            return self._report(rank, chosen, title, held_bytes, parts.run_backward_for_each(number), advice)
         blocks = _Blocks(chosen)
         if not blocks.count:
             advice = Advice(

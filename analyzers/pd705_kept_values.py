@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, most_at_once, name_device, peak_evidence
-from perfdoctor.rules import Advice, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
+from perfdoctor.rules import Advice, Finding, Int64Array, Rank, RankAnalyzer, SourceLocation, format_bytes
 from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
 _KEPT = (memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES, memory_categories.UNKNOWN)
@@ -96,12 +96,18 @@ class KeptValues(RankAnalyzer):
             rank,
             title=f"{title.format(format_bytes(kept_bytes))} on {name_device(memory)}",
             advice=advice,
-            location=line_of(Selection(memory, edit.places)),
+            location=self._line_that_frees(memory, edit) or line_of(Selection(memory, edit.places)),
             evidence=peak_evidence(memory, ("kept at once", kept_bytes)),
             subject=f"{name_device(memory)} {title.split(' ', 1)[0].lower()}",
             topics=(topic,),
             memory_edit=edit,
         )
+
+    def _line_that_frees(self, memory: DeviceMemory, edit: MemoryEdit) -> SourceLocation | None:
+        """The line that gives the largest of them back too late; None where none was recorded."""
+        ends = memory.allocations.ends[edit.places]
+        freed = np.flatnonzero(ends < len(memory.allocations.rows))
+        return memory.origin_of(int(ends[freed[edit.bytes[freed].argmax()]]))[0] if len(freed) else None
 
 
 class _Passes:
@@ -139,7 +145,8 @@ def _leave_out_of_forward(memory: DeviceMemory, number: int, places: Int64Array,
         if len(passes.forward)
         else passes.end
     )
-    begins = np.where(made < last, last, passes.next_of(passes.forward, made))
+    lives_to_peak = (made < last) & (last < allocations.ends[places])
+    begins = np.where(lives_to_peak, last, passes.next_of(passes.forward, made))
     return shrink(memory, number, places, begins=begins, ends=passes.next_of(passes.backward, begins))
 
 

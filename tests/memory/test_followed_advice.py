@@ -130,6 +130,41 @@ def prepare():
         optimizer.zero_grad()
     return train
 """
+PARTS = """
+def prepare():
+    net = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 64))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    batches = [torch.randn(2048, 64) for _ in range(6)]
+    def train():
+        LOSSES
+        optimizer.step()
+        optimizer.zero_grad()
+    return train
+"""
+SUM_OF_LOSSES = """total = 0.0
+        for x in batches:
+            total = total + F.mse_loss(net(x), x) / 6
+        total.backward()
+"""
+EACH_LOSS = """for x in batches:
+            (F.mse_loss(net(x), x) / 6).backward()
+"""
+# Parts of a loss that need each other: of the states of a recurrent net, of the exits of a deep one, of pairs of views.
+STATES = """total, state = 0.0, torch.zeros(2048, 64)
+        for x in batches:
+            state = net(x + state)
+            total = total + F.mse_loss(state, x)
+        total.backward()
+"""
+EXITS = """total, h = 0.0, batches[0]
+        for x in batches:
+            h = net(h)
+            total = total + F.mse_loss(h, x)
+        total.backward()
+"""
+VIEWS = """views = torch.stack([net(x) for x in batches])
+        F.mse_loss(views, views.mean(0).expand_as(views)).backward()
+"""
 PIECES = (
     "loss = sum(checkpoint(loss_of, h, c, use_reentrant=False) for h, c in zip(hidden.chunk(8), y.chunk(8))) / 1024"
 )
@@ -163,6 +198,13 @@ def memory_findings(path: Path) -> list[Finding]:
             BLOCKS.replace("BLOCK\n", "checkpoint(block, h, use_reentrant=False)\n"),
             "forward",
             id="activations",
+        ),
+        pytest.param(
+            "PD701",
+            PARTS.replace("LOSSES\n", SUM_OF_LOSSES),
+            PARTS.replace("LOSSES\n", EACH_LOSS),
+            "train",
+            id="parts of a loss",
         ),
         pytest.param(
             "PD702",
@@ -218,3 +260,15 @@ def test_the_peak_after_the_advice(rule: str, bad: str, good: str, function: str
         assert first.location is not None
         assert first.location.function == function
     assert first.subject not in [each.subject for each in memory_findings(after) if each.rule == rule]
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param(each, id=name)
+        for name, each in {"states": STATES, "exits": EXITS, "views": VIEWS, "already": EACH_LOSS}.items()
+    ],
+)
+def test_parts_of_a_loss_that_need_each_other(losses: str, tmp_path: Path) -> None:
+    found = memory_findings(record(PARTS.replace("LOSSES\n", losses), tmp_path, "program"))
+    assert all("parts of the loss" not in each.advice for each in found)
