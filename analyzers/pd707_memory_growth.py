@@ -52,7 +52,8 @@ class MemoryGrowth(RankAnalyzer):
         `perfdoctor run` notes after each step what CUDA's allocator and malloc have handed out. Over the steps without
         the profiler the slope is Sen's, with its interval of 95 %; what has stopped growing by the end of the run is a
         cache. The growth of the run is that slope times its steps: at least what the steps that were seen have added,
-        at most what all would have, the unfinished last one among them. A recording by itself tells what is allocated
+        at most what all would have, the unfinished last one among them, and what the process's peak rises after the
+        last step, when such a program uses what it has kept. A recording by itself tells what is allocated
         at the end of each step (without steps: of each optimizer's step), the first one aside, in which optimizers make
         their state. What is made in a step and never freed is the growth, its saving that of the recording's peak. Of a
         window in the middle of a run on the CPU that is not enough, since frees of what was made before it are not
@@ -95,13 +96,14 @@ class MemoryGrowth(RankAnalyzer):
             growth = self._growth_in_each(np.diff(allocated if is_later else allocated[1:]), is_later=is_later)
             if of_run is not None:
                 if of_run.grows:
-                    yield self._report_run(rank, of_run, name_device(memory), _find_kept(memory, ends, of_run))
+                    kept = _find_kept(memory, ends, of_run)
+                    yield self._report_run(rank, of_run, name_device(memory), kept, is_cpu=memory.is_cpu)
                     del runs[memory.is_cpu]
             elif growth is not None and not (is_later and memory.is_cpu):
                 yield from self._report(rank, number, memory, ends, growth, is_later=is_later)
         for is_cpu, run in runs.items():
             if run.grows:
-                yield self._report_run(rank, run, "the CPU" if is_cpu else "the GPU", None)
+                yield self._report_run(rank, run, "the CPU" if is_cpu else "the GPU", None, is_cpu=is_cpu)
 
     def _growth_in_each(self, growth: Int64Array, *, is_later: bool) -> int | None:
         """The usual growth in a recorded step; None where not each of them grows."""
@@ -132,7 +134,9 @@ class MemoryGrowth(RankAnalyzer):
             memory_edit=None if is_later else _edit_of(memory, number, kept, ends),
         )
 
-    def _report_run(self, rank: Rank, run: MemoryGrowthOfRun, name: str, kept: Selection | None) -> Finding:
+    def _report_run(
+        self, rank: Rank, run: MemoryGrowthOfRun, name: str, kept: Selection | None, *, is_cpu: bool
+    ) -> Finding:
         """The finding on a whole run, with the line of what the evidence window has of it."""
         assert rank.run_steps is not None
         steps = rank.facts.run.steps or int(rank.run_steps.number[-1]) + 1
@@ -140,6 +144,9 @@ class MemoryGrowth(RankAnalyzer):
             round(rate * over)
             for rate, over in ((run.low_bytes, run.seen_steps), (run.step_bytes, steps), (run.high_bytes, steps + 1))
         )
+        if is_cpu:
+            # What a program makes of all that it has kept, such as one tensor, is at most as large.
+            high += min(rank.facts.memory.rise_after_steps_bytes or 0, expected)
         location, left = None if kept is None else line_of(kept), read_memory(rank)
         finding = self.finding(
             rank,

@@ -59,6 +59,8 @@ class MemoryFacts(CapturedPart):
         available_bytes: RAM that the program could still get: what the machine has left, and at most what its control
             group has left.
         windows: By window, at the end of its last step. Nothing is reset: peaks are those of the run so far.
+        rise_after_steps_bytes: By how much the peak of the process in RAM has risen since the last step, when these
+            facts were written: of a program that has ended, what it did with its results.
         peaks: The peaks of steps; this and the following only with --memory.
         snapshot: The snapshot of CUDA's allocator with its history of the evidence window, in the folder of the rank.
         out_of_memory: The last request that failed; null where none did.
@@ -69,6 +71,7 @@ class MemoryFacts(CapturedPart):
     host_bytes: int | None = None
     available_bytes: int | None = None
     windows: Mapping[Literal["skip", "base", "warm", "timing", "evidence", "after"], MemoryOfWindow] = NOTHING
+    rise_after_steps_bytes: Later[int | None] = None
     peaks: Later[StepPeaks] = StepPeaks()
     host: Later[HostMemoryFacts] = HostMemoryFacts()
     snapshot: Later[str | None] = None

@@ -122,7 +122,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "libraries": program.get("libraries"),
         "devices": machine_facts.describe_gpus(),
         "cuda_memory": machine_facts.read_cuda_memory(),
-        "memory": {**recording.memory.to_dict(), **recording.memory_watch.to_dict()},
+        "memory": {**recording.memory.to_dict(recording.meter.rss_peak_bytes), **recording.memory_watch.to_dict()},
         "checkpointing": recording.checkpoints.to_dict(),
         "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
         "notes": recording.notes,

@@ -42,9 +42,11 @@ class MemoryRecords:
         if window is not None:
             self.windows[window] = {"step": step, **read_process_memory()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The memory as it stands in facts.json."""
+    def to_dict(self, last_step_peak_bytes: int | None) -> dict[str, Any]:
+        """The memory as it stands in facts.json, with the peak in RAM at the end of the last step."""
+        peak_bytes, before_bytes = read_rss_peak_bytes(), last_step_peak_bytes
         return {
+            "rise_after_steps_bytes": None if peak_bytes is None or before_bytes is None else peak_bytes - before_bytes,
             "device_bytes": read_device_bytes(),
             "host_bytes": read_host_bytes("MemTotal"),
             "available_bytes": read_available_bytes(),

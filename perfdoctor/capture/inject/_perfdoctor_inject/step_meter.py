@@ -16,6 +16,7 @@ import torch
 from .held_memory import HeldMemory
 from .host_calls import HostCalls
 from .look_pace import PacedLook
+from .memory_records import MAXRSS_UNIT
 from .run_delay import read_queued_ns, subtract_queued
 from .step_memory import read_allocated_bytes
 
@@ -95,15 +96,17 @@ def count_preemptions() -> int | None:
     return None if GETRUSAGE_THREAD is None else int(resource.getrusage(GETRUSAGE_THREAD).ru_nivcsw)
 
 
-def read_memory_work() -> tuple[int, int] | None:
-    """System CPU time in ns and minor page faults of the process so far; None where the system does not count them.
+def read_memory_work() -> tuple[int, int, int] | None:
+    """Of the process so far: system CPU time in ns, minor page faults, and the most memory in RAM, in bytes.
+
+    None where the system does not count them.
 
     The system knows its share by ticks of 4 to 10 ms: of many steps it is right on average, of one it is not.
     """
     if GETRUSAGE_THREAD is None:  # Windows has no resource, others count less
         return None
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return int(usage.ru_stime * 1e9), int(usage.ru_minflt)
+    return int(usage.ru_stime * 1e9), int(usage.ru_minflt), usage.ru_maxrss * MAXRSS_UNIT
 
 
 class StepMeter:
@@ -116,6 +119,7 @@ class StepMeter:
         no_grad_blocks: Blocks without gradients entered in this step.
         host_calls: Garbage collections, and calls that wait for a disk or copy models.
         memory: Reads what the program holds of the host's memory.
+        rss_peak_bytes: The most memory in RAM that the process has had at the end of the last step.
     """
 
     def __init__(self) -> None:
@@ -130,7 +134,8 @@ class StepMeter:
         self.host_calls = HostCalls()
         self.memory = HeldMemory()
         self._allocated = PacedLook(read_allocated_bytes)  # the allocator's statistics are a hundred numbers
-        self._memory_work: tuple[int, int] | None = None
+        self._memory_work: tuple[int, int, int] | None = None
+        self.rss_peak_bytes: int | None = None
         self._first_node = 0
         self._evaluation_since: tuple[int, int] | None = None
         self._evaluates_later = False
@@ -169,6 +174,7 @@ class StepMeter:
         first, last = self._memory_work, read_memory_work()
         if first is not None and last is not None:
             system_cpu_ns, minor_faults = max(last[0] - first[0], 0), last[1] - first[1]
+            self.rss_peak_bytes = last[2]
         return StepWork(
             cpu_ns=cpu_ns,
             process_cpu_ns=process_cpu_ns,
