@@ -89,7 +89,11 @@ class MemoryGrowth(RankAnalyzer):
         runs = dict(_growth_of_run(rank))
         # Of a run that goes on, states and pipelines are there: one step less is enough, and none is left out.
         is_later = bool(rank.facts.windows.evidence.first_step)
-        for number, memory in devices_of(rank):
+        worth_a_look = dict(devices_of(rank))
+        for number, memory in enumerate(rank.memory):
+            # A growing run is worth a look, however little of its memory was made while it was recorded.
+            if memory.peak is None or (number not in worth_a_look and memory.is_cpu not in runs):
+                continue
             of_run = runs.get(memory.is_cpu)
             ends = _ends_of_steps(rank, memory)
             allocated = memory.trace.memory.allocated_bytes[memory.allocations.rows[ends]]

@@ -96,16 +96,17 @@ def _fit_slope(stretches: list[tuple[FloatArray, FloatArray]]) -> tuple[float, f
 
 
 def _goes_on(stretch: tuple[FloatArray, FloatArray], slope: float) -> bool:
-    """Whether the last third of a stretch rises as fast as all of it and as its first third, or half of that at least.
+    """Whether the last third of a stretch rises as fast as all steps and as its first third, or half of that at least.
 
-    True where it is too short to tell.
+    Of a short stretch all of it counts, since what is kept in every fourth step leaves a few steps level. True where it
+    is too short to tell.
     """
     at, level = stretch
-    third = len(at) // 3
-    if third < _MIN_OF_STRETCH:
+    if len(at) < _MIN_STEPS:
         return True
-    late = np.median(_slopes(at[-third:], level[-third:]))
-    return bool(late >= _MIN_LATE_SHARE * max(slope, np.median(_slopes(at[:third], level[:third]))))
+    part = len(at) // 3 if len(at) >= 3 * _MIN_STEPS else len(at)
+    late = np.median(_slopes(at[-part:], level[-part:]))
+    return bool(late >= _MIN_LATE_SHARE * max(slope, np.median(_slopes(at[:part], level[:part]))))
 
 
 def _slopes(at: FloatArray, level: FloatArray) -> FloatArray:

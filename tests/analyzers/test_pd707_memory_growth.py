@@ -67,6 +67,20 @@ def test_what_would_not_fit_once_more_is_more_than_an_information() -> None:
     assert finding.severity == "medium"
 
 
+def test_a_window_in_which_little_is_made_has_the_line_of_what_stays() -> None:
+    little = training(Tensor(4, 150, None), Tensor(1, 160, 450))
+    (finding,) = findings_on(little, run_of(lambda step: 500 + 4.0 * step))
+    assert str(finding.location) == "train.py:7"
+    assert not findings_on(little, run_of(QUIET["level"]))
+
+
+@pytest.mark.parametrize(("rise", "more"), [(None, 0), (0, 0), (700, 700), (9000, 6000)])
+def test_what_a_program_makes_of_all_it_has_kept_is_saved_too(rise: int | None, more: int) -> None:
+    facts = {"memory": {"windows": {}} | ({} if rise is None else {"rise_after_steps_bytes": rise * MB})}
+    (finding,) = findings_on(kept(), run_of(lambda step: 500 + 20.0 * step), facts)
+    assert finding.saved_bytes == SavedBytes(5580 * MB, 6000 * MB, (6020 + more) * MB, 6000 * MB, "run")
+
+
 def test_a_run_that_grows_in_some_steps_has_the_line_where_one_was_recorded() -> None:
     run = run_of(lambda step: 500 + 24.0 * (step // 4))
     once = training(Tensor(24, 150, None, once=True), Tensor(80, 160, 450))

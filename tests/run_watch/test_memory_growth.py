@@ -63,6 +63,17 @@ STEADY: dict[str, Curve] = {
 }
 
 
+@pytest.mark.parametrize("late_steps", [3, 8, 13])
+def test_steps_without_a_copy_in_a_short_last_stretch(late_steps: int) -> None:
+    number = np.concatenate((np.arange(20, 100), np.arange(106, 106 + late_steps)))
+    copies = find_memory_growth(number, (400 + 16 * (number // 4)).astype(np.int64) * MB)
+    assert copies is not None
+    assert copies.grows
+    cache = find_memory_growth(number, (400 + 4 * np.minimum(number, 60)).astype(np.int64) * MB)
+    assert cache is not None
+    assert not cache.grows
+
+
 @pytest.mark.parametrize("steps", [400, 3000])
 @pytest.mark.parametrize("name", STEADY)
 def test_what_is_no_growth_is_quiet(name: str, steps: int) -> None:
