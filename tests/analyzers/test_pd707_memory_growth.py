@@ -76,7 +76,9 @@ def test_a_window_in_which_little_is_made_has_the_line_of_what_stays() -> None:
 
 @pytest.mark.parametrize(("rise", "more"), [(None, 0), (0, 0), (700, 700), (9000, 6000)])
 def test_what_a_program_makes_of_all_it_has_kept_is_saved_too(rise: int | None, more: int) -> None:
-    facts = {"memory": {"windows": {}} | ({} if rise is None else {"rise_after_steps_bytes": rise * MB})}
+    facts: dict[str, Any] = {
+        "memory": {"windows": {}} | ({} if rise is None else {"rise_after_steps_bytes": rise * MB})
+    }
     (finding,) = findings_on(kept(), run_of(lambda step: 500 + 20.0 * step), facts)
     assert finding.saved_bytes == SavedBytes(5580 * MB, 6000 * MB, (6020 + more) * MB, 6000 * MB, "run")
 
