@@ -25,6 +25,7 @@ LABELS: Mapping[OnceCause, str] = {
     "graph_capture": "capturing graphs",
     "autotuning": "searching for the fastest convolutions",
     "compilation": "compiling",
+    "initial_weights": "filling a new model's weights",
     "warm_up": "the program's own start or warm-up",
     "unrecorded_work": "waiting for work from before the recording",
     "other": "other work before first launches",
@@ -38,6 +39,8 @@ _AVOID: Mapping[OnceCause, str] = {
     "graph_capture": "Capture at start-up, for the few shapes that occur.",
     "autotuning": "The search is done once for each shape: keep shapes few.",
     "unrecorded_work": "torch.cuda.synchronize() right before the profiler starts leaves none.",
+    "initial_weights": 'A model that loads its weights needs none before: make it under torch.device("meta"), then '
+    "load_state_dict(..., assign=True).",
     "compilation": "TORCHINDUCTOR_CACHE_DIR on a disk that stays keeps compiled code between runs.",
 }
 _AMD_AVOID: Mapping[OnceCause, str] = {

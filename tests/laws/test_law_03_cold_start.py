@@ -306,6 +306,8 @@ COLD_CASES: dict[str, tuple[Callable[[], TraceBuilder], str]] = {
     "warm-up": (lambda: warm_up_before(measured=True), "warm_up"),
     "start-of-a-server": (lambda: server("answer", "answer"), "warm_up"),
     "compiled-in-the-first-step": (lambda: compiled_first(), "compilation"),
+    "weights-on-the-cpu": (lambda: made_model(*["aten::uniform_", "aten::normal_"] * 4), "initial_weights"),
+    "weights-in-the-first-step": (lambda: made_model(*["aten::uniform_"] * 4, steps=4), "initial_weights"),
 }
 STEADY_CASES: dict[str, Callable[[], TraceBuilder]] = {
     "launch-of-a-known-kernel": lambda: launch_of(f"{GEMM}_cuda", 3 * MS),
@@ -322,8 +324,21 @@ STEADY_CASES: dict[str, Callable[[], TraceBuilder]] = {
     "stream-in-every-step": lambda: in_every_step("cudaStreamCreate", 4 * MS),
     "compilation-in-every-step": lambda: compiled(in_every=True),
     "nothing-but-the-start-of-a-server": server,
+    "noise-for-the-data": lambda: made_model("aten::normal_"),
+    "noise-between-products": lambda: made_model(*["aten::mm", "aten::normal_"] * 6),
     "nothing-but-a-warm-up": lambda: warm_up_before(measured=False),
 }
+
+
+def made_model(*fills: str, steps: int = 0) -> TraceBuilder:
+    """Ops of 5 ms on the CPU, and products after them, one in each step: the first step has the ops before, too."""
+    trace = TraceBuilder(device=None)
+    for number, name in enumerate((*fills, *["aten::mm"] * max(steps, 4))):
+        trace.op(name, 5 * MS * number, 5 * MS)
+    for step in range(steps):
+        first = 0 if not step else len(fills) + step
+        trace.step(5 * MS * first, 5 * MS * (len(fills) + step + 1 - first))
+    return trace
 
 
 def compiled_first() -> TraceBuilder:

@@ -30,6 +30,7 @@ _DONE_ONCE: Mapping[OnceCause, str] = MappingProxyType(
         "module_loading": "code is loaded",
         "library_start": "libraries start",
         "allocator_growth": "device memory is allocated for the first time",
+        "initial_weights": "a new model's weights are filled",
         "warm_up": "the program warms up",
         "unrecorded_work": "the GPU does work from before the recording",
         "other": "other work comes before first launches",

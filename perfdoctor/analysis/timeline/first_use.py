@@ -45,6 +45,7 @@ OnceCause: TypeAlias = Literal[
     "graph_capture",
     "autotuning",
     "compilation",
+    "initial_weights",
     "warm_up",
     "unrecorded_work",
     "other",
@@ -69,6 +70,8 @@ _LONG_FREE_NS = 20_000_000
 _UNUSUAL_FREE = 10
 _MAX_STARTING_FREES = 3
 _STARTING_FREES_SHARE = 0.05
+# A model of two layers has four weights and biases, each filled by an op of its own.
+_MIN_INITIALIZERS = 4
 # An allocator grows where it asks for so many times as many blocks as it gives back; else it churns.
 _GROWTH = 1.5
 # From this share of a gap on all of it belongs to the first use in it.
@@ -250,6 +253,7 @@ def _find_uses(trace: Trace, idle: Intervals, waiting: Intervals, *, has_steps: 
         *(["torch.compile"] * len(compiling), [""] * len(compiling)),
         is_whole=True,
     )
+    yield _find_initial_weights(trace)
     yield _find_warm_ups(trace)
     yield _find_unrecorded_work(trace, idle)
 
@@ -389,6 +393,20 @@ def _find_searches(trace: Trace) -> _Uses:
     at = op[trace.match_rows(ops, r"conv")[op]] if len(op) else op
     names = [trace.strings[code] for code in ops.name[at].tolist()]
     return _Uses("autotuning", ops.start_ns[at], ops.end_ns[at], names, [""] * len(at), is_whole=True)
+
+
+def _find_initial_weights(trace: Trace) -> _Uses:
+    """The ops that fill the weights of a model which is made in the recording: many, before the first product of all.
+
+    Noise that a program draws for its data is one op, or comes back between products.
+    """
+    ops = trace.ops
+    products_ns = ops.start_ns[trace.match_rows(ops, vocabulary.MATRIX_OP)]
+    at = np.flatnonzero(trace.match_rows(ops, vocabulary.INITIALIZER_OP) & (ops.parent < 0))
+    at = at[ops.end_ns[at] <= products_ns.min(initial=_UNKNOWN_NS)]
+    at = at if len(at) >= _MIN_INITIALIZERS else at[:0]
+    names = [trace.strings[code] for code in ops.name[at].tolist()]
+    return _Uses("initial_weights", ops.start_ns[at], ops.end_ns[at], names, [""] * len(at), is_whole=True)
 
 
 def _find_warm_ups(trace: Trace) -> _Uses:
