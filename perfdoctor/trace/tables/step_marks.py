@@ -74,7 +74,8 @@ def find_repeated_ranges(trace: Trace) -> StepMarks | None:
     """Steps from ranges that repeat: of serving engines, of benchmarks, then of people; None where none fits.
 
     Those on the CPU come first, and the same on the GPU's row serve where a file holds only those. Last come the calls
-    of one and the same outermost module, where stacks were recorded.
+    of one and the same outermost module, where stacks were recorded, or the ranges that hold several of these each, as
+    a request does for which a model is called token by token.
     """
     rows = (_Row(trace.ranges, False), _Row(trace.gpu_ranges, True))
     for find in (_find_engine_steps, _find_measured_ranges, _find_named_ranges):
@@ -82,7 +83,8 @@ def find_repeated_ranges(trace: Trace) -> StepMarks | None:
             found = find(trace, row) if len(row.ranges) else None
             if found is not None:
                 return found
-    return _find_module_calls(trace)
+    calls = _find_module_calls(trace)
+    return None if calls is None else _find_ranges_of_calls(trace, calls) or calls
 
 
 def select_busiest_thread(ranges: Ranges | Frames | Ops, wanted: BoolArray) -> Int64Array:
@@ -205,6 +207,19 @@ def _find_module_calls(trace: Trace) -> StepMarks | None:
     chosen = rows[which == often[called_ns[often].argmax()]]
     spans = _until_the_next(_spans_of(frames, chosen), trace.extent_ns[1])
     return StepMarks(spans, says_step=False) if _launch_alike(trace, spans, on_gpu=False) else None
+
+
+def _find_ranges_of_calls(trace: Trace, calls: StepMarks) -> StepMarks | None:
+    """Ranges of one wording, one after the other, that hold nearly all calls of a module, several each."""
+    ranges = trace.ranges
+    rows = select_busiest_thread(ranges, ~trace.match_rows(ranges, vocabulary.PART_OF_PASS))
+    called_ns = calls.spans[:, 0]
+    for series in _group_by_wording(trace, ranges, _keep_outermost(ranges, rows)):
+        spans = _spans_of(ranges, series)
+        inside = np.searchsorted(called_ns, spans[:, 1]) - np.searchsorted(called_ns, spans[:, 0])
+        if (inside > 1).mean() >= _EVEN_SHARE and inside.sum() >= _EVEN_SHARE * len(called_ns):
+            return StepMarks(spans, says_step=False)
+    return None
 
 
 def _keep_outermost(table: Table, rows: Int64Array) -> Int64Array:

@@ -286,3 +286,31 @@ def test_ranges_that_count_come_before_what_loader_and_optimizer_imply() -> None
 def test_a_counted_step_lasts_until_the_gpu_has_done_what_it_launched() -> None:
     b = numbered("step 0", "step 1", "step 2").kernel("k", 30, 120, launch_us=20)
     assert spans_us(find_steps(b.trace())) == [[0, 150], [150, 190], [200, 290]]
+
+
+def requests(calls: int, name: str = "search", work_outside: int = 0) -> TraceBuilder:
+    """Four ranges of 100 us, in which a model is called so often, and calls outside of them after the last."""
+    trace = TraceBuilder(device=None)
+    for number in range(4):
+        trace.range(name.format(number), 100 * number, 95)
+        for call in range(calls):
+            trace.frame("nn.Module: GRUCell_0", 100 * number + 10 * call + 1, 5)
+            trace.op("aten::mm", 100 * number + 10 * call + 2, 3)
+    for call in range(work_outside):
+        trace.frame("nn.Module: GRUCell_0", 400 + 10 * call, 5)
+        trace.op("aten::mm", 400 + 10 * call + 1, 3)
+    return trace
+
+
+def test_ranges_that_hold_several_calls_of_the_model_each_are_steps() -> None:
+    assert spans_us(find_steps(requests(5).trace())) == [[100.0 * n, 100.0 * n + 95] for n in range(4)]
+    assert find_steps(requests(5, "search {}").trace()).count == 4
+
+
+@pytest.mark.parametrize(
+    ("trace", "calls"),
+    [(requests(1), 4), (requests(5, "layer {}"), 20), (requests(2, work_outside=8), 16)],
+    ids=["one-call-each", "parts-of-a-model", "half-of-the-calls-lie-outside"],
+)
+def test_other_ranges_around_calls_of_the_model_are_none(trace: TraceBuilder, calls: int) -> None:
+    assert find_steps(trace.trace()).count == calls
