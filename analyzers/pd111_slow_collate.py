@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._pd101_loader_model import model_loader
 from perfdoctor.analyzers._pd101_shared_cores import measure_shared_cores
+from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd101_wait_parts import (
     LoaderWait,
     evidence_of_work,
@@ -15,8 +16,10 @@ from perfdoctor.analyzers._pd101_wait_parts import (
     split_waits,
 )
 from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
+from perfdoctor.analyzers._pd111_step_preparation import find_preparation
 from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
-from perfdoctor.rules import Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, count_recurrence
+from perfdoctor.rules import Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, Saving, count_recurrence
+from perfdoctor.rules import intervals as iv
 
 
 class SlowCollate(RankAnalyzer):
@@ -25,7 +28,8 @@ class SlowCollate(RankAnalyzer):
     What it finds:
         Loaders that the training waits for because of what a batch takes to make: the items (`__getitem__`, or the
         iterator of the data set), or putting them together (`collate_fn`). Only where workers cannot hide it, or would
-        take their time from the training.
+        take their time from the training. On the CPU also what the loop itself does to a batch before the model gets
+        it: features, casts, formulas through which no gradient goes.
 
     Why it costs time:
         Texts are tokenised, files parsed and tables looked up again in each epoch, item by item, in Python: some
@@ -37,7 +41,8 @@ class SlowCollate(RankAnalyzer):
         loads. Stacks and lines of the evidence window say which line takes it. What a cheaper batch gives is the
         wait at most; it is expected where the work is of a kind that can be done once, before training: tokenising,
         lists made into tensors, rows of a data frame, parsed text. In the clinic of this project such
-        fixes gave 0.9 to 1.1 of the wait (four programs).
+        fixes gave 0.9 to 1.1 of the wait (four programs). What the loop does to a batch are the ops of a step before
+        the first that has a gradient, outside of modules, without random numbers and copies.
 
     How to fix:
         Do the work once and keep tensors or arrays; index them by the whole batch (`__getitems__`); return tensors
@@ -45,6 +50,7 @@ class SlowCollate(RankAnalyzer):
 
     When it is wrong:
         Work that must be different in each epoch (random crops) cannot be done once; and what is kept needs memory.
+        What is made of the model's own state, as targets of reinforcement learning are, belongs to the step.
         Loading that waits for a disk gets no cheaper by less Python.
 
     Needs:
@@ -61,11 +67,36 @@ class SlowCollate(RankAnalyzer):
     # finding of low severity.
     # min_computing: share of its time for which loading computes; below it, it waits for a disk or a network.
     # min_collate: share of a fetch in the collate function from which on that is where it goes.
-    defaults = {"min_share": 0.06, "min_computing": 0.5, "min_collate": 0.5}
+    # min_prepared: share of a step before the model; below it are the casts and masks that any program makes.
+    defaults = {"min_share": 0.06, "min_computing": 0.5, "min_collate": 0.5, "min_prepared": 0.15}
     references = ("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding about the loader that the loop waits for longest, where a cheaper batch is what helps."""
+        """Findings about the loader that the loop waits for longest, and about what the loop does to a batch itself."""
+        yield from self._check_loader(rank)
+        yield from self._check_loop(rank)
+
+    def _check_loop(self, rank: Rank) -> Iterator[Finding]:
+        found = find_preparation(rank)
+        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
+        if found is None or not self.exceeds_min_share(rank, cost_ns, self.settings["min_prepared"]):
+            return
+        yield self.finding(
+            rank,
+            title=f"The step prepares its batch itself: {format_ms(cost_ns)} of {format_ms(rank.mean_step_ns)} before "
+            "the model, of which no gradient is computed",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice="Prepare data once, before the loop, where it is the same in each epoch; else in the data set, "
+            "so that other processes do it meanwhile, where cores are free.",
+            claim=Claim(found.time),
+            confidence=0.6,
+            location=found.location,
+            evidence=(Evidence("ops of it per {unit}", rank.count_per_step(found.number), "count"),),
+            subject="in the loop",
+        )
+
+    def _check_loader(self, rank: Rank) -> Iterator[Finding]:
         captured = rank.facts.main_loader
         if rank.device_kind == "gpu_not_recorded" or not captured.fetch:
             return

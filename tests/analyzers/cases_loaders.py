@@ -235,7 +235,59 @@ def rows_of_a_data_frame(wait_ms: float, step_ms: float) -> TraceBuilder:
 
 _COLLATE = {"file": "train.py", "line": 5, "function": "collate"}
 _ITEMS = {"file": "data.py", "line": 30, "function": "__getitem__"}
+
+
+def prepared(us: float, op: str = "aten::abs", frame: str = "train.py(9): features", steps: int = 2) -> TraceBuilder:
+    """Steps of 1 ms: an op before the model, a layer in a module, and its backward pass."""
+    trace = TraceBuilder(device=None)
+    for number in range(steps):
+        at = 1000 * number
+        trace.step(at, 1000).op(op, at + 5, us)
+        trace.frame(frame, at + 4, us + 2)
+        trace.frame("nn.Module: Linear_0", at + 550, 110)
+        trace.op("aten::linear", at + 555, 100, sequence=number)
+        trace.op("autograd::engine::evaluate_function: AddmmBackward0", at + 700, 200, sequence=number)
+    return trace
+
+
 PD111 = [
+    RuleCase(
+        "PD111",
+        "features-in-the-loop",
+        lambda: prepared(500),
+        (
+            ExpectedFinding(
+                "high",
+                500_000,
+                (0, None, 500_000),
+                location="train.py:9",
+                title="The step prepares its batch itself: 0.5 ms of 1 ms before the model",
+                advice="Prepare data once",
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD111",
+        "a-product-in-the-loop",
+        lambda: prepared(300, "aten::mm"),
+        (ExpectedFinding("medium", 300_000, location="train.py:9"),),
+    ),
+    RuleCase(
+        "PD111",
+        "logarithms",
+        lambda: prepared(450, "aten::log"),
+        (ExpectedFinding("high", 450_000, location="train.py:9"),),
+    ),
+    RuleCase(
+        "PD111",
+        "features-in-five-steps",
+        lambda: prepared(500, steps=5),
+        (ExpectedFinding("high", 500_000, location="train.py:9"),),
+    ),
+    RuleCase("PD111", "features-of-a-tenth", lambda: prepared(100)),
+    RuleCase("PD111", "noise-in-the-loop", lambda: prepared(500, "aten::randn")),
+    RuleCase("PD111", "a-teacher-before-the-model", lambda: prepared(500, frame="nn.Module: Teacher_0")),
+    RuleCase("PD111", "features-of-one-step", lambda: prepared(500, steps=1)),
     RuleCase(
         "PD111",
         "own-collate-function",

@@ -1,0 +1,63 @@
+"""Work on the batch that the step does itself: ops before the model, through which no gradient goes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import line_of, project, time_of_ops
+from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, optimizer_steps_of, vocabulary
+from perfdoctor.rules import intervals as iv
+
+# Random numbers are new in each step, and what moves or clears tensors prepares nothing.
+_NO_PREPARATION = (
+    r"^aten::(rand\w*|normal_?|uniform_|bernoulli_?|to|_to_copy|copy_|zero_|zeros\w*|fill_|item|is_nonzero|lift_fresh|"
+    r"detach_?|empty\w*|arange)$"
+)
+_MIN_STEPS = 2
+
+
+class Preparation(NamedTuple):
+    """What a step does to its batch before the model gets it.
+
+    Attributes:
+        time: When these ops run.
+        number: How many of them there are in the window.
+        location: The user's line that calls most of them.
+    """
+
+    time: Intervals
+    number: int
+    location: SourceLocation | None
+
+
+def find_preparation(rank: Rank) -> Preparation | None:
+    """The work on the batch of a program on the CPU that trains; None without any, and where no stacks tell modules."""
+    shown = next((each for each in (rank, rank.evidence) if each is not None and len(each.trace.frames)), None)
+    if shown is None or rank.device_kind != "cpu" or min(rank.steps.count, shown.steps.count) < _MIN_STEPS:
+        return None
+    marks = _match_preparation(shown)
+    if not marks.any():
+        return None
+    rows = project(rank, shown, marks)
+    return Preparation(time_of_ops(rank, rows), int(rows.sum()), line_of(shown, np.flatnonzero(marks)))
+
+
+def _match_preparation(rank: Rank) -> BoolArray:
+    """For each op whether it is called in a step before the first whose gradient is computed, outside of modules."""
+    trace, ops, forward = rank.trace, rank.trace.ops, rank.forward_ops
+    with_gradient = np.unique(forward.forward[forward.forward >= 0])
+    step = rank.steps.at(ops.start_ns)
+    first_ns = np.full(rank.steps.count + 1, np.iinfo(np.int64).min)  # a step without a gradient prepares nothing
+    for row in with_gradient[np.argsort(-ops.start_ns[with_gradient], kind="stable")].tolist():
+        first_ns[step[row]] = ops.start_ns[row]
+    first_ns[NONE] = np.iinfo(np.int64).min
+    frames = trace.frames
+    modules = trace.match_rows(frames, vocabulary.MODULE_FRAME)
+    result: BoolArray = (ops.parent == NONE) & (ops.start_ns < first_ns[step])
+    result &= np.isin(ops.thread, ops.thread[with_gradient])
+    result &= ~iv.contains(iv.union(frames.start_ns[modules], frames.end_ns[modules]), ops.start_ns)
+    result &= ~iv.contains(rank.loader_waits.intervals, ops.start_ns)
+    result &= optimizer_steps_of(trace).around(ops.start_ns, ops.thread) < 0
+    return result & ~trace.match_rows(ops, _NO_PREPARATION)
