@@ -99,6 +99,32 @@ def test_equality_and_hash_are_those_of_the_standard_library(
     assert repr(Point(*left)) == repr(StandardPoint(*left)).replace("StandardPoint", "Point")
 
 
+def test_arguments_that_do_not_fit_are_refused_as_by_the_standard_library() -> None:
+    for wrong in ((), (1, (), "", [], 2)):
+        with pytest.raises(TypeError) as theirs:
+            StandardPoint(*wrong)
+        with pytest.raises(TypeError) as ours:
+            Point(*wrong)
+        assert str(ours.value) == str(theirs.value).replace("StandardPoint", "Point")
+    with pytest.raises(TypeError, match="positional argument"):
+        Positive(1.0)
+    assert Point(1).table is not Point(1).table
+
+
+@frozen_dataclass
+class Doubled:
+    """Has its own `__init__`."""
+
+    x: int
+
+    def __init__(self, half: int) -> None:
+        object.__setattr__(self, "x", 2 * half)
+
+
+def test_a_class_keeps_its_own_init() -> None:
+    assert Doubled(2).x == 4
+
+
 def test_values_of_different_classes_are_not_equal() -> None:
     assert Point(1) != Point3(1)
     assert Point(1) != StandardPoint(1)
