@@ -65,9 +65,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("perfdoctor")
+        return import_module("perfdoctor.installed_packages").find_version()
     if name == "gpu":
         return import_module("perfdoctor.gpu")
     if name not in _HOME_OF:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from importlib.metadata import version
 from typing import Any
 
 from perfdoctor.analysis_options import AnalysisOptions, Settings
@@ -15,6 +14,7 @@ from perfdoctor.comparison.inputs import find_inputs
 from perfdoctor.errors import UsageError
 from perfdoctor.fleet.analyze_files import analyze_jobs
 from perfdoctor.fleet.read_progress import Progress
+from perfdoctor.installed_packages import find_version
 from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
 
 __all__ = ["Comparison", "compare"]
@@ -112,5 +112,5 @@ def compare(
     reports = analyze_jobs(inputs.jobs, options, progress)
     if options.steps != slice(None) and not all(len(report.account[0].steps) for report in reports):
         raise UsageError("no steps are left to compare: a trace has none, or --steps names none of them")
-    comparison = compare_recordings(*inputs.to_recordings(reports), version("perfdoctor"))
+    comparison = compare_recordings(*inputs.to_recordings(reports), find_version())
     return Comparison(**{field.name: getattr(comparison, field.name) for field in fields(comparison)})

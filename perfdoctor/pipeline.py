@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from importlib.metadata import version
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis_options import AnalysisOptions, Settings
 from perfdoctor.errors import UsageError
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
+from perfdoctor.installed_packages import find_version
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
@@ -52,7 +52,6 @@ from perfdoctor.unexplained.find_unexplained import find_unexplained
 
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
 _DEFAULTS = AnalysisOptions()
-_version = cache(version)  # it reads a file of the package for 1 ms
 
 
 def diagnose_run(
@@ -210,7 +209,7 @@ def report_on_summaries(
     own_steps_ns = steps_without_waits(fleet, [*of_ranks, *shared])
     findings = prioritize_fleet(of_ranks, shared, ledgers, own_steps_ns)
     return Report(
-        version=_version("perfdoctor"),
+        version=find_version(),
         traces=(*(summary.trace for summary in fleet.summaries), *unrecorded, *missing),
         steps=_steps_of_report(fleet),
         timeline=tuple(summary.timeline for summary in fleet.summaries),

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cache
-from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +20,7 @@ from fork_server import ForkServer, clean_environment
 from hypothesis import settings
 from left_out_library import without_library
 
+from perfdoctor.installed_packages import EntryPoint
 from perfdoctor.rules import registry
 
 # No deadlines: tests share the machine with the programs that other tests start. Few examples while somebody waits:
@@ -45,14 +45,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Plugins that happen to be installed change no result: the tests see the entry points of the built-in rules alone.
-_all_entry_points = registry.entry_points
+_all_entry_points = registry.find_entry_points
 
 
 def _built_in_entry_points(group: str) -> list[EntryPoint]:
-    return [point for point in _all_entry_points(group=group) if point.value.startswith("perfdoctor.analyzers.")]
+    return [point for point in _all_entry_points(group) if point.value.startswith("perfdoctor.analyzers.")]
 
 
-registry.entry_points = _built_in_entry_points
+registry.find_entry_points = _built_in_entry_points
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

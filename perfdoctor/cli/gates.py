@@ -143,17 +143,16 @@ def save_baseline(report: Report, path: str, gate: Gate) -> None:
         GateError: No rule could judge, so that nothing is known to accept.
         InputError: The file cannot be written, or is the baseline of another program.
     """
-    from importlib.metadata import version
-
     from perfdoctor.comparison.baseline import update_baseline
     from perfdoctor.comparison.baseline_file import format_baseline
+    from perfdoctor.installed_packages import find_version
     from perfdoctor.reporters.output import open_atomically
     from perfdoctor.reporters.relative_paths import with_relative_paths
 
     if not any(outcome.status == "ran" for outcome in report.outcomes):
         raise GateError(f"{clean_line(path)} was not written: no rule could run; -v says what they lack")
     updated = update_baseline(gate.baseline, with_relative_paths(report), path)
-    text = format_baseline(updated, version("perfdoctor"))
+    text = format_baseline(updated, find_version())
     with open_atomically(path, "choose another place with --baseline") as out:
         out.write(text.encode())
     count = len(updated.findings)

@@ -85,9 +85,9 @@ def module_of(command: str) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from perfdoctor.installed_packages import find_version
 
-        typer.echo(f"perfdoctor {version('perfdoctor')}")
+        typer.echo(f"perfdoctor {find_version()}")
         raise typer.Exit
 
 

@@ -73,9 +73,9 @@ def complete_rules(incomplete: str) -> Completions:
 
 def read_names(group: str) -> Completions:
     """The names of entry points, and what their classes are called."""
-    from importlib.metadata import entry_points
+    from perfdoctor.installed_packages import find_entry_points
 
-    return sorted((point.name, point.attr) for point in entry_points(group=group))
+    return sorted((point.name, point.attr) for point in find_entry_points(group))
 
 
 def match_start(values: Iterable[tuple[str, str]], typed: str) -> Completions:

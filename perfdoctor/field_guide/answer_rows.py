@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import version
 
 from perfdoctor.field_guide.guide_answers import AnswerKind, Guide, GuideAnswer
 from perfdoctor.field_guide.guide_row import DOCUMENTS, GuideRow
 from perfdoctor.field_guide.guide_table import ROWS
 from perfdoctor.field_guide.program_traits import ProgramTraits, traits_of
+from perfdoctor.installed_packages import find_version
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
@@ -25,7 +25,7 @@ def make_guide(report: Report, rank: Rank) -> Guide:
     """The field guide for a program, from the report on all its ranks and the rank with the longest step."""
     traits = traits_of(report, rank)
     return Guide(
-        version=version("perfdoctor"),
+        version=find_version(),
         paths=tuple(trace.path for trace in report.traces),
         program=verdict_of(report),
         answers=tuple(answer_row(row, traits) for row in ROWS),

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +31,7 @@ from perfdoctor.fixes.patch import PATCH_FILE
 from perfdoctor.fixes.propose_patch import find_project, propose_for_report
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.fleet.rank_tasks import steps_path_of
+from perfdoctor.installed_packages import find_version
 from perfdoctor.report.table import Table
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.manual_page import catalogue, manual_page
@@ -249,7 +249,7 @@ def make_server(recordings: Recordings, time_limit_s: float = 300) -> MCPServer[
 
     tables = "\n".join(f"- {name}: {spec.title}; by {', '.join(spec.by)}" for name, spec in TABLES.items())
     server: MCPServer[Any] = MCPServer(
-        "perfdoctor", instructions=_INSTRUCTIONS, version=version("perfdoctor"), log_level="WARNING"
+        "perfdoctor", instructions=_INSTRUCTIONS, version=find_version(), log_level="WARNING"
     )
     for tool, description in (
         (_bound_time(analyze, lock, time_limit_s), _ANALYZE),

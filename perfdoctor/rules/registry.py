@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
 
 from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.installed_packages import EntryPoint, find_entry_points
 from perfdoctor.rules.analyzer import Analyzer
 
 GROUP = "perfdoctor.analyzers"
@@ -35,7 +35,7 @@ def find_broken_plugins() -> tuple[BrokenPlugin, ...]:
 def _load_all() -> tuple[tuple[type[Analyzer], ...], tuple[BrokenPlugin, ...]]:
     found: dict[str, type[Analyzer]] = {}
     failed: list[BrokenPlugin] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    for point in sorted(find_entry_points(GROUP)):
         try:
             analyzer = _load_analyzer(point)
         except Exception as error:  # a stranger's module may raise anything at import

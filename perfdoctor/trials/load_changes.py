@@ -6,10 +6,10 @@ import difflib
 import inspect
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import entry_points
 
 from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.installed_packages import find_entry_points
 from perfdoctor.trials.change import ENTRY_POINT_GROUP, NEEDS, Change, ChangeDefaults
 
 _TEXTS = ("name", "summary", "effect_on_results")
@@ -49,7 +49,7 @@ def load_changes() -> tuple[tuple[LoadedChange, ...], tuple[BrokenChange, ...]]:
     """All changes by name, and the entry points that give none."""
     found: dict[str, LoadedChange] = {}
     broken: list[BrokenChange] = []
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
+    for point in sorted(find_entry_points(ENTRY_POINT_GROUP)):
         try:
             loaded = wrap_change(point.load())
         except Exception as error:  # a stranger's module may raise anything at import

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ from perfdoctor.capture.command_line import script_name
 from perfdoctor.capture.process_group import raise_on_signals, signal_of
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.installed_packages import find_version
 from perfdoctor.report.answer_findings import answer_report
 from perfdoctor.report.report import Report, StepSummary
 from perfdoctor.report.trial_result import Trial, TrialSummary
@@ -380,9 +380,7 @@ def empty_report(state: TrialState) -> Report:
     step_ns = state.log.plain_step_ns
     steps = StepSummary(count=state.counts.base, source="annotated", median_ns=step_ns, mean_ns=step_ns)
     here = str(Path.cwd())
-    return Report(
-        version("perfdoctor"), (), steps if step_ns else StepSummary(), (), (), (), (), program_folders=(here,)
-    )
+    return Report(find_version(), (), steps if step_ns else StepSummary(), (), (), (), (), program_folders=(here,))
 
 
 def summarize(state: TrialState, settings: TrySettings, plain_difference: float | None) -> TrialSummary:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 
 import pytest
 from fake_program import FakeChange, choice, loaded
 
 from perfdoctor.errors import UsageError
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
+from perfdoctor.installed_packages import EntryPoint
 from perfdoctor.report.finding import USED_AT
 from perfdoctor.trials import load_changes as loading
 from perfdoctor.trials.change import ENTRY_POINT_GROUP
@@ -146,12 +146,12 @@ def test_every_change_of_ours_loads_by_its_entry_point():
 
 def test_a_change_that_does_not_load_costs_only_itself(monkeypatch):
     points = [
-        EntryPoint("good", "fake_program:FakeChange", ENTRY_POINT_GROUP),
-        EntryPoint("gone", "no_such_module:Change", ENTRY_POINT_GROUP),
-        EntryPoint("half", "collections:OrderedDict", ENTRY_POINT_GROUP),
-        EntryPoint("twin", "fake_program:FakeChange", ENTRY_POINT_GROUP),
+        EntryPoint("good", "fake_program:FakeChange"),
+        EntryPoint("gone", "no_such_module:Change"),
+        EntryPoint("half", "collections:OrderedDict"),
+        EntryPoint("twin", "fake_program:FakeChange"),
     ]
-    monkeypatch.setattr(loading, "entry_points", lambda group: points if group == ENTRY_POINT_GROUP else ())
+    monkeypatch.setattr(loading, "find_entry_points", lambda group: points if group == ENTRY_POINT_GROUP else ())
     load_changes.cache_clear()
     try:
         changes, broken = load_changes()
