@@ -263,10 +263,10 @@ class AllocatorReplay:
             return "The recorded events do not lead to the state at the end."
         if not self.can_replay:
             return "The blocks at the beginning of the recording do not fit into its segments."
-        if self._is_close(self.plain.peak_reserved_bytes):
-            return None
         if self.memory.end is None:
             return "A trace does not say what was cached at its beginning, nor on which streams."
+        if self._is_close(self.plain.peak_reserved_bytes):
+            return None
         return "The model of the allocator reserves another amount for the recorded requests."
 
     @cached_property
