@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Evidence, Int64Array, Rank, SourceLocation
+from perfdoctor.rules import Evidence, Int64Array, Rank, SourceLocation, distinct
 from perfdoctor.rules.internal import (
     FORWARD,
     OPTIMIZER,
@@ -31,7 +31,8 @@ def devices_of(rank: Rank) -> Iterator[tuple[int, DeviceMemory]]:
 def bytes_at_peak(memory: DeviceMemory, places: Int64Array) -> int:
     """What some allocations hold at the peak."""
     assert memory.peak is not None
-    return int(memory.allocations.bytes[np.intersect1d(places, memory.peak.holders.places)].sum())
+    held = np.intersect1d(distinct(places), distinct(memory.peak.holders.places), assume_unique=True)
+    return int(memory.allocations.bytes[held].sum())
 
 
 def grows_with_batch(memory: DeviceMemory) -> Int64Array:

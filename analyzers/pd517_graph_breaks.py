@@ -17,6 +17,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_location,
+    distinct,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -115,7 +116,7 @@ def find_python_time(rank: Rank) -> tuple[Intervals, float]:
     start, end, thread = np.concatenate(regions, axis=1)
     broken: list[Intervals] = []
     pieces: list[Int64Array] = []
-    for each in np.unique(thread):
+    for each in distinct(thread):
         mine = thread == each
         calls = iv.union(start[mine], end[mine])
         regions_inside = np.bincount(np.searchsorted(calls[:, 0], start[mine], "right") - 1)

@@ -9,7 +9,18 @@ import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
 from perfdoctor.analyzers._pd701_loss_parts import LossParts
-from perfdoctor.rules import NONE, Action, Advice, BoolArray, Evidence, Finding, Rank, RankAnalyzer, format_bytes
+from perfdoctor.rules import (
+    NONE,
+    Action,
+    Advice,
+    BoolArray,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    distinct,
+    format_bytes,
+)
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
@@ -199,7 +210,7 @@ class _Blocks:
         own = np.bincount(module[is_in_module], values, minlength=len(tree)).astype(np.int64)
         classes, depth, inclusive = np.array(tree.classes), tree.depth, tree.add_to_parents(own)
         for level in range(int(depth.max()) + 1):
-            for name in np.unique(classes[depth == level]).tolist():
+            for name in distinct(classes[depth == level]).tolist():
                 is_block = (classes == name) & (depth == level)
                 if is_block.sum() >= _MIN_BLOCKS and 2 * inclusive[is_block].sum() >= own.sum() > 0:
                     return str(name)

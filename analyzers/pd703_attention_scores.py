@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Finding, Rank, RankAnalyzer, format_bytes
+from perfdoctor.rules import Advice, Finding, Rank, RankAnalyzer, distinct, format_bytes
 from perfdoctor.rules.internal import Selection, memory_categories, shrink
 
 _PRODUCT = "bmm|baddbmm|matmul|einsum"
@@ -60,9 +60,10 @@ class AttentionScores(RankAnalyzer):
             large = memory.large
             product, softmax = large.made_by(_PRODUCT), large.made_by(_SOFTMAX)
             # With autocast products are of half precision, and softmaxes are not.
-            of_product = np.unique(large.bytes[product])
-            sizes = np.intersect1d(large.bytes[softmax], np.concatenate((of_product, 2 * of_product)))
-            sizes = np.union1d(sizes, of_product[np.isin(2 * of_product, sizes)])
+            of_product = distinct(large.bytes[product])
+            of_softmax = large.bytes[softmax]
+            sizes = of_softmax[np.isin(of_softmax, np.concatenate((of_product, 2 * of_product)))]
+            sizes = np.concatenate((sizes, of_product[np.isin(2 * of_product, sizes)]))
             is_score = np.isin(large.bytes, sizes) & large.is_for(
                 memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES
             )

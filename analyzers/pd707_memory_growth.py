@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoctor.analyzers._memory_headroom import read_memory
 from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Evidence, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
+from perfdoctor.rules import Advice, Evidence, Finding, Int64Array, Rank, RankAnalyzer, distinct, format_bytes
 from perfdoctor.rules.internal import (
     OPTIMIZER,
     DeviceMemory,
@@ -221,6 +221,6 @@ def _ends_of_steps(rank: Rank, memory: DeviceMemory) -> Int64Array:
     source = rank.memory_source
     if source is not None and source.steps.count:
         at_ns = memory.trace.memory.time_ns[memory.allocations.rows]
-        return np.unique(np.searchsorted(at_ns, source.steps.intervals[:, 1], side="right") - 1)
+        return distinct(np.searchsorted(at_ns, source.steps.intervals[:, 1], side="right") - 1)
     phase = memory.phases.phase
     return np.flatnonzero((phase[:-1] == OPTIMIZER) & (phase[1:] != OPTIMIZER))

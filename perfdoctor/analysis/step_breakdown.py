@@ -29,6 +29,7 @@ from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
@@ -367,7 +368,7 @@ def count_matrix_work(classes: KernelClasses, steps: Intervals) -> MatrixWork:
     if len(steps) < 2 or not len(rows):
         return MatrixWork(counts, has_varying_shapes=False)
     step = np.searchsorted(steps[:, 0], start_ns, side="right") - 1
-    in_one_step = np.bincount(np.unique(step * len(named) + row) // len(named))
+    in_one_step = np.bincount(distinct(step * len(named) + row) // len(named))
     return MatrixWork(counts, len(named) > _VARYING_SHAPES * max(float(np.median(in_one_step)), 1.0))
 
 

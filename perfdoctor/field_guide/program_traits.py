@@ -19,6 +19,7 @@ from perfdoctor.report.report import Outcome, Report
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.nesting import own_durations
 
@@ -120,7 +121,7 @@ def traits_of(report: Report, rank: Rank) -> ProgramTraits:
         has_tensor_cores=rank.hardware.tensor_cores if rank.device_kind == "gpu" else None,
         balance=_balance(rank),
         processes=_count_processes(report, facts),
-        devices=max(len(np.unique(trace.gpu.device)), len(facts.devices), 0),
+        devices=max(len(distinct(trace.gpu.device)), len(facts.devices), 0),
         unit=rank.unit_name,
         op_names=frozenset(each.strings[code] for each in traces for code in each.name_ids(each.ops)),
         time_share=_time_by_category(rank),
@@ -203,7 +204,7 @@ def _count_host_to_device(rank: Rank) -> int | None:
 
 
 def _input_types(traces: list[Trace]) -> frozenset[str]:
-    codes = {(trace, code) for trace in traces for code in np.unique(trace.ops.types).tolist() if code >= 0}
+    codes = {(trace, code) for trace in traces for code in distinct(trace.ops.types).tolist() if code >= 0}
     texts = (trace.strings[code] for trace, code in codes)
     return frozenset(name for text in texts for name in _FLOAT_TYPES if f'"{name}"' in text)
 

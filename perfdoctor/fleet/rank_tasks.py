@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -89,7 +89,7 @@ def analyze_file_remotely(file: TraceFile, options: AnalysisOptions, folder: str
     if isinstance(local.path, Path) and not local.path.exists():
         return FailedFile(
             file,
-            f"{local.path} cannot be seen by the worker on {socket.gethostname()}; put the traces where all workers "
+            f"{local.path} cannot be seen by the worker on {platform.node()}; put the traces where all workers "
             "can read them, or give a URL of an object store",
         )
     result = analyze_file(local, options)

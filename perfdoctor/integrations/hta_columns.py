@@ -23,6 +23,7 @@ import orjson
 
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.links import find_latest
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Ranges, Table, Trace
 
@@ -179,7 +180,7 @@ def _encode_categories(trace: Trace, symbols: Symbols) -> dict[str, Any]:
         name: symbols[category] for name, category in _CATEGORIES.items() if len(getattr(trace, name))
     }
     kinds = np.full(MEMSET + 1, NONE, np.int32)
-    for kind in np.unique(trace.gpu.kind).tolist():
+    for kind in distinct(trace.gpu.kind).tolist():
         kinds[kind] = symbols[_GPU_CATEGORIES[kind]]
     in_driver = trace.match_rows(trace.calls, _DRIVER_CALL)
     calls = np.full(len(in_driver), NONE, np.int32)
@@ -247,7 +248,7 @@ def _copy_rates(trace: Trace) -> FloatArray:
 def _decode_values(trace: Trace, codes: Int32Array) -> npt.NDArray[Any]:
     """The values of JSON texts; equal ones are one object."""
     values = np.full(len(trace.strings) + 1, _NO_TEXT, object)
-    for code in np.unique(codes[codes >= 0]).tolist():
+    for code in distinct(codes[codes >= 0]).tolist():
         values[code] = orjson.loads(trace.strings[code])
     return values[codes]
 

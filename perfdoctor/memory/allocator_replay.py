@@ -19,6 +19,7 @@ from perfdoctor.memory.device_memory import DeviceMemory
 from perfdoctor.memory.memory_edits import MemoryEdit, peak_after
 from perfdoctor.memory.opening_segments import OpeningSegment, opening_segments
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import AllocatorSettings, Segments
 
 TRUSTED_SHARE = 0.02
@@ -361,7 +362,7 @@ class AllocatorReplay:
         for request in np.flatnonzero(is_open).tolist():
             if request not in run.blocks and run.failed is None:
                 run.make(request)
-        released = np.unique(reservations.place[~taken])
+        released = distinct(reservations.place[~taken])
         released = released[released < count]
         table, rows = self.memory.trace.memory, allocations.rows[:count]
         refused = np.flatnonzero(table.requested_bytes[rows]) if capacity_bytes is not None else np.empty(0, np.int64)

@@ -16,6 +16,7 @@ from perfdoctor.savings.longest_path import SLOTS
 from perfdoctor.savings.replay_graph import NEVER, Graph
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.rows import GpuRows
 
@@ -189,14 +190,14 @@ class _CpuTime:
     def __init__(self, graph: Graph, ends: Int64Array, removed: list[tuple[int, Intervals, float]]) -> None:
         ends = ends[graph.lag_ns[ends, ACTIVITY] > 0]
         nodes, predecessor = graph.nodes, graph.predecessor[ends, ACTIVITY]
-        self._cut_ns = np.unique(np.concatenate([intervals.ravel() for _, intervals, _ in removed]))
+        self._cut_ns = distinct(np.concatenate([intervals.ravel() for _, intervals, _ in removed]))
         end_ns = nodes.time_ns[ends]
         start_ns = np.clip(nodes.time_ns[nodes.boundary[0]], nodes.time_ns[predecessor], end_ns)
         self._activities = _Activities(
             ends * SLOTS + ACTIVITY, graph.lag_ns[ends, ACTIVITY], *self._locate(start_ns), *self._locate(end_ns)
         )
         self._piece_ns = np.append(0, np.diff(self._cut_ns))
-        self._shares = np.unique([0.0, *(share for _, _, share in removed)])
+        self._shares = np.array(sorted({0.0, *(share for _, _, share in removed)}))
         self.removed: dict[int, Int32Array] = {}
         for number, intervals, share in removed:
             change = np.zeros(len(self._cut_ns) + 2, np.int32)

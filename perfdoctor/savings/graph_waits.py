@@ -12,6 +12,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import links, nesting
 from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.unrecorded_tail import find_unrecorded_tail
 
@@ -79,7 +80,7 @@ def _own_times_ns(trace: Trace, edges: Edges, calls: Int32Array) -> Int64Array:
     found_done = (predecessor >= 0) & (predecessor < start)
     since_ns = edges.times_of(np.where(waited, predecessor, start))
     own_ns = np.full(len(calls), edges.median_call_ns)
-    for each in np.unique(name):
+    for each in distinct(name):
         for known in (found_done & (name == each), waited & (name == each)):
             if known.any():
                 typical_ns = int(np.median((edges.times_of(end) - since_ns)[known]))

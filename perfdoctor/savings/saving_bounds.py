@@ -20,6 +20,7 @@ from perfdoctor.savings.saving import Claim
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
@@ -73,7 +74,7 @@ class SavingBounds:
         gpu, rows = self.trace.gpu, edit.items.index
         start_ns, end_ns, stream = gpu.start_ns[rows], gpu.end_ns[rows], gpu.stream[rows]
         share = 1 - np.minimum(edit.dur_ns / np.maximum(end_ns - start_ns, 1), 1)
-        of_streams = (stream == number for number in np.unique(stream))
+        of_streams = (stream == number for number in distinct(stream))
         layers = [_Layer(start_ns[on], end_ns[on], share[on]) for on in of_streams]
         layers.append(_Layer.of(self._gaps_and_waits(edit), 1.0))
         layers += [

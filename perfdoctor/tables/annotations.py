@@ -25,6 +25,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import Trace
 
 _NO_RANGES = (
@@ -115,7 +116,7 @@ class _Nest:
     @property
     def labels_on_gpu(self) -> Int64Array:
         """The numbers of the names that the GPU has ranges of."""
-        labels: Int64Array = np.unique(self.gpu_label[self.gpu_label >= 0])
+        labels: Int64Array = distinct(self.gpu_label[self.gpu_label >= 0])
         return labels
 
     def innermost(self, at_ns: Int64Array, thread: IntArray) -> Int32Array:
@@ -142,7 +143,7 @@ class _Nest:
         count = len(self.names)
         if not pieces:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        pairs = np.unique(np.concatenate(pieces) * count + np.concatenate(labels))
+        pairs = distinct(np.concatenate(pieces) * count + np.concatenate(labels))
         return pairs // count, pairs % count
 
     @property
@@ -160,9 +161,9 @@ def _nest_ranges(trace: Trace) -> _Nest:
     rows = np.flatnonzero(~trace.match_rows(ranges, vocabulary.SOURCE_MARK))
     number_of: dict[str, int] = {}
     label = np.full(len(trace.strings) + 1, NONE, np.int64)
-    for code in np.unique(ranges.name[rows]).tolist():
+    for code in distinct(ranges.name[rows]).tolist():
         label[code] = number_of.setdefault(_common_name(trace.strings[code]), len(number_of))
-    for code in np.unique(on_gpu.name).tolist():
+    for code in distinct(on_gpu.name).tolist():
         label[code] = number_of.get(_common_name(trace.strings[code]), NONE)
     parent = nesting.parents(ranges.start_ns[rows], ranges.end_ns[rows], ranges.thread[rows])
     return _Nest(trace, rows, label[ranges.name[rows]], parent, list(number_of), label[on_gpu.name])

@@ -28,6 +28,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Table
 
@@ -120,7 +121,7 @@ def _find_parts(rank: Rank) -> list[_Part]:
     trace, traffic = rank.trace, rank.traffic
     ranges, steps = trace.ranges, optimizer_steps_of(trace)
     parts = []
-    for code in np.unique(ranges.name[steps.rows]).tolist():
+    for code in distinct(ranges.name[steps.rows]).tolist():
         rows = steps.rows[ranges.name[steps.rows] == code]
         name = f"{vocabulary.optimizer_class(trace.strings[code])}.step"
         of_step = np.isin(traffic.optimizer_step, rows)

@@ -41,7 +41,8 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
         f"from perfdoctor.cli.main import main; assert main(['analyze', {str(stalled)!r}, {options}]) == 0"
     )
     assert "numpy" in modules
-    assert not modules & {*HEAVY}
+    # `distinct` and `quantiles` do what in numpy imports numpy.ma, `installed_packages` what importlib.metadata does.
+    assert not modules & {*HEAVY, "numpy.ma", "importlib.metadata", "email", "socket"}
 
 
 def test_a_command_brings_no_other_command_along():

@@ -10,6 +10,7 @@ from perfdoctor.analysis.communication.match_collectives import MatchedCollectiv
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 
 # A last arriver that waited itself for this share of its lateness does not cause the waiting.
@@ -45,7 +46,7 @@ def find_root_causes(matched: MatchedCollectives, counts: BoolArray) -> Int32Arr
     the group arrive late at the collectives with other groups. Then it is the rank for which the last arriver waited
     longest in that step. `counts` selects the collectives at which waits count.
     """
-    waits = _find_waits(matched, counts, np.unique(matched.last_arriver[counts]).tolist())
+    waits = _find_waits(matched, counts, distinct(matched.last_arriver[counts]).tolist())
     cause = matched.last_arriver.astype(np.int32).copy()
     if not len(waits):
         return cause

@@ -9,6 +9,7 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
@@ -45,7 +46,7 @@ def find_event_waits(trace: Trace) -> tuple[Int64Array, Intervals]:
     if not len(reads) or not len(gpu):
         return reads[:0], iv.EMPTY
     before_ns = np.empty(len(reads), np.int64)
-    for thread in np.unique(calls.thread[reads]):
+    for thread in distinct(calls.thread[reads]):
         tables = [(table, table.thread == thread) for table in (calls, trace.ops)]
         marks_ns = np.sort(np.concatenate([ns[at] for table, at in tables for ns in (table.start_ns, table.end_ns)]))
         mine = calls.thread[reads] == thread

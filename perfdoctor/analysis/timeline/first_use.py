@@ -33,6 +33,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 from perfdoctor.trace.tables.steps import Steps
@@ -389,7 +390,7 @@ def _find_searches(trace: Trace) -> _Uses:
     """The convolutions in which the fastest kernel is searched: they read times between events."""
     ops, calls = trace.ops, trace.calls
     op = calls.op[trace.match_rows(calls, vocabulary.EVENT_TIME_CALL)]
-    op = np.unique(op[op >= 0])
+    op = distinct(op[op >= 0])
     at = op[trace.match_rows(ops, r"conv")[op]] if len(op) else op
     names = [trace.strings[code] for code in ops.name[at].tolist()]
     return _Uses("autotuning", ops.start_ns[at], ops.end_ns[at], names, [""] * len(at), is_whole=True)
@@ -599,7 +600,7 @@ def _gaps_before_first_kernels(trace: Trace, idle: Intervals) -> Intervals:
         return iv.EMPTY
     gap = np.minimum(np.searchsorted(idle[:, 1], gpu.start_ns[rows]), len(idle) - 1)
     late = (idle[gap, 1] == gpu.start_ns[rows]) & (trace.calls.start_ns[gpu.call[rows]] > idle[gap, 0])
-    chosen: Intervals = idle[np.unique(gap[late])]
+    chosen: Intervals = idle[distinct(gap[late])]
     long: Intervals = chosen[chosen[:, 1] - chosen[:, 0] >= _ALWAYS_LONG_NS]
     return long
 

@@ -14,6 +14,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import KERNEL
 
 _POINT_SHARE = 0.02
@@ -87,7 +88,7 @@ def _queue_depths(rank: Rank, max_points: int) -> Iterator[Counter]:
         return
     streams = np.stack((trace.gpu.device[rows], trace.gpu.stream[rows]))
     keys, of_row, counts = np.unique(streams, axis=1, return_inverse=True, return_counts=True)
-    several = len(np.unique(keys[0])) > 1
+    several = len(distinct(keys[0])) > 1
     busiest = np.sort(np.argsort(-counts, kind="stable")[:_MAX_STREAMS])
     for key in busiest.tolist():
         device, stream = keys[:, key].tolist()

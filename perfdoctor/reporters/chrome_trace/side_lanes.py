@@ -26,6 +26,7 @@ from perfdoctor.reporters.chrome_trace.viewer_times import seen_ns
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.kineto.event_columns import GPU, GPU_RANGES, KIND_OF_CATEGORY
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.nesting import parents
 
 _ON_GPU = frozenset({GPU, GPU_RANGES})
@@ -99,7 +100,7 @@ def _set_levels(slices: Slices, level: Int32Array) -> None:
         return
     cluster = _clusters(np.minimum(exact[0], seen[0]), np.maximum(exact[1], seen[1]), track)
     columns = [*exact, *seen]
-    for first, last in _bounds(cluster, np.unique(cluster[crossing])):
+    for first, last in _bounds(cluster, distinct(cluster[crossing])):
         level[rows[first:last]] = _levels_of([column[first:last].tolist() for column in columns])
 
 

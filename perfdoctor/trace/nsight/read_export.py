@@ -22,6 +22,7 @@ from perfdoctor.trace.nsight.export_devices import device_of, physical_devices
 from perfdoctor.trace.nsight.export_files import refuse_report
 from perfdoctor.trace.nsight.export_tables import ExportTables
 from perfdoctor.trace.nsight.marked_phases import rename_phases
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.links import find_latest, make_rank_keys
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Calls, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
@@ -254,7 +255,7 @@ class _Threads:
     @classmethod
     def of(cls, *blocks: Block) -> _Threads:
         """The threads of some events."""
-        ids = np.unique(np.concatenate([block["thread"] for block in blocks]))
+        ids = distinct(np.concatenate([block["thread"] for block in blocks]))
         pids = tuple(_pid(ids).tolist())
         tids = (ids & 0xFFFFFF).tolist()
         texts = tuple(f"{max(pid, 0)}/{tid}" for pid, tid in zip(pids, tids, strict=True))

@@ -16,6 +16,7 @@ import numpy as np
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array, IntArray
 from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import GpuItems, Table, Trace
 from perfdoctor.trace.tables.step_marks import select_busiest_thread
@@ -230,7 +231,7 @@ def _find_borders(trace: Trace, rows: Int64Array) -> _Signs:
     if launched is not None:
         call = gpu.call[rows]
         backward = np.flatnonzero(trace.match_rows(trace.ops, vocabulary.BACKWARD_NODE))
-        on_autograd = np.isin(calls.thread[call], np.unique(trace.ops.thread[backward]))
+        on_autograd = np.isin(calls.thread[call], distinct(trace.ops.thread[backward]))
         # Autograd's engine has a thread of its own; where the backward pass runs in the loop's this tells nothing.
         strong.insert(0, _after(on_autograd) & ~on_autograd)
         waits = np.sort(calls.start_ns[trace.match_rows(calls, vocabulary.SYNC_CALL)])
@@ -255,7 +256,7 @@ def _are_inside_one_pass(trace: Trace, rows: Int64Array, borders: Int64Array) ->
     passes = trace.match_rows(trace.ranges, vocabulary.PASS_RANGE)
     modules = trace.match_rows(trace.frames, vocabulary.MODULE_FRAME)
     for table, wanted in ((trace.ops, trace.ops.parent < 0), (trace.ranges, passes), (trace.frames, modules)):
-        for one in np.unique(thread).tolist():
+        for one in distinct(thread).tolist():
             at = np.flatnonzero(wanted & (table.thread == one))
             if not len(at):
                 continue

@@ -14,6 +14,7 @@ import numpy as np
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Frames, Ops, Ranges, Table, Trace
 
@@ -183,7 +184,7 @@ def _group_by_wording(trace: Trace, ranges: Ranges, rows: Int64Array) -> list[In
     """Rows that lie one after the other and whose names differ in numbers alone, the longest series first."""
     codes = ranges.name[rows]
     wordings: dict[str, list[int]] = {}
-    for code in np.unique(codes).tolist():
+    for code in distinct(codes).tolist():
         wordings.setdefault(vocabulary.mask_numbers(trace.strings[code]), []).append(code)
     series = [rows[np.isin(codes, same)] for same in wordings.values()]
     in_turn = [
