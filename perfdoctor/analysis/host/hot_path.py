@@ -152,7 +152,7 @@ def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> Ho
     runs = find_runs(trace, by_thread)
     min_ns = DOMINATING_SHARE * total_ns
     # Where an activity calls itself the sum is too large: it only decides which names are looked at.
-    sums_ns = _sum_by_name(runs.name, runs.inside_ns, len(runs.names))
+    sums_ns = _sum_by_name(runs)
     measured = {
         name: _inclusive_ns(runs, np.flatnonzero(runs.name == name), by_thread)
         for name in np.flatnonzero(sums_ns >= min_ns).tolist()
@@ -160,7 +160,7 @@ def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> Ho
     }
     measured = {name: time_ns for name, time_ns in measured.items() if time_ns >= min_ns}
     activities, deepest = _order_by_depth(runs, measured)
-    kind, kind_time = _find_kind(trace, runs, sums_ns, by_thread, min_ns)
+    kind, kind_time = _find_kind(trace, runs, by_thread)
     return HotPath(
         total_ns,
         activities,
@@ -212,7 +212,9 @@ def _find_largest_kind(trace: Trace, pauses: Intervals, thread: Int32Array) -> B
     length_ns = pauses[:, 1] - pauses[:, 0]
     rows_of: dict[str, list[int]] = {}
     for row in np.argsort(-length_ns, kind="stable")[:_MAX_LOOKUPS].tolist():
-        kind = find_hot_path(trace, pauses[[row]], int(thread[row])).kind
+        by_thread = {int(thread[row]): pauses[[row]]}
+        runs = find_runs(trace, by_thread)
+        kind, _ = _find_kind(trace, runs, by_thread)
         if kind is not None:
             rows_of.setdefault(kind, []).append(row)
     chosen = np.zeros(len(pauses), bool)
@@ -356,7 +358,8 @@ def _rows_during(table: _Recorded, thread: int, time: Intervals) -> Int64Array:
     inside = inside[end[inside] > start[inside]]
     chosen = np.zeros(len(start), bool)
     chosen[reaching] = chosen[inside] = True
-    result: Int64Array = np.flatnonzero(chosen & (table.thread == thread))
+    rows = np.flatnonzero(chosen)
+    result: Int64Array = rows[table.thread[rows] == thread]
     return result
 
 
@@ -404,7 +407,12 @@ def _order_by_depth(runs: Runs, measured: dict[int, int]) -> tuple[tuple[Activit
     return tuple(activities), rows[is_deepest]
 
 
-def _sum_by_name(name: Int64Array, time_ns: Int64Array, count: int) -> FloatArray:
+def _sum_by_name(runs: Runs) -> FloatArray:
+    """For each name the asked time of its runs; what calls itself counts several times."""
+    return _sum_by_number(runs.name, runs.inside_ns, len(runs.names))
+
+
+def _sum_by_number(name: Int64Array, time_ns: Int64Array, count: int) -> FloatArray:
     result: FloatArray = np.zeros(count) + np.bincount(name, weights=time_ns, minlength=count)
     return result
 
@@ -417,23 +425,21 @@ def _sum_above(
     weight_ns, up = inside_ns[chosen], parent[chosen]
     while (up >= 0).any():
         weight_ns, up = weight_ns[up >= 0], up[up >= 0]
-        result += _sum_by_name(name[up], weight_ns, count)
+        result += _sum_by_number(name[up], weight_ns, count)
         up = parent[up]
     return result
 
 
-def _find_kind(
-    trace: Trace, runs: Runs, sums_ns: FloatArray, by_thread: dict[int, Intervals], min_ns: float
-) -> tuple[str | None, Intervals]:
+def _find_kind(trace: Trace, runs: Runs, by_thread: dict[int, Intervals]) -> tuple[str | None, Intervals]:
     """The first kind of work that takes most of the time, and when it is done; None where no kind does."""
-    kinds: dict[str, list[int]] = {}
+    kinds: dict[str, list[int]] = {activity_kinds.MODULE_LOAD: [], activity_kinds.GRAPH_CAPTURE: []}
     asked_ns = sum(iv.total(time) for time in by_thread.values())
-    for number in np.flatnonzero(sums_ns >= _MIN_KIND_SHARE * asked_ns).tolist():
+    for number in np.flatnonzero(_sum_by_name(runs) >= _MIN_KIND_SHARE * asked_ns).tolist():
         for kind in activity_kinds.kinds_of_work(runs.names[number]):
             kinds.setdefault(kind, []).append(number)
-    for kind in activity_kinds.KINDS:
+    for kind in filter(kinds.__contains__, activity_kinds.KINDS):
         is_kind = np.zeros(len(runs.names), bool)
-        is_kind[kinds.get(kind, [])] = True
+        is_kind[kinds[kind]] = True
         rows = is_kind[runs.name]
         if kind == activity_kinds.MODULE_LOAD:
             rows |= _is_long_launch(runs)
@@ -445,7 +451,7 @@ def _find_kind(
                 working = iv.union_of((working, _find_captures(trace, lane)))
             times.append(iv.intersect(working, time))
         kind_time = iv.union_of(times)
-        if iv.total(kind_time) >= min_ns:
+        if iv.total(kind_time) >= DOMINATING_SHARE * asked_ns:
             return kind, kind_time
     return None, iv.EMPTY
 
