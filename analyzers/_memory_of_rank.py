@@ -31,8 +31,8 @@ def devices_of(rank: Rank) -> Iterator[tuple[int, DeviceMemory]]:
 def bytes_at_peak(memory: DeviceMemory, places: Int64Array) -> int:
     """What some allocations hold at the peak."""
     assert memory.peak is not None
-    held = np.intersect1d(distinct(places), distinct(memory.peak.holders.places), assume_unique=True)
-    return int(memory.allocations.bytes[held].sum())
+    common = np.intersect1d(distinct(places), distinct(memory.peak.holders.places), assume_unique=True)
+    return int(memory.allocations.bytes[common].sum())
 
 
 def grows_with_batch(memory: DeviceMemory) -> Int64Array:
