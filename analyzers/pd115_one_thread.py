@@ -34,7 +34,8 @@ class OneThread(RankAnalyzer):
 
     How it is measured:
         The ops of the training that compute for at least 50 us themselves and that PyTorch divides; random numbers,
-        sorting and the gradient of an embedding, which it does not divide, are left out. The cores that may be used
+        sorting, norms and the gradient of an embedding, which it does not divide, are left out, and of the gradient of
+        an EmbeddingBag one half. The cores that may be used
         (affinity, and quotas of control groups) less those that the program, its DataLoader workers and other programs
         used in the window without a profiler. n threads make large ops n ** 0.8 times as fast, between n ** 0.35 and n.
 

@@ -54,6 +54,11 @@ def severity_of(share: float | None) -> Severity:
     return "info"
 
 
+def end_of_severity(share: float) -> float:
+    """The share of the step from which a fix would be more severe than one that is worth `share`; inf for the most."""
+    return min((min_share for min_share, _ in _SEVERITY_FROM if min_share > share), default=float("inf"))
+
+
 @frozen_dataclass
 class Evidence:
     """One observation.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from perfdoctor.report.finding import SEVERITIES, Evidence, Finding, Severity, severity_of
+from perfdoctor.report.finding import SEVERITIES, Evidence, Finding, Severity, end_of_severity, severity_of
 from perfdoctor.savings.edits import busiest_ns, remove_cause
 from perfdoctor.savings.fix_order import MASKED_SHARE, MIN_COVERED_SHARE, SavingRange, order_fixes_greedily
 from perfdoctor.savings.ledger import Ledger
@@ -72,13 +72,19 @@ class Priced:
     def key_ns(self) -> float:
         """What it is ordered by: its worth, where the order says nothing else.
 
-        Where not even a bound is known the cost is one, as for the severity: what binds comes before a small fix.
+        Of a range without an expected figure that is the middle, and the cost is its end where no bound is known: what
+        binds is not to stand behind a small fix whose worth is known better. It stays below what is more severe.
         """
         if self.order_key_ns is not None:
             return self.order_key_ns
-        if self.saving.high_ns is None and self.severity in _WORTH_A_CHANGE:
-            return worth_ns(replace(self.saving, high_ns=self.cost_ns, basis="bounded"), self.finding.confidence)
-        return self.worth_ns
+        if self.saving.expected_ns is not None or self.severity not in _WORTH_A_CHANGE:
+            return self.worth_ns
+        saving = self.saving
+        if saving.high_ns is None:
+            saving = replace(saving, high_ns=self.cost_ns, basis="bounded")
+        own_ns = worth_ns(saving, self.finding.confidence)
+        limit_ns = math.nextafter(end_of_severity(own_ns / self.step_ns) * self.step_ns, 0) if self.step_ns else own_ns
+        return max(own_ns, min(saving.likely_ns, limit_ns))
 
     @property
     def sort_key(self) -> tuple[bool, float, int, int, str, str, str]:

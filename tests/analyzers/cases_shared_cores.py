@@ -310,6 +310,14 @@ PD115 = [
     ),
     RuleCase(
         "PD115",
+        "half-of-an-op-is-divided",
+        lambda: training(0, 30, op="_embedding_bag_dense_backward"),
+        (ExpectedFinding("high", 15 * MS, (3_231_239, 6_384_762, 7_500_000)),),
+        facts=_ONE,
+    ),
+    RuleCase("PD115", "norms-are-not-divided", lambda: training(0, 30, op="linalg_vector_norm"), facts=_ONE),
+    RuleCase(
+        "PD115",
         "a-line-that-sets-one-thread",
         lambda: training(0, 30),
         (ExpectedFinding("high", 30 * MS, location="train.py:12", advice="remove it", title="train.py:12"),),

@@ -229,11 +229,22 @@ def test_together_savings_never_exceed_the_step(many: list[Finding], steps: int,
             assert SEVERITIES.index(each.severity) <= SEVERITIES.index("low")
 
 
-def test_half_of_a_bound_counts_times_the_confidence() -> None:
-    doubted = finding_of(400, (0, 400), rule="PD001", confidence=0.5)  # worth 100
-    sure = finding_of(250, (500, 750), rule="PD002")  # worth 125
+def test_the_middle_of_a_range_without_a_figure_counts_in_the_order() -> None:
+    doubted = finding_of(400, (0, 400), rule="PD001", confidence=0.5)  # half of it is 200
+    sure = finding_of(250, (500, 750), rule="PD002")
     known = finding_of(150, (800, 950), rule="PD003", expected=110)
-    assert [f.rule for f in prioritize(doubted, sure, known)] == ["PD002", "PD003", "PD001"]
+    assert [f.rule for f in prioritize(known, sure, doubted)] == ["PD001", "PD002", "PD003"]
+
+
+def test_a_doubted_cause_stays_below_what_is_more_severe() -> None:
+    doubted = finding_of(350, (0, 350), rule="PD001", confidence=0.5)  # worth 87.5: medium
+    known = finding_of(150, (800, 950), rule="PD003", expected=101)
+    smaller = finding_of(100, (400, 500), rule="PD004", expected=90)
+    assert [(f.rule, f.severity) for f in prioritize(smaller, known, doubted)] == [
+        ("PD003", "high"),
+        ("PD001", "medium"),
+        ("PD004", "medium"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -265,8 +276,11 @@ priced = st.builds(
 @given(st.lists(priced, max_size=8))
 def test_the_order_follows_what_fixes_are_worth_and_so_does_severity(many: list[Finding]) -> None:
     result = prioritize(*(replace(f, rule=f"PD{i:03d}") for i, f in enumerate(many)))
-    worth = [worth_ns(f.saving, f.confidence) for f in result]
-    assert worth == sorted(worth, reverse=True)
+    worth = [(SEVERITIES.index(severity_of(worth_ns(f.saving, f.confidence) / WINDOW_NS)), f) for f in result]
+    assert [number for number, _ in worth] == sorted((number for number, _ in worth), reverse=True)
+    for number in (2, 3):  # lesser ones ask for nothing, and stand by their worth
+        middles = [f.saving.likely_ns for each, f in worth if each == number and f.severity in ("medium", "high")]
+        assert middles == sorted(middles, reverse=True)
     # What keeps all that it is worth alone stands by its severity, too.
     whole = [
         f for f in result if f.cost_ns and worth_ns(f.saving.alone, f.confidence) == worth_ns(f.saving, f.confidence)
