@@ -123,6 +123,14 @@ class SharedCores(NamedTuple):
         return max(self.step_ns - self.wait_ns, 1.0)
 
     @property
+    def used_cores(self) -> str:
+        """How much of its cores the training uses, for sentences; other programs may have taken some since."""
+        used, cores = f"{min(self.training_cores, self.cores):.2g}", f"{self.cores:.3g}"
+        if cores == "1":
+            return "its one core" if used == "1" else f"{used} of its one core"
+        return f"{used} of {cores} cores"
+
+    @property
     def handover_ns(self) -> float:
         """What the loop spends to take over the batches of a step that workers have ready."""
         tensors_ns = _HANDOVER_NS_PER_TENSOR * self.batch_tensors

@@ -95,7 +95,7 @@ def _advise_workers(
             f", but computes for only {loader.fetch_cpu_ns / max(loader.fetch_ns, 1):.0%} of it and waits for the rest"
         )
     text += (
-        f". The program itself uses {loader.training_cores:.2g} of {loader.cores:.3g} cores. "
+        f". The program itself uses {loader.used_cores}. "
         f"To take a batch over costs about {format_ms(loader.handover_ns / max(loader.batches, 1))}, which is counted."
     )
     # No fix saves more than the waits: a step without them is the least that workers leave.

@@ -139,7 +139,7 @@ def _why_no_workers(loader: SharedCores) -> str:
     more = "More workers" if loader.workers else "Workers"
     if loader.others_have_cores and loader.computes:
         return f"{more} would not help while other programs have the cores."
-    used = f"{loader.training_cores:.2g} of {loader.cores:.3g} cores"
+    used = loader.used_cores
     if choose_sure_workers(loader) is not None:
         return f"{more} would hide it, too, but take cores: the program itself uses {used}."
     if loader.cores - loader.training_cores >= _FREE_CORES:

@@ -13,7 +13,7 @@ from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
 from perfdoctor.capture.command_line import find_isolating_flag
 from perfdoctor.capture.inject._perfdoctor_inject.messages import USER_PROFILER
 from perfdoctor.capture.missing_torch import explain_missing_torch
-from perfdoctor.facts.captured import CapturedFacts
+from perfdoctor.facts.captured import RUNNING, CapturedFacts
 
 USE_SESSION = "mark the steps yourself: with perfdoctor.profile() as session, and with session.step() around each step"
 
@@ -112,7 +112,7 @@ def read_facts(folder: Path, rank: int) -> CapturedFacts | None:
 
 def has_ended(facts: CapturedFacts | None) -> bool:
     """Whether the recorder of a rank has written how it ended: the program has, or it was taken out."""
-    return facts is not None and facts.exit not in (None, "running", "recorded")
+    return facts is not None and facts.exit not in RUNNING
 
 
 def _read_plain_facts(folder: Path, rank: int) -> dict[str, Any] | None:

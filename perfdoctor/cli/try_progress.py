@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.clean_text import clean_line, shorten_end
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from perfdoctor.trials.program_run import ProgramRun
     from perfdoctor.trials.try_program import Listener, TrialState
+
+WIDTH = 80
+# The bar and the numbers of runs beside what it says.
+BAR_WIDTH = 32
 
 
 @contextmanager
@@ -59,7 +64,14 @@ class TryLines:
             self._write(f"run {self._done}, {describe_run(label, run)}{describe_rest(state)}")
 
     def _write(self, text: str) -> None:
-        self._stream.write(f"perfdoctor: {clean_line(text)}\n")
+        lines = textwrap.wrap(
+            f"perfdoctor: {clean_line(text)}",
+            WIDTH,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        self._stream.write("\n".join(lines) + "\n")
         self._stream.flush()
 
 
@@ -103,7 +115,7 @@ class TryBar:
             self._task = self._progress.add_task("", total=None)
             self._progress.start()
         total = self._done + state.expected_runs
-        text = f"{clean_line(label)}{describe_rest(state)}"
+        text = shorten_end(f"{clean_line(label)}{describe_rest(state)}", max(self._console.width - BAR_WIDTH, 20))
         self._progress.update(self._task, description=text, completed=self._done, total=total)
 
 

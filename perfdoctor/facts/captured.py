@@ -19,6 +19,9 @@ from perfdoctor.facts.models import (
 from perfdoctor.facts.part import NOTHING, CapturedLine, CapturedPart, Flat, Later, OrNull, Written
 from perfdoctor.value_limits import Amount, Positive
 
+# How a recording ended, while its program runs on; None where nothing was written.
+RUNNING = (None, "running", "recorded")
+
 
 class WindowSteps(CapturedPart):
     """The steps of one window, in their order, what each of them cost, and what it did.

@@ -125,7 +125,8 @@ def describe_hang(report: Report) -> str | None:
     if reading is None:
         return None
     if report.hang is not None:
-        verb = "stood still for a time" if reading.went_on else "hangs"
+        verb = "stood still until the program ended" if reading.has_ended else "hangs"
+        verb = "stood still for a time" if reading.went_on else verb
         return f"The job {verb}. {clean_line(report.hang.sentence)}."
     if report.traces:
         return None

@@ -60,9 +60,11 @@ class HangReading:
         unread: A sentence for each file that could not be read.
         hang: What was found; None for a healthy job.
         went_on: Whether the job has made steps again after it.
+        has_ended: Whether the program has ended, as the recorders of all its ranks say.
     """
 
     dumps: tuple[int, ...]
     unread: tuple[str, ...] = ()
     hang: Hang | None = None
     went_on: bool = False
+    has_ended: bool = False

@@ -11,6 +11,7 @@ from typing import TypeVar
 import orjson
 
 from perfdoctor.errors import TraceError
+from perfdoctor.facts.captured import RUNNING, CapturedFacts
 from perfdoctor.facts.part import CapturedPart
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.run_watch.hang import HangReading
@@ -117,7 +118,14 @@ def read_hang(files: HangFiles) -> HangReading:
     # A capture says by itself which rank moves.
     moving = frozenset() if files.folder is not None else frozenset(_find_moving(dumps.values()))
     hang = judge_hang(HangInputs(dumps, answers, processes, moving))
-    return HangReading(tuple(dumps), tuple(map(str, unread)), hang, processes.went_on_s is not None)
+    went_on, has_ended = processes.went_on_s is not None, files.folder is not None and _has_ended(files.folder.parent)
+    return HangReading(tuple(dumps), tuple(map(str, unread)), hang, went_on, has_ended)
+
+
+def _has_ended(capture: Path) -> bool:
+    """Whether the recorders of all ranks of a capture have written how they ended."""
+    ranks = [_read_part(path, CapturedFacts) for path in capture.glob("rank*/facts.json")]
+    return bool(ranks) and all(each.exit not in RUNNING for each in ranks)
 
 
 def _find_moving(dumps: Iterable[Dump]) -> Iterable[int]:

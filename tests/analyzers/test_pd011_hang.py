@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +13,9 @@ import perfdoctor
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analyzers.pd011_hang import HangFound
 from perfdoctor.report.rank_summary import Fleet
+from perfdoctor.reporters.report_notes import describe_hang
 from perfdoctor.run_watch.hang import Hang, HangCollective, HangKind, HangReading
+from perfdoctor.run_watch.read_hang import find_hang_files, read_hang
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import check_declaration
 
@@ -82,6 +85,25 @@ def test_dumps_beside_traces_come_first_in_their_report(tmp_path: Path) -> None:
     assert head.startswith("The job hangs. Rank 1 has not come")
     assert head.count("has not come") == 1
     assert "step takes" in head
+
+
+@pytest.mark.parametrize(
+    ("exits", "words"),
+    [(("exit", "signal"), "stood still until the program ended"), (("exit", "running"), "hangs"), ((), "hangs")],
+)
+def test_a_hang_of_a_program_that_has_ended_is_told_in_the_past(
+    tmp_path: Path, exits: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "hang").mkdir()
+    write_dumps(tmp_path / "hang", {0: dump(DONE, WAITS), 1: dump(DONE), 2: dump(DONE, WAITS)})
+    report = perfdoctor.analyze(tmp_path / "hang")
+    (tmp_path / "hang" / "processes.json").write_text("{}")
+    for rank, ended in enumerate(exits):
+        (tmp_path / f"rank{rank}").mkdir()
+        (tmp_path / f"rank{rank}" / "facts.json").write_text(f'{{"exit": "{ended}"}}')
+    reading = read_hang(find_hang_files([tmp_path]))
+    report = replace(report, hang=reading.hang, hang_reading=reading)
+    assert describe_hang(report) == f"The job {words}. {reading.hang and reading.hang.sentence}."
 
 
 def test_only_bad_dumps_are_an_error(tmp_path: Path) -> None:
