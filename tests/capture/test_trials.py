@@ -123,6 +123,32 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     return try_program(tmp_path_factory.mktemp("plain"), TRAIN)
 
 
+INFER = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 2))
+if SETTING:
+    model.eval()
+for _ in range(40):
+    with torch.no_grad():
+        {"logits": model(torch.randn(4, 8))}
+"""
+
+
+def test_a_program_that_only_infers_leaves_the_norms_of_its_outputs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    outputs = []
+    for name, setting in (("first", ""), ("again", ""), ("eval", "1")):
+        (tmp_path / name).mkdir()
+        outputs.append(try_program(tmp_path / name, INFER.replace("SETTING", repr(setting))).left["losses"])
+    first, again, other = outputs
+    assert len(first) >= SKIP
+    assert first == again
+    assert first.keys() == other.keys()
+    assert all(first[step] != other[step] for step in first)
+
+
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     pytest.importorskip("torch")

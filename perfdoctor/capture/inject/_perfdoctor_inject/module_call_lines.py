@@ -7,14 +7,13 @@ This one tells them apart.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import torch
 
 from .gradient_use import GradientUse
-from .module_calls import ModuleCalls
+from .module_calls import End, ModuleCalls
 from .user_code import user_line
 
 MARK = "perfdoctor::module_call"
@@ -37,9 +36,7 @@ class ModuleCallLines:
         self._gradients.stop()
         self._calls.remove(self._open_range)
 
-    def _open_range(
-        self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], None] | None:
+    def _open_range(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
         """Open a range that names the line of the user's code in `frame`; None where it is none."""
         self._gradients.on_module_call(module, frame, (*args, *kwargs.values()))
         name = user_line(frame)
@@ -48,7 +45,7 @@ class ModuleCallLines:
         line_range = torch._C._profiler._RecordFunctionFast(f"{MARK} {name}")
         line_range.__enter__()
 
-        def close() -> None:
+        def close(_: Any) -> None:
             # Where the window has ended and another one has begun inside the call, the range is no longer open.
             with contextlib.suppress(RuntimeError):
                 line_range.__exit__(None, None, None)

@@ -19,8 +19,10 @@ from torch import nn
 
 from .tracebacks import remove_own_frames
 
+# Gets what the call has returned; None where it has raised.
+End = Callable[[Any], None]
 # Gets the module, the frame that calls it, and the arguments; what it returns is called when the call has ended.
-Listener = Callable[[Any, FrameType, tuple[Any, ...], dict[str, Any]], Callable[[], None] | None]
+Listener = Callable[[Any, FrameType, tuple[Any, ...], dict[str, Any]], End | None]
 # Where dynamo keeps the call of modules as it was when dynamo was imported.
 DYNAMO_COPIES = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 
@@ -76,7 +78,8 @@ class ModuleCalls:
             # First whether dynamo traces: it takes the answer for a constant, and sees nothing of the rest.
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
-            ends: list[Callable[[], None]] | None = None
+            ends: list[End] | None = None
+            result: Any = None
             try:
                 if not is_inside and calls._listeners and calls._is_listening():
                     is_inside, ends = True, []
@@ -84,7 +87,8 @@ class ModuleCalls:
                         end = listener(self, sys._getframe(1), args, kwargs)
                         if end is not None:
                             ends.append(end)
-                return original(self, *args, **kwargs)
+                result = original(self, *args, **kwargs)
+                return result
             except BaseException as error:
                 remove_own_frames(error)
                 raise
@@ -92,7 +96,7 @@ class ModuleCalls:
                 if ends is not None:
                     is_inside = False
                     for end in reversed(ends):
-                        end()
+                        end(result)
 
         wrapper: Any = call
         _let_dynamo_skip(wrapper.__code__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,14 @@ MAX_LOSSES_PER_CALL = 16
 
 
 class Losses:
-    """The losses of each step: scalars from which backward passes began, read when the program ends."""
+    """The losses of each step: scalars from which backward passes began, read when the program ends.
+
+    Of a program without backward passes the norms of what its model returns.
+    """
 
     def __init__(self) -> None:
         self._by_step: dict[int, list[Any]] = {}
+        self._outputs: dict[int, list[Any]] = {}
 
     def add(self, step: int, tensors: Any) -> None:
         """Keep the scalars of a call of `torch.autograd.backward`: copies, which do not wait for a GPU."""
@@ -32,9 +36,25 @@ class Losses:
                 # A CUDA graph writes its next result into the same memory: a copy keeps this one.
                 self._by_step.setdefault(step, []).append(tensor.detach().clone())
 
+    def add_output(self, step: int, output: Any) -> None:
+        """Keep the norm of the first tensor of real numbers that a model has returned; a copy, as of losses."""
+        tensor = first_tensor(output)
+        if tensor is not None and not self._by_step:
+            norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
+            self._outputs.setdefault(step, []).append(norm)
+
     def to_dict(self) -> dict[str, float | str]:
         """The sum of each step's losses, by the step's number; "nan", "inf" and "-inf" as words."""
-        return {str(step): to_json_number(sum(map(float, losses))) for step, losses in self._by_step.items()}
+        by_step = self._by_step or self._outputs
+        return {str(step): to_json_number(sum(map(float, losses))) for step, losses in by_step.items()}
+
+
+def first_tensor(output: Any) -> Any:
+    """The first tensor of real numbers in what a model returns: itself, or within tuples, lists and dictionaries."""
+    if isinstance(output, torch.Tensor):
+        return output if output.is_floating_point() and not output.is_meta else None
+    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((found for each in values if (found := first_tensor(each)) is not None), None)
 
 
 def to_json_number(value: float) -> float | str:

@@ -47,6 +47,7 @@ class TrialRecorder(Recorder):
         self.program.start()
         self.program.patch(torch, "save", self._wrap_save)
         self.program.patch(torch.autograd, "backward", self._wrap_backward)
+        self.module_calls.add(self._watch_output)
 
     # What the hooks call --------------------------------------------------------------------------------------------
 
@@ -108,6 +109,7 @@ class TrialRecorder(Recorder):
             self._gpu_times.begin_step()
 
     def _begin_timing(self) -> None:
+        self.module_calls.remove(self._watch_output)
         self.program.begin_timing()
         if cuda_is_initialized() and self._gpu_times is None:
             torch.cuda.reset_peak_memory_stats()
@@ -196,6 +198,14 @@ class TrialRecorder(Recorder):
             "workers": max((each.settings.get("num_workers") or 0 for each in self.loaders.records), default=0),
         }
         self.folder.write_facts(values, "trial.json")
+
+    def _watch_output(self, *_: Any) -> Callable[[Any], None] | None:
+        """Keep what the model returns, before steps are timed, where no backward pass shows a loss."""
+        return self._keep_output if self.is_listening() else None
+
+    def _keep_output(self, output: Any) -> None:
+        with contextlib.suppress(RuntimeError, TypeError):  # of a tensor of somebody's own kind, or a GPU that failed
+            self._losses.add_output(self.step, output)
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Keep the losses from which backward passes begin; `Tensor.backward` comes by here, too."""
