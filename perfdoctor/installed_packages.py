@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-_SUFFIXES = (".dist-info", ".egg-info")
+_DIST_INFO, _EGG_INFO = ".dist-info", ".egg-info"
 
 
 class EntryPoint(NamedTuple):
@@ -43,8 +43,8 @@ def find_version() -> str:
         importlib.metadata.PackageNotFoundError: None is.
     """
     for folder in _find_folders():
-        name, _, version = os.path.basename(folder).removesuffix(".dist-info").partition("-")
-        if name == "perfdoctor" and version and folder.endswith(".dist-info"):
+        name, _, version = os.path.basename(folder).removesuffix(_DIST_INFO).partition("-")
+        if name == "perfdoctor" and version and folder.endswith(_DIST_INFO):
             return version
     from importlib import metadata
 
@@ -75,8 +75,10 @@ def _find_folders() -> list[str]:
         except OSError:
             continue
         for name in names:
-            if name.endswith(_SUFFIXES):
-                package = name.partition("-")[0].lower().replace(".", "_")
+            # As in widgets-1.0.dist-info, and in widgets.egg-info of a source tree.
+            package = name.removesuffix(_DIST_INFO).removesuffix(_EGG_INFO)
+            if package != name:
+                package = package.partition("-")[0].lower().replace(".", "_")
                 folders.setdefault(package, os.path.join(place, name))
     return list(folders.values())
 

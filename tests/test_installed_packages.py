@@ -52,6 +52,9 @@ def test_entry_points_of_one_group_are_read_and_the_first_of_two_packages_counts
     install(tmp_path / "second", "My.Widgets-2.0", POINTS.replace("XX10", "XX20"))
     install(tmp_path / "second", "other-2.0", "[perfdoctor.analyzers]\nXX301 = other:Rule\n")
     (tmp_path / "second" / "empty-1.0.dist-info").mkdir()
+    source = tmp_path / "second" / "my_widgets.egg-info"  # a source tree of it in the working directory
+    source.mkdir()
+    (source / "entry_points.txt").write_text(POINTS.replace("XX10", "XX40"), encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(tmp_path / each) for each in ("first", "gone", "second")])
     expected = {
         EntryPoint("XX101", "widgets.xx101:Widgets"),
