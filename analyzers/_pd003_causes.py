@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
+from perfdoctor.analyzers._pd003_slow_steps import Activity, MoreOps, SlowSteps
 from perfdoctor.rules import Action, BoolArray, Int64Array, Rank
 from perfdoctor.rules.internal import RunSteps
 
@@ -15,6 +15,8 @@ from perfdoctor.rules.internal import RunSteps
 _MIN_SHARE_OF_EXCESS = 0.5
 # Calls of an op or annotation in a slow step over those in another one, from which on the slow step does more.
 _MORE_CALLS = 1.2
+# Ops outside of backward passes, of which a step that evaluates calls so many times as many as others.
+_EVALUATES = 2
 
 
 class SlowCause(NamedTuple):
@@ -135,7 +137,7 @@ def _even_out_loader(rank: Rank | None) -> str:
 
 
 def cause_in_trace(
-    rank: Rank, part: str, excess_ns: int, activity: Activity | None, *, took_cpu_time: bool
+    rank: Rank, part: str, excess_ns: int, activity: Activity | None, ops: MoreOps, *, took_cpu_time: bool
 ) -> SlowCause:
     """What slow steps of a trace contain more of.
 
@@ -144,6 +146,7 @@ def cause_in_trace(
         part: The part of the account in which they exceed the others most.
         excess_ns: By how much they exceed the others.
         activity: The op or annotation that takes most more time in them; None where there is none.
+        ops: How many ops they call, and others.
         took_cpu_time: Whether most of that is CPU time: steps that wait for a core do no more work.
     """
     waits = {
@@ -172,6 +175,16 @@ def cause_in_trace(
                 f"more calls of {activity.name} ({activity.calls:.3g} instead of {activity.usual_calls:.3g})",
                 _WORK_VARIES,
             )
+    if ops.calls > _MORE_CALLS * ops.usual_calls > 0:
+        times = f"{ops.calls:,.0f} ops instead of {ops.usual_calls:,.0f}"
+        if (
+            0 < ops.backward_calls <= _MORE_CALLS * ops.usual_backward_calls
+            and ops.calls > _EVALUATES * ops.usual_calls
+        ):
+            return _BY_CONTENT["evaluation"]._replace(
+                text=f"{times} and no more of a backward pass, as in an evaluation"
+            )
+        return SlowCause(times, _WORK_VARIES)
     on_gpu = rank.device_kind == "gpu"
     if part in ("compute", "bandwidth", "latency"):
         if on_gpu:

@@ -116,6 +116,32 @@ def find_largest_activity_excess(rank: Rank, is_slow: BoolArray) -> Activity | N
     return op
 
 
+class MoreOps(NamedTuple):
+    """How many ops the program calls in a slow step and in another one, in the mean.
+
+    Attributes:
+        calls, usual_calls: All ops outside of backward passes.
+        backward_calls, usual_backward_calls: The nodes of backward passes.
+    """
+
+    calls: float
+    usual_calls: float
+    backward_calls: float
+    usual_backward_calls: float
+
+
+def count_ops(rank: Rank, is_slow: BoolArray) -> MoreOps:
+    """How many ops there are in slow steps and in others."""
+    trace, ops = rank.trace, rank.trace.ops
+    step, in_backward = rank.steps.at(ops.start_ns), rank.forward_ops.in_backward
+    node = trace.match_rows(ops, vocabulary.BACKWARD_NODE)
+    counts = []
+    for rows in ((ops.parent < 0) & ~in_backward & ~node, node):
+        number = np.bincount(step[rows & (step >= 0)], minlength=rank.steps.count)
+        counts += [float(number[is_slow].mean()), float(number[~is_slow].mean())]
+    return MoreOps(*counts)
+
+
 def _find_outermost(ranges: Ranges, counted: BoolArray) -> BoolArray:
     """For each range whether it counts and lies in no other range of its thread that counts."""
     rows = np.flatnonzero(counted)

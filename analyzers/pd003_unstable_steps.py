@@ -12,6 +12,7 @@ from perfdoctor.analyzers._pd003_causes import cause_in_run, cause_in_trace, fin
 from perfdoctor.analyzers._pd003_own_steps import OwnSteps, is_alone, may_be_preempted, own_durations_of, took_cpu_time
 from perfdoctor.analyzers._pd003_slow_steps import (
     SlowSteps,
+    count_ops,
     find_largest_activity_excess,
     find_largest_part_excess,
     find_slow_steps,
@@ -226,7 +227,7 @@ class UnstableSteps(RankAnalyzer):
         part, part_ns = find_largest_part_excess(rank, is_slow)
         activity = find_largest_activity_excess(rank, is_slow)
         took = took_cpu_time(rank, is_slow, excess_ns)
-        cause = cause_in_trace(rank, part, round(excess_ns), activity, took_cpu_time=took)
+        cause = cause_in_trace(rank, part, round(excess_ns), activity, count_ops(rank, is_slow), took_cpu_time=took)
         return SeenExcess(rank, cause, part, part_ns, activity)
 
     def _check_marks(self, rank: Rank) -> Finding | None:

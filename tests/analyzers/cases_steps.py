@@ -79,6 +79,20 @@ def timed(
     }
 
 
+def passes(*forwards: int, backwards: Sequence[int] = (1, 1, 1, 1, 1)) -> TraceBuilder:
+    """A step for each number of forward passes of ten ops of 10 us, with so many backward passes of 100 us."""
+    trace, at = TraceBuilder(device=None), 0.0
+    for forward, backward in zip(forwards, backwards, strict=True):
+        trace.step(at, 100 * (forward + backward))
+        for _ in range(10 * forward):
+            trace.op(f"aten::op{int(at / 10) % 10}", at, 10)
+            at += 10
+        for number in range(backward):
+            trace.op("autograd::engine::evaluate_function: MmBackward0", at, 100, sequence=number)
+            at += 100
+    return trace
+
+
 PD003 = [
     RuleCase(  # 3000 us more than usual in one of six steps
         "PD003",
@@ -118,6 +132,20 @@ PD003 = [
         lambda: steps_of(1000, 1000, 2000, 1000, 1000, 2000, 1000, 1000),
         (ExpectedFinding("info", 0, title="2 of 7 steps take up to 2.0 times"),),
     ),
+    RuleCase(
+        "PD003",
+        "an-evaluation-that-no-range-names",
+        lambda: passes(2, 2, 2, 20, 2),
+        (ExpectedFinding("info", 0, title="200 ops instead of 20 and no more of a backward", advice="Evaluate less"),),
+    ),
+    RuleCase(
+        "PD003",
+        "more-passes-of-both-kinds",
+        lambda: passes(2, 2, 2, 12, 2, backwards=(1, 1, 1, 6, 1)),
+        (ExpectedFinding("info", 0, title="120 ops instead of 20", advice="group batches"),),
+    ),
+    RuleCase("PD003", "a-pass-more-or-less", lambda: passes(6, 6, 6, 7, 6)),
+    RuleCase("PD003", "alike-passes", lambda: passes(6, 6, 6, 6, 6)),
     RuleCase(
         "PD003",
         "on-a-cpu",
