@@ -8,27 +8,18 @@ import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import most_at_once
 from perfdoctor.rules import Int64Array
-from perfdoctor.rules.internal import (
-    FORWARD,
-    DeviceMemory,
-    MemoryEdit,
-    Selection,
-    match_op_names,
-    memory_categories,
-    shrink,
-)
+from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
 # Without a loss of a library the program reduces by itself.
 _LOSS = (r"aten::(\w*_loss(_forward|2d_forward)?|binary_cross_entropy\w*|kl_div)", r"aten::(mean|sum)")
-_PRODUCT = r"aten::(mm|addmm|bmm|baddbmm|convolution_backward)"
 
 
 class LossParts:
     """The parts of the loss in the forward pass of the peak, and the values that they keep.
 
     A part is what lies between two ops of the loss. Parts alike, of which none gets a gradient from a later one, could
-    each run backward before the next is made: then the first has as many products in the backward pass as the others.
-    The first step of a recurrent net has fewer, since its state needs no gradient.
+    each run backward before the next is made: then the backward pass makes as many values for the first as for others.
+    For the first step of a recurrent net it makes fewer, since the state there needs no gradient.
 
     Attributes:
         count: How many there are; 0 where there are no such parts, or where no numbers of autograd were recorded.
@@ -38,6 +29,7 @@ class LossParts:
         self._chosen = chosen
         self._part = np.full(len(chosen.places), -1, np.int64)
         self._end = np.zeros(len(chosen.places), np.int64)
+        self._known: tuple[int, list[int]] | None = None
         self.count = 0
         memory = chosen.memory
         if memory.peak is None or not memory.joins.has_numbers:
@@ -57,20 +49,40 @@ class LossParts:
         made = memory.allocations.begins[self._chosen.places]
         rows = np.flatnonzero((made >= begin) & (made < end) & (evidence.op >= 0))
         time_ns = memory.trace.memory.time_ns[memory.allocations.rows]
-        cuts = _ends_of_losses(memory, int(time_ns[begin]), int(time_ns[end - 1]))
-        part = np.searchsorted(cuts, time_ns[made[rows]])
-        if len(cuts) < 2 or not len(rows) or part.max() >= len(cuts):
+        # The first op begins before it allocates.
+        begin_ns, end_ns = int(time_ns[begin - 1]) if begin else 0, int(time_ns[end - 1])
+        all_cuts = _ends_of_losses(memory, begin_ns, end_ns)
+        made_ns = time_ns[made[rows]]
+        if not len(rows) or not len(all_cuts) or made_ns.max() > all_cuts[-1]:
             return 0
-        names = [sorted(evidence.op_name[rows[part == number]].tolist()) for number in range(len(cuts))]
-        joins, ops = memory.joins, memory.trace.ops
-        is_product = match_op_names(memory.trace, lambda name: re.fullmatch(_PRODUCT, name) is not None)[ops.name]
-        differentiated = joins.forward[joins.in_backward & is_product & np.isin(joins.forward, evidence.op[rows])]
-        work = np.bincount(np.searchsorted(cuts, ops.start_ns[differentiated]), minlength=len(cuts))
-        if any(each != names[0] for each in names) or (work != work[0]).any() or not work[0]:
-            return 0
-        self._part[rows] = np.where(part < len(cuts) - 1, part, -1)
-        self._end[rows] = np.searchsorted(time_ns, cuts[part])
-        return len(cuts)
+        gradients = self._made_backward(begin_ns, end_ns)
+        # A part may have several such ops: a mean within the model, and that of the loss.
+        for each in range(1, len(all_cuts) // 2 + 1):
+            if len(all_cuts) % each:
+                continue
+            cuts = all_cuts[each - 1 :: each]
+            part = np.searchsorted(cuts, made_ns)
+            names = [sorted(evidence.op_name[rows[part == number]].tolist()) for number in range(len(cuts))]
+            work = np.bincount(np.searchsorted(cuts, gradients), minlength=len(cuts))
+            # Of a pass in which the recording ends the backward pass is missing: it is as the one before.
+            is_known = work.min() > 0 or (not work.any() and (len(cuts), names[0]) == self._known)
+            if is_known and all(each == names[0] for each in names) and (work == work[0]).all():
+                self._known = len(cuts), names[0]
+                self._part[rows] = np.where(part < len(cuts) - 1, part, -1)
+                self._end[rows] = np.searchsorted(time_ns, cuts[part])
+                return len(cuts)
+        return 0
+
+    def _made_backward(self, begin_ns: int, end_ns: int) -> Int64Array:
+        """When the forward ops began, in a stretch of time, to which large values of backward passes belong."""
+        memory, large = self._chosen.memory, self._chosen.memory.large
+        is_backward = memory.phases.phase[memory.allocations.begins[large.places]] == BACKWARD
+        # Gradients of one tensor are added up when the second one comes, wherever that is.
+        op = large.evidence.op[is_backward & ~large.made_by("add") & (large.evidence.op >= 0)]
+        forward = memory.joins.forward[op]
+        starts = memory.trace.ops.start_ns[forward[forward >= 0]]
+        result: Int64Array = starts[(starts >= begin_ns) & (starts <= end_ns)]
+        return result
 
     def run_backward_for_each(self, number: int) -> MemoryEdit:
         """What is gone when each part runs backward before the next is made: at least that less all gradients."""
@@ -91,14 +103,14 @@ class LossParts:
 
 def _ends_of_losses(memory: DeviceMemory, begin_ns: int, end_ns: int) -> Int64Array:
     """When the ops end that make the parts of a loss in a stretch of time: the most frequent of them, rising."""
-    trace, joins = memory.trace, memory.joins
-    makers = np.unique(joins.forward[joins.forward >= 0])
-    makers = makers[(trace.ops.start_ns[makers] >= begin_ns) & (trace.ops.start_ns[makers] <= end_ns)]
-    names = trace.ops.name[makers]
+    trace, ops = memory.trace, memory.trace.ops
+    is_forward = ~memory.joins.in_backward & (ops.sequence >= 0)
+    rows = np.flatnonzero(is_forward & (ops.start_ns >= begin_ns) & (ops.start_ns <= end_ns))
+    names = ops.name[rows]
     for pattern in _LOSS:
         found = [name for name in np.unique(names).tolist() if re.fullmatch(pattern, trace.strings[name])]
         if found:
             most = max(found, key=lambda name: int((names == name).sum()))
-            ends: Int64Array = np.sort(trace.ops.end_ns[makers[names == most]])
+            ends: Int64Array = np.sort(ops.end_ns[rows[names == most]])
             return ends
     return np.empty(0, np.int64)

@@ -79,7 +79,8 @@ class IncompleteTrace(RankAnalyzer):
                 "Record it again; a writer that was killed or a full disk leaves such files.",
                 Evidence("events read", trace.events, "count"),
             )
-        if not len(trace.ops) and not len(trace.gpu) and not len(trace.calls) and trace.complete:
+        is_snapshot = bool(trace.memory_ends)  # of memory, which holds no ops
+        if not len(trace.ops) and not len(trace.gpu) and not len(trace.calls) and trace.complete and not is_snapshot:
             yield self.finding(
                 rank,
                 title="No op of PyTorch is in the trace, and no kernel",

@@ -70,7 +70,9 @@ class KeptValues(RankAnalyzer):
                 ),
                 "gradients",
             )
-            results = large.places[large.is_for(*_KEPT)]
+            # A reduced loss keeps the buffer of all its terms: on the CPU pages that nobody has written, so no RAM.
+            is_in_ram = ~large.made_by(r"\w+_loss") if memory.is_cpu else True
+            results = large.places[large.is_for(*_KEPT) & is_in_ram]
             yield from self._report(
                 rank,
                 memory,
@@ -96,18 +98,13 @@ class KeptValues(RankAnalyzer):
             rank,
             title=f"{title.format(format_bytes(kept_bytes))} on {name_device(memory)}",
             advice=advice,
-            location=self._line_that_frees(memory, edit) or line_of(Selection(memory, edit.places)),
+            location=(_line_that_frees(memory, edit) if topic == "gradients" else None)
+            or line_of(Selection(memory, edit.places)),
             evidence=peak_evidence(memory, ("kept at once", kept_bytes)),
             subject=f"{name_device(memory)} {title.split(' ', 1)[0].lower()}",
             topics=(topic,),
             memory_edit=edit,
         )
-
-    def _line_that_frees(self, memory: DeviceMemory, edit: MemoryEdit) -> SourceLocation | None:
-        """The line that gives the largest of them back too late; None where none was recorded."""
-        ends = memory.allocations.ends[edit.places]
-        freed = np.flatnonzero(ends < len(memory.allocations.rows))
-        return memory.origin_of(int(ends[freed[edit.bytes[freed].argmax()]]))[0] if len(freed) else None
 
 
 class _Passes:
@@ -129,6 +126,13 @@ class _Passes:
     def next_of(self, starts: Int64Array, places: Int64Array) -> Int64Array:
         """For each event the first of some starts behind it; the end where there is none."""
         return np.append(starts, self.end)[np.searchsorted(starts, places, side="right")]
+
+
+def _line_that_frees(memory: DeviceMemory, edit: MemoryEdit) -> SourceLocation | None:
+    """The line that gives the largest of them back too late, such as zero_grad; None where none was recorded."""
+    ends = memory.allocations.ends[edit.places]
+    freed = np.flatnonzero(ends < len(memory.allocations.rows))
+    return memory.origin_of(int(ends[freed[edit.bytes[freed].argmax()]]))[0] if len(freed) else None
 
 
 def _leave_out_of_forward(memory: DeviceMemory, number: int, places: Int64Array, passes: _Passes) -> MemoryEdit:

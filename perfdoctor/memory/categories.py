@@ -81,6 +81,19 @@ def categorize(
     return chosen.astype(np.int8)
 
 
+def is_cut_off(allocations: Allocations, which: Int64Array, phases: Phases) -> BoolArray:
+    """Which of some allocations the last forward pass made and nobody freed, where no backward pass is behind it."""
+    if not len(allocations.rows):
+        return np.zeros(len(which), bool)
+    begins = allocations.begins[which]
+    backward = np.flatnonzero(phases.phase == BACKWARD)
+    last = backward[-1] if len(backward) else -1
+    result: BoolArray = (
+        (begins > last) & (phases.phase[begins] == FORWARD) & (allocations.ends[which] == len(allocations.rows))
+    )
+    return result
+
+
 def _passes(phases: Phases) -> tuple[Int64Array, Int64Array]:
     """The number of the pass of each event, and of each pass its last event that says so itself."""
     number = np.concatenate(([0], np.cumsum(np.diff(phases.phase) != 0))).astype(np.int64)

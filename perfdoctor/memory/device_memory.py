@@ -17,7 +17,7 @@ from perfdoctor.analysis.host.locations import SourceLocation, parse_user_frame
 from perfdoctor.analysis.host.work_lines import code_lines_of_work
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.allocations import Allocations, pair_events
-from perfdoctor.memory.categories import BEFORE_RECORDING, CATEGORIES, categorize
+from perfdoctor.memory.categories import ACTIVATIONS, BEFORE_RECORDING, CATEGORIES, UNKNOWN, categorize, is_cut_off
 from perfdoctor.memory.evidence import Evidence, Phases, evidence_of, phases_of, releases_graph
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct
@@ -217,7 +217,27 @@ class Selection:
 
     @cached_property
     def categories(self) -> Int8Array:
-        """What each is for, an index into `CATEGORIES`."""
+        """What each is for, an index into `CATEGORIES`.
+
+        Of a forward pass in which the recording ends nobody sees that its backward pass frees what it keeps: large
+        values of modules, of the size and op of activations before, are activations.
+        """
+        large, allocations = self.memory.large, self.memory.allocations
+        result = self._by_life.copy()
+        is_alike = np.isin(self._kind, large._kind[large._by_life == ACTIVATIONS])
+        is_unfinished = is_cut_off(allocations, self.places, self.memory.phases)
+        result[is_alike & is_unfinished & self.evidence.in_module & (result == UNKNOWN)] = ACTIVATIONS
+        return result
+
+    @property
+    def _kind(self) -> Int64Array:
+        """A number for the op and the size of each."""
+        result: Int64Array = self.bytes * (len(self.evidence.op_names) + 1) + self.evidence.op_name
+        return result
+
+    @cached_property
+    def _by_life(self) -> Int8Array:
+        """What each is for by when it was made and freed."""
         memory, allocations = self.memory, self.memory.allocations
         released = np.zeros(len(self.places), bool)
         if memory.trace.stacks:

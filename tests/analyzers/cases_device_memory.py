@@ -256,6 +256,15 @@ PD705 = [
     ),
     RuleCase("PD705", "small-gradients", lambda: training(Tensor(2, 560, 1395), Tensor(100, 150, 450))),
     RuleCase("PD705", "zeroed-behind-the-step", lambda: training(Tensor(60, 560, 950), Tensor(100, 150, 450))),
+    RuleCase(
+        "PD705", "buffer-of-a-loss", lambda: training(Tensor(90, 150, 1170, "aten::mse_loss"), Tensor(60, 160, 450))
+    ),
+    RuleCase(
+        "PD705",
+        "buffer-of-a-loss-on-a-gpu",
+        lambda: training(Tensor(90, 150, 1170, "aten::mse_loss"), Tensor(60, 160, 450), device=0),
+        found("Results of 90 MB"),
+    ),
     RuleCase("PD705", "freed-in-its-step", lambda: training(Tensor(90, 150, 650), Tensor(60, 160, 450))),
 ]
 PD707 = [

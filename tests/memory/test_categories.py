@@ -76,6 +76,24 @@ def test_a_category_comes_from_when_it_was_made_and_freed(made: float, freed: fl
     assert of_category.count(category) >= 20
 
 
+def test_a_forward_pass_in_which_the_recording_ends_is_as_those_before() -> None:
+    b = TraceBuilder(device=None)
+
+    def forward(at: float, number: int) -> None:
+        b.frame("nn.Module: Linear_0", at + 100, 200)
+        b.op("aten::linear", at + 100, 190, sequence=number)
+        b.memory(at + 150, 5000, 10 * number).memory(at + 160, 300 + number, 10 * number + 1)
+
+    forward(0, 0)
+    b.op("autograd::engine::evaluate_function: AddmmBackward0", 400, 150, sequence=0)
+    b.memory(450, -5000, 0).memory(460, -300, 1)
+    forward(STEP_US, 1)
+    [memory] = Rank(b.trace()).memory
+    assert memory.peak is not None
+    by_bytes = dict(zip(memory.peak.bytes.tolist(), memory.peak.categories.tolist(), strict=True))
+    assert {size: CATEGORIES[each] for size, each in by_bytes.items() if size} == {5000: "activations", 301: "unknown"}
+
+
 def test_what_was_allocated_before_the_recording_is_said_to_be() -> None:
     b = TraceBuilder(device=None).op("aten::mm", 0, 10).memory(1, 512, 7)
     event = b.to_dict()["traceEvents"][-1]

@@ -6,6 +6,7 @@ The peak is that of the raw events of the recording, before and after; what was 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +163,7 @@ EXITS = """total, h = 0.0, batches[0]
             total = total + F.mse_loss(h, x)
         total.backward()
 """
+CONVOLUTIONS = "nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.GELU(), nn.Conv2d(16, 8, 3, padding=1))"
 VIEWS = """views = torch.stack([net(x) for x in batches])
         F.mse_loss(views, views.mean(0).expand_as(views)).backward()
 """
@@ -263,12 +265,20 @@ def test_the_peak_after_the_advice(rule: str, bad: str, good: str, function: str
 
 
 @pytest.mark.parametrize(
-    "losses",
+    "program",
     [
-        pytest.param(each, id=name)
-        for name, each in {"states": STATES, "exits": EXITS, "views": VIEWS, "already": EACH_LOSS}.items()
+        pytest.param(PARTS.replace("LOSSES\n", STATES), id="states"),
+        pytest.param(PARTS.replace("LOSSES\n", EXITS), id="exits"),
+        pytest.param(
+            re.sub(r"nn\.Sequential\(.*", CONVOLUTIONS, PARTS)
+            .replace("2048, 64", "16, 8, 64, 64")
+            .replace("LOSSES\n", EXITS),
+            id="exits of convolutions",
+        ),
+        pytest.param(PARTS.replace("LOSSES\n", VIEWS), id="views"),
+        pytest.param(PARTS.replace("LOSSES\n", EACH_LOSS), id="already"),
     ],
 )
-def test_parts_of_a_loss_that_need_each_other(losses: str, tmp_path: Path) -> None:
-    found = memory_findings(record(PARTS.replace("LOSSES\n", losses), tmp_path, "program"))
+def test_parts_of_a_loss_that_need_each_other(program: str, tmp_path: Path) -> None:
+    found = memory_findings(record(program, tmp_path, "program"))
     assert all("parts of the loss" not in each.advice for each in found)
