@@ -9,7 +9,17 @@ import numpy as np
 
 from perfdoctor.analyzers._memory_headroom import read_memory
 from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Evidence, Finding, Int64Array, Rank, RankAnalyzer, distinct, format_bytes
+from perfdoctor.rules import (
+    Advice,
+    Evidence,
+    Finding,
+    Int64Array,
+    Rank,
+    RankAnalyzer,
+    SourceLocation,
+    distinct,
+    format_bytes,
+)
 from perfdoctor.rules.internal import (
     OPTIMIZER,
     DeviceMemory,
@@ -101,7 +111,8 @@ class MemoryGrowth(RankAnalyzer):
             if of_run is not None:
                 if of_run.grows:
                     kept = _find_kept(memory, ends, of_run)
-                    yield self._report_run(rank, of_run, name_device(memory), kept, is_cpu=memory.is_cpu)
+                    location = None if kept is None else _line_of_last(kept, ends)
+                    yield self._report_run(rank, of_run, name_device(memory), location, is_cpu=memory.is_cpu)
                     del runs[memory.is_cpu]
             elif growth is not None and not (is_later and memory.is_cpu):
                 yield from self._report(rank, number, memory, ends, growth, is_later=is_later)
@@ -128,7 +139,7 @@ class MemoryGrowth(RankAnalyzer):
             title=f"Memory of {name_device(memory)} grows by {format_bytes(growth_bytes)} in each step",
             advice=_ADVICE,
             confidence=0.9,
-            location=line_of(kept),
+            location=_line_of_last(kept, ends),
             evidence=(
                 *peak_evidence(memory, ("more in each step", growth_bytes)),
                 Evidence("steps that grew", len(ends) - 2 + is_later, "count"),
@@ -139,9 +150,9 @@ class MemoryGrowth(RankAnalyzer):
         )
 
     def _report_run(
-        self, rank: Rank, run: MemoryGrowthOfRun, name: str, kept: Selection | None, *, is_cpu: bool
+        self, rank: Rank, run: MemoryGrowthOfRun, name: str, location: SourceLocation | None, *, is_cpu: bool
     ) -> Finding:
-        """The finding on a whole run, with the line of what the evidence window has of it."""
+        """The finding on a whole run, with the line of what the evidence window has of it, if it has some."""
         assert rank.run_steps is not None
         steps = rank.facts.run.steps or int(rank.run_steps.number[-1]) + 1
         low, expected, high = (
@@ -151,7 +162,7 @@ class MemoryGrowth(RankAnalyzer):
         if is_cpu:
             # What a program makes of all that it has kept, such as one tensor, is at most as large.
             high += min(rank.facts.memory.rise_after_steps_bytes or 0, expected)
-        location, left = None if kept is None else line_of(kept), read_memory(rank)
+        left = read_memory(rank)
         finding = self.finding(
             rank,
             title=f"Memory of {name} grows by {format_bytes(round(run.step_bytes))} in each step, "
@@ -200,6 +211,17 @@ def _find_kept(memory: DeviceMemory, ends: Int64Array, run: MemoryGrowthOfRun) -
         return None
     kept = _made_and_kept(memory, before_last[-1])
     return kept if 2 * kept.bytes.sum() >= run.step_bytes * len(before_last) else None
+
+
+def _line_of_last(kept: Selection, ends: Int64Array) -> SourceLocation | None:
+    """The line that makes the last of what a step keeps, of most steps: where it is a graph, all else hangs on that."""
+    locations, code = kept.lines
+    begins = kept.memory.allocations.begins[kept.places]
+    order = np.argsort(begins, kind="stable")
+    step = np.searchsorted(ends, begins[order])
+    last = order[np.flatnonzero(np.diff(step, append=len(ends) + 1))]
+    known = code[last][code[last] >= 0]
+    return locations[int(np.bincount(known).argmax())] if len(known) else line_of(kept)
 
 
 def _made_and_kept(memory: DeviceMemory, last: int) -> Selection:
