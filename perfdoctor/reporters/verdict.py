@@ -52,7 +52,18 @@ _LIMITS: Mapping[str, str] = {"compute": "arithmetic", "bandwidth": "memory band
 # First words of titles that are not names: inside a sentence they have no capital.
 _COMMON_WORDS = frozenset(
     [
-        *("A", "All", "An", "Anomaly", "Attention", "Communication", "Compiled", "Convolutions", "Copies"),
+        *(
+            "A",
+            "Activation",
+            "All",
+            "An",
+            "Anomaly",
+            "Attention",
+            "Communication",
+            "Compiled",
+            "Convolutions",
+            "Copies",
+        ),
         *("Deterministic", "Each", "Elementwise", "Every", "For", "Forward", "Fused", "Gradients", "Half", "Indexing"),
         *("Kernels", "Many", "Matrix", "Most", "No", "Normalization", "Nothing", "One", "Ops", "Products", "Rank"),
         *("Ranks", "Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
@@ -143,6 +154,13 @@ def _describe_program(report: Report) -> str:
         is_smaller = largest.finding is None and largest.share < _busiest_share(report)
         work = _describe_limit(report) if is_smaller else ""
         return f"{subject}, and {_NO_FIX}{work}{_describe_part(report, largest)}"
+    known = [each for each in report.findings if each.covered_by is None]
+    share, cause = max(
+        ((share_of_step(report, each) or 0.0, each) for each in known), key=lambda found: found[0], default=(0.0, None)
+    )
+    if cause is not None and share >= MIN_UNEXPLAINED_SHARE:
+        # What costs a tenth of the step, without a fix that is known to be worth it, says more than that work is most.
+        return f"{subject}, and {_NO_FIX}{_describe_cost(report, cause)}"
     return f"{subject}{_describe_no_finding(report)}."
 
 

@@ -12,9 +12,11 @@ from real_traces import analyze_once
 from recordings import list_recordings, name_recording
 
 import perfdoctor
-from perfdoctor.report.report import Report
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters import verdict
-from perfdoctor.reporters.report_facts import gpu_not_recorded, main_findings, share_of_step
+from perfdoctor.reporters.report_facts import gpu_not_recorded, main_findings, share_of_step, step_length_ns
+from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.units import format_share
 
@@ -72,6 +74,27 @@ def test_the_law_is_quiet_where_nothing_is_large(tmp_path: Path) -> None:
     report = make_report(tmp_path, gap_us=0, sync_us=0, kernel_us=5_000)
 
     assert "busy for" in verdict.verdict_of(replace(report, findings=(), unexplained=()))
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.24, True), (0.05, False)])
+def test_a_large_cost_without_a_fix_is_named_where_the_rest_is_work(tmp_path: Path, share: float, named: bool) -> None:
+    report = make_report(tmp_path, gap_us=0, sync_us=0, kernel_us=5_000)
+    step_ns = round(step_length_ns(report))
+    found = Finding(
+        "PD307",
+        "recompute",
+        "Activation checkpointing computes again",
+        round(share * step_ns),
+        share,
+        "info",
+        Saving(),
+        "",
+    )
+    work = UnexplainedSlice(0, "bandwidth", round(0.7 * step_ns), 0.7, "ops")
+
+    said = verdict.verdict_of(replace(report, findings=(found,), unexplained=(work,)))
+
+    assert ("activation checkpointing computes again" in said) is named
 
 
 def test_without_the_law_the_check_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
