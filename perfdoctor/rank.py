@@ -228,7 +228,7 @@ class Rank:
         """The analysed window as time per step."""
         return self.per_step(self.window_ns)
 
-    @property
+    @cached_property
     def usual_step_ns(self) -> int:
         """The median step where that is shorter than the mean one: without what a slow step adds."""
         median_ns = self.steps.median_ns

@@ -127,6 +127,8 @@ def find_worker_startups(trace: Trace, waits: LoaderWaits) -> BoolArray:
     marked[first[first < len(waits)]] = True
     names = [trace.strings[code] for code in waits.name.tolist()]
     has_workers = np.array([vocabulary.MULTI_PROCESS_LOADER in name for name in names], bool)
+    if not has_workers.any():
+        return marked
     is_first = find_epoch_starts(trace, waits) | (np.arange(len(waits)) == 0)
     within_epochs_ns = dur_ns[~is_first]
     if not len(within_epochs_ns):

@@ -560,7 +560,9 @@ def _count_cold_steps(steps: Steps, parts: Mapping[OnceCause, Intervals]) -> int
     durations_ns = steps.durations_ns
     once_ns = iv.overlap(steps.intervals[:, 0], steps.intervals[:, 1], iv.union_of(parts.values()))
     warm_ns = iv.overlap(steps.intervals[:, 0], steps.intervals[:, 1], parts["warm_up"])
-    for first in range(steps.count - _MIN_STEADY_STEPS, 0, -1):
+    steady = np.flatnonzero((once_ns == 0) & (2 * warm_ns <= durations_ns))  # whatever the usual step is
+    most = min(steps.count - _MIN_STEADY_STEPS, int(steady[0]) if len(steady) else steps.count)
+    for first in range(most, 0, -1):
         usual_ns = float(np.median(durations_ns[first:]))
         excess_ns = durations_ns[:first] - usual_ns
         cold = (excess_ns > (_STANDS_OUT - 1) * usual_ns) & (2 * once_ns[:first] >= excess_ns)
