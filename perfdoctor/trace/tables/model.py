@@ -57,7 +57,7 @@ class Table:
         return self.end_ns - self.start_ns
 
 
-_Matches: TypeAlias = dict[re.Pattern[str], BoolArray]
+_Matches: TypeAlias = dict[str | re.Pattern[str], BoolArray]
 _NAMES: WeakKeyDictionary[Table, tuple[tuple[int, ...], _Matches]] = WeakKeyDictionary()
 """The codes of the names in a table, and which strings match a pattern: rules ask the same over and over."""
 _FEW_NAMES = 5
@@ -433,17 +433,18 @@ class Trace:
 
     def match_strings(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each string whether it is a name in a table and the regular expression is found in it; read-only."""
-        regex = re.compile(pattern)
         names, matches = self._names_and_matches(table)
-        if regex not in matches:
-            found = np.zeros(len(self.strings), bool)
-            found[[code for code in names if regex.search(self.strings[code])]] = True
+        found = matches.get(pattern)
+        if found is None:
+            search = re.compile(pattern).search
+            found = matches[pattern] = np.zeros(len(self.strings), bool)
+            found[[code for code in names if search(self.strings[code])]] = True
             found.flags.writeable = False
-            matches[regex] = found
-        return matches[regex]
+        return found
 
     def _names_and_matches(self, table: Table) -> tuple[tuple[int, ...], _Matches]:
         """The codes of the names of a table, and the patterns that were asked for so far."""
-        if table not in _NAMES:
-            _NAMES[table] = tuple(occurring(table.name).tolist()), {}
-        return _NAMES[table]
+        found = _NAMES.get(table)
+        if found is None:
+            found = _NAMES[table] = tuple(occurring(table.name).tolist()), {}
+        return found
