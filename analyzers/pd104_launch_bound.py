@@ -21,6 +21,7 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
 )
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
+from perfdoctor.analyzers._pd104_row_calls import find_row_calls
 from perfdoctor.rules import (
     Action,
     Advice,
@@ -73,7 +74,8 @@ class LaunchBound(RankAnalyzer):
 
     What it finds:
         Many short gaps that end with a kernel whose launch call began only after the GPU had run dry. In a program on
-        the CPU alone: steps that go to Python and the dispatcher, between and around ops that have little to compute.
+        the CPU alone: steps that go to Python and the dispatcher, between and around ops that have little to compute,
+        and modules that get the rows of a batch one by one.
 
     Why it costs time:
         A kernel costs the CPU 5 to 20 us in Python, the dispatcher and the runtime. Kernels shorter than that leave
@@ -234,6 +236,7 @@ class LaunchBound(RankAnalyzer):
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
         yield from self._check_python(rank)
+        yield from self._check_row_calls(rank)
         cells = find_cell_loop(rank)
         if cells is not None and cells.remaining is not None:
             cells_ns = round(rank.per_step(iv.total(passes_of(rank))) * cells.share)
@@ -273,6 +276,29 @@ class LaunchBound(RankAnalyzer):
                 Evidence("the line that calls most ops", str(line.location) if line else None),
                 Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
             ),
+        )
+
+    def _check_row_calls(self, rank: Rank) -> Iterator[Finding]:
+        """A module that gets the rows of a batch one by one."""
+        found = find_row_calls(rank)
+        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
+        if found is None or not self.exceeds_min_share(rank, cost_ns):
+            return
+        yield self.finding(
+            rank,
+            title=f"{found.module} is called {found.calls_per_step:,} times {rank.per_unit}, with one row each",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=Advice(
+                "Call the module once with all rows, where none needs the result of another: a product of many rows "
+                "takes little longer than one of a single row, and so does its backward pass.",
+                "model(torch.stack(rows))   # in place of [model(row) for row in rows]",
+                "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
+            ),
+            claim=Claim(found.time),
+            confidence=0.7,
+            location=found.location,
+            subject="rows",
         )
 
     def _report_cells(self, rank: Rank, cells: CellLoop, remaining: tuple[float, float, float]) -> Finding:

@@ -130,7 +130,36 @@ def tiny_ops_before_the_steps() -> TraceBuilder:
     return trace.step(STEP_US, STEP_US).op("aten::mm", STEP_US + 5, 970)
 
 
+def called_by_row(calls: int, rows: int = 1, grows: bool = False, op: str = "aten::linear") -> TraceBuilder:
+    """Steps of 20 ms on the CPU that call a module so often, 300 us each, with so many rows."""
+    trace = TraceBuilder(device=None)
+    encode = trace.frame("train.py(7): encode", 0, 40_000)
+    for step in range(2):
+        trace.step(20_000 * step, 20_000)
+        for call in range(calls):
+            at = 20_000 * step + 305 * call
+            trace.frame("nn.Module: Encoder_0", at + 1, 303, parent=encode)
+            trace.op(op, at + 2, 300, shapes=[[rows, 64], [64, 64], [64]])
+            trace.op("aten::cat", at + 302, 1, shapes=[[call if grows else 3, 64]])
+        rest = 20_000 * step + 305 * calls + 1
+        trace.op("aten::softmax", rest, 20_000 * (step + 1) - rest - 1, shapes=[[512, 512]])
+    return trace
+
+
+def one_row(calls: int, cost_ms: float, severity: str = "high") -> tuple[ExpectedFinding, ...]:
+    title = f"Encoder is called {calls} times a step, with one row each"
+    return (
+        ExpectedFinding(severity, round(cost_ms * 1e6), title=title, location="train.py:7", fix="torch.stack(rows)"),
+    )
+
+
 PD104 = [
+    RuleCase("PD104", "rows-one-by-one", lambda: called_by_row(40), one_row(40, 40 * 0.301)),
+    RuleCase("PD104", "twenty-rows", lambda: called_by_row(20), one_row(20, 20 * 0.301)),
+    RuleCase("PD104", "sixteen-rows", lambda: called_by_row(16), one_row(16, 16 * 0.301, "medium")),
+    RuleCase("PD104", "tokens-with-a-cache", lambda: called_by_row(40, grows=True)),
+    RuleCase("PD104", "a-layer-that-is-shared", lambda: called_by_row(12)),
+    RuleCase("PD104", "batches-of-eight", lambda: called_by_row(40, rows=8)),
     # 200 ops of 2 us, as much between them, and 22 us until the long one; 203 events of 1 us are the profiler's
     RuleCase(
         "PD104",
