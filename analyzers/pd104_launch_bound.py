@@ -291,7 +291,7 @@ class LaunchBound(RankAnalyzer):
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=Advice(
                 "Call the module once with all rows, where none needs the result of another: a product of many rows "
-                "takes little longer than one of a single row, and so does its backward pass.",
+                "takes little longer than one of a single row.",
                 "model(torch.stack(rows))   # in place of [model(row) for row in rows]",
                 "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
             ),
