@@ -219,7 +219,7 @@ class _Blocks:
     def checkpoint(self, number: int) -> tuple[MemoryEdit, MemoryEdit]:
         """What checkpointing all of them takes away at most and at least.
 
-        The values of a block are gone from the begin of the next block to the end of its backward pass.
+        The values of a block are gone from the begin of the next block to the end of the next one's backward pass.
         """
         chosen, allocations = self._chosen, self._chosen.memory.allocations
         rows = np.flatnonzero(self._movable)

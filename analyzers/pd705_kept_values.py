@@ -57,6 +57,7 @@ class KeptValues(RankAnalyzer):
             passes = _Passes(memory)
             large = memory.large
             gradients = large.places[large.is_for(memory_categories.GRADIENTS)]
+            gradients = np.append(gradients, _earlier_ones(memory, gradients, passes))
             yield from self._report(
                 rank,
                 memory,
@@ -165,4 +166,14 @@ def _free_after_own_pass(memory: DeviceMemory, number: int, places: Int64Array, 
     behind = passes.next_of(passes.begins, own_backward)
     phase = np.append(memory.phases.phase, np.int8(-1))
     is_kept = (phase[made] == FORWARD) & (phase[np.minimum(freed, passes.end)] == FORWARD) & (freed > behind)
-    return shrink(memory, number, places[is_kept], begins=behind[is_kept])
+    earlier = _earlier_ones(memory, places[is_kept], passes)
+    begins = np.append(behind[is_kept], np.zeros_like(earlier))
+    return shrink(memory, number, np.append(places[is_kept], earlier), begins=begins)
+
+
+def _earlier_ones(memory: DeviceMemory, places: Int64Array, passes: _Passes) -> Int64Array:
+    """What was made before the recording, is as large as one of some allocations, and is freed in the first pass."""
+    allocations = memory.allocations
+    first = passes.backward[0] if len(passes.backward) else passes.end
+    is_alike = np.isin(allocations.bytes, allocations.bytes[places])
+    return np.flatnonzero((allocations.begins < 0) & (allocations.ends < first) & is_alike)
