@@ -27,8 +27,8 @@ class EvaluationWithGrad(RankAnalyzer):
         without a graph is not in the trace: bounded by its time in the framework and in ops that wait for memory.
 
     How to fix:
-        with torch.no_grad() around the evaluation, or @torch.no_grad() above its function. model.eval() does not do
-        it: that only changes dropout and normalisation.
+        with torch.no_grad() around these forward passes, or @torch.no_grad() above their function. model.eval() does
+        not do it: that only changes dropout and normalisation.
 
     When it is wrong:
         The graph is used later than the trace reaches, such as of a rollout that is differentiated at its end.
@@ -57,7 +57,7 @@ class EvaluationWithGrad(RankAnalyzer):
         location = locate_calls(rank, trains=True)
         advice = Advice(
             "Run the evaluation without gradients: no graph is recorded then, and activations are freed early.",
-            "with torch.no_grad(): ...   # around the evaluation",
+            "with torch.no_grad(): ...   # around these forward passes",
             "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
             (Action("no-grad-evaluation"),),
         )

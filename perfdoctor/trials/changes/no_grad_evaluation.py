@@ -42,8 +42,8 @@ class NoGradEvaluation:
         program.on_step(on_step)
 
     def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The block around the evaluation."""
-        return "with torch.no_grad(): ...   # around the evaluation"
+        """The block around the forward passes."""
+        return "with torch.no_grad(): ...   # around these forward passes"
 
 
 class _Watch:
