@@ -111,7 +111,8 @@ class HostLibraries(RankAnalyzer):
         ops = rank.ops.where(rank.where_it_ran.cpu_ops).in_steps().named(_SLOW_CONVOLUTION)
         ops = ops.where(own_time_of(rank.trace) >= _MIN_CONVOLUTION_NS)
         # Where oneDNN computes others, PyTorch chose its own op for these: a batch of one, or 1 x 1 on one thread.
-        if not len(ops) or len(rank.ops.named(_ONEDNN_CONVOLUTION)):
+        # Fewer than one a step are small ones that lost their core meanwhile: a layer is as long in each step.
+        if len(ops) < max(rank.steps.count, 1) or len(rank.ops.named(_ONEDNN_CONVOLUTION)):
             return
         ops = ops.where(~_match_other_types(rank))
         cost_ns = rank.per_step(ops.time_ns)

@@ -786,7 +786,18 @@ PD513 = [
     ),
     # PyTorch leaves a batch of one with few elements to its own op.
     RuleCase("PD513", "convolutions-beside-those-of-onednn", lambda: convolving().op("aten::mkldnn_convolution", 0, 9)),
+    RuleCase(
+        "PD513",
+        "convolutions-of-each-step",
+        lambda: convolving().step(0, 20_000).step(20_000, 20_000),
+        (ExpectedFinding("high", 10 * MS, title="as _slow_conv2d_forward: 2 a step"),),
+    ),
     RuleCase("PD513", "small-convolutions", lambda: convolving(us=400)),
+    RuleCase(
+        "PD513",
+        "small-convolutions-of-which-one-lost-its-core",
+        lambda: convolving(us=400).step(0, 9000).step(9000, 9000).op("aten::_slow_conv2d_forward", 15_000, 2000),
+    ),
     RuleCase("PD513", "convolutions-in-float64", lambda: convolving(dtype="double")),
     RuleCase(
         "PD513",
