@@ -15,8 +15,8 @@ from perfdoctor.rules.internal import RunSteps
 _MIN_SHARE_OF_EXCESS = 0.5
 # Calls of an op or annotation in a slow step over those in another one, from which on the slow step does more.
 _MORE_CALLS = 1.2
-# Ops outside of backward passes, of which a step that evaluates calls so many times as many as others.
-_EVALUATES = 2
+# Up to so many times as many nodes of backward passes are as many.
+_AS_MANY = 1.05
 
 
 class SlowCause(NamedTuple):
@@ -177,14 +177,9 @@ def cause_in_trace(
             )
     if ops.calls > _MORE_CALLS * ops.usual_calls > 0:
         times = f"{ops.calls:,.0f} ops instead of {ops.usual_calls:,.0f}"
-        if (
-            0 < ops.backward_calls <= _MORE_CALLS * ops.usual_backward_calls
-            and ops.calls > _EVALUATES * ops.usual_calls
-        ):
-            return _BY_CONTENT["evaluation"]._replace(
-                text=f"{times} and no more of a backward pass, as in an evaluation"
-            )
-        return SlowCause(times, _WORK_VARIES)
+        if 0 < ops.backward_calls <= _AS_MANY * ops.usual_backward_calls:
+            return _BY_CONTENT["evaluation"]._replace(text=times)
+        return SlowCause(times, _WORK_VARIES, is_seen=False)
     on_gpu = rank.device_kind == "gpu"
     if part in ("compute", "bandwidth", "latency"):
         if on_gpu:

@@ -54,9 +54,10 @@ def severity_of(share: float | None) -> Severity:
     return "info"
 
 
-def end_of_severity(share: float) -> float:
-    """The share of the step from which a fix would be more severe than one that is worth `share`; inf for the most."""
-    return min((min_share for min_share, _ in _SEVERITY_FROM if min_share > share), default=float("inf"))
+def end_of_severity(severity: Severity) -> float:
+    """The share of the step from which a fix is more severe than `severity`; inf for the most."""
+    more = SEVERITIES[SEVERITIES.index(severity) + 1 :]
+    return min((min_share for min_share, each in _SEVERITY_FROM if each in more), default=float("inf"))
 
 
 @frozen_dataclass

@@ -77,17 +77,20 @@ class Priced:
         """
         if self.order_key_ns is not None:
             return self.order_key_ns
-        if self.saving.expected_ns is not None or self.severity not in _WORTH_A_CHANGE:
-            return self.worth_ns
         saving = self.saving
-        if saving.high_ns is None:
+        if saving.expected_ns is not None or self.severity == "info" or not self.step_ns:
+            return self.worth_ns
+        is_worth_it = self.severity in _WORTH_A_CHANGE
+        if is_worth_it and saving.high_ns is None:
             saving = replace(saving, high_ns=self.cost_ns, basis="bounded")
         own_ns = worth_ns(saving, self.finding.confidence)
-        limit_ns = math.nextafter(end_of_severity(own_ns / self.step_ns) * self.step_ns, 0) if self.step_ns else own_ns
-        return max(own_ns, min(saving.likely_ns, limit_ns))
+        # A rule may say that a finding is low at most, whatever it costs.
+        most = min(severity_of(own_ns / self.step_ns), self.finding.severity, key=SEVERITIES.index)
+        limit_ns = math.nextafter(end_of_severity(most) * self.step_ns, 0)
+        return min(max(own_ns, saving.likely_ns) if is_worth_it else own_ns, limit_ns)
 
     @property
-    def sort_key(self) -> tuple[bool, float, int, int, str, str, str]:
+    def sort_key(self) -> tuple[bool, float, int, float, int, str, str, str]:
         """What findings are ordered by: wrong results first, then the worth; unique within a report."""
         finding = self.finding
         severity = SEVERITIES.index(self.severity)
@@ -95,6 +98,7 @@ class Priced:
             not finding.makes_results_wrong,
             -self.key_ns,
             -severity,
+            -self.saving.likely_ns,
             -self.cost_ns,
             finding.rule,
             finding.subject,

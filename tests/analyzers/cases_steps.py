@@ -136,7 +136,7 @@ PD003 = [
         "PD003",
         "an-evaluation-that-no-range-names",
         lambda: passes(2, 2, 2, 20, 2),
-        (ExpectedFinding("info", 0, title="200 ops instead of 20 and no more of a backward", advice="Evaluate less"),),
+        (ExpectedFinding("info", 0, title="200 ops instead of 20", advice="Evaluate less"),),
     ),
     RuleCase(
         "PD003",

@@ -1,6 +1,6 @@
 """Validation, with gradients, takes most of the recording."""
 
-# says: as in an evaluation
+# says: [0-9,]+ ops instead of
 import sys
 
 from models import Block, Net, nn, time, torch
