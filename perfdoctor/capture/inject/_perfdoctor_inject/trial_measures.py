@@ -50,9 +50,13 @@ class Losses:
 
 
 def first_tensor(output: Any) -> Any:
-    """The first tensor of real numbers in what a model returns: itself, or within tuples, lists and dictionaries."""
+    """The first tensor of real numbers in what a model returns: itself, or within tuples, lists and dictionaries.
+
+    None of a class of its own, which may stand for what is not computed yet, as the logits of a chunked loss do.
+    """
     if isinstance(output, torch.Tensor):
-        return output if output.is_floating_point() and not output.is_meta else None
+        is_plain = type(output) is torch.Tensor and output.is_floating_point() and not output.is_meta
+        return output if is_plain else None
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
     return next((found for each in values if (found := first_tensor(each)) is not None), None)
 
