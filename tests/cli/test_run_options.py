@@ -21,9 +21,10 @@ def rules_in(path: str) -> set[str]:
 
 
 def test_a_gate_that_fails_ends_a_good_program_in_1_and_leaves_a_failed_one_its_code(perfdoctor, training, short):
-    gated = perfdoctor("run", *short, "--out", "a", "--fail-on", "high", training)
+    # No finding is more than medium where other tests have the cores.
+    gated = perfdoctor("run", *short, "--out", "a", "--fail-on", "medium", training)
     assert gated.code == 1
-    assert "--fail-on high: " in gated.err
+    assert "--fail-on medium: " in gated.err
     assert "(PD101" in gated.err
     assert "PD101" in rules_in("a/report.json")
     assert perfdoctor("run", *short, "--out", "b", "--fail-on", "high", training, "5").code == 5
