@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_file import SourceFile
+from perfdoctor.fixes.source_file import SourceFile, method_of
 
 
 def find_constant(source: SourceFile, value: ast.expr, argument: str, project: Project) -> ast.Constant | None:
@@ -143,7 +143,7 @@ def _default_of_option(source: SourceFile, name: str, project: Project) -> ast.C
 
 def _option_of(call: ast.Call) -> str:
     """The attribute in which a call of add_argument leaves its value; "" for other calls."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
+    if method_of(call) != "add_argument":
         return ""
     flags = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
     named = _by_name(call.keywords).get("dest")

@@ -83,14 +83,13 @@ def find_call(
     Raises:
         EditRefusedError: There is none, or it is not known which.
     """
-    lines = lines_of(finding)
     file = finding["location"]["file"] if finding["location"] else None
     found = [(source, call) for source in project.program_files(file) for call in source.calls(is_wanted)]
-    there = [(project_line(project, file), line) for file, line in lines]
+    there = [(project_line(project, file), line) for file, line in lines_of(finding)]
     at_line = [
         (source, call)
         for source, call in found
-        if any(source is file and call.lineno <= line <= (call.end_lineno or 0) for file, line in there)
+        if any(source is file and call in file.nodes_at(line, ast.Call) for file, line in there)
     ]
     used = {name for file, line in there if file is not None for name in _names_on(file, line)}
     of_name = [each for each in found if used & set(_assigned_names(*each))]
@@ -203,11 +202,21 @@ def insert_line(source: SourceFile, line: int, code: str, indentation: str | Non
     return Splice(at, at, text if at == 0 or source.ends_line(at) else source.newline + text)
 
 
-def edited_line(source: SourceFile, splices: Iterable[Splice], line: int) -> str:
-    """The line with the splices of it done, stripped."""
+def edit_line(
+    action: str,
+    setting: str,
+    source: SourceFile,
+    line: int,
+    splices: Iterable[Splice],
+    *,
+    alters_numerics: bool = False,
+) -> SourceEdit:
+    """An edit of which the line is shown as it is afterwards."""
+    splices = tuple(splices)
     start, end = source.line_start(line), source.line_start(line + 1)
-    inside = tuple(each for each in splices if start <= each.start and each.end <= end)
-    return source.part(start, end, inside).strip()
+    inside = tuple(each for each in splices if start <= each.start < end and each.end <= end)
+    code = source.part(start, end, inside).strip()
+    return SourceEdit(action, setting, source, line, splices, code, alters_numerics)
 
 
 def names_in(node: ast.AST) -> Collection[str]:

@@ -111,6 +111,10 @@ class SourceFile:
         found = [node for node in self._parents if isinstance(node, kinds)]
         return sorted(found, key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)))
 
+    def nodes_at(self, line: int, *kinds: type[Node]) -> list[Node]:
+        """Those of these nodes that a line is part of, in the order of their lines."""
+        return [each for each in self.nodes(*kinds) if each.lineno <= line <= each.end_lineno]  # type: ignore[attr-defined]
+
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node stands in, the innermost first."""
         parents = self._parents
@@ -219,3 +223,8 @@ def read_source(path: Path, name: str) -> SourceFile:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise EditRefusedError(f"{name} cannot be parsed ({type(error).__name__})") from None
     return SourceFile(path, name, data, encoding, tree)
+
+
+def method_of(node: ast.AST) -> str:
+    """The method that an expression calls: "backward" of `loss.backward()`; "" for other expressions."""
+    return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""

@@ -9,20 +9,20 @@ from perfdoctor.fixes.edits.call_arguments import is_ddp
 from perfdoctor.fixes.edits.contexts import forward_of, wrap_statements
 from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, insert_line, names_in, places_of
-from perfdoctor.fixes.source_file import SourceFile, Splice
+from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
 
 
 def skip_reductions(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`model.no_sync()` around forward and backward pass of all micro-batches but the last of an update."""
     for source, line in places_of(finding, project):
-        loops = [each for each in source.nodes(ast.For) if each.lineno <= line <= (each.end_lineno or 0)]
+        loops = source.nodes_at(line, ast.For)
         if not loops:
             continue
         loop = loops[-1]
         if any(each.attr == "no_sync" for each in source.nodes(ast.Attribute)):
             raise EditRefusedError(f"{source.name} has it already")
         backwards = [
-            each for each in ast.walk(loop) if isinstance(each, ast.Expr) and _method(each.value) == "backward"
+            each for each in ast.walk(loop) if isinstance(each, ast.Expr) and method_of(each.value) == "backward"
         ]
         if len(backwards) != 1:
             raise EditRefusedError(f"the loop at {source.name}:{loop.lineno} has {len(backwards)} backward passes")
@@ -43,11 +43,6 @@ def skip_reductions(finding: PlainFinding, setting: str, project: Project) -> So
 
 
 EDITS: dict[str, MakeEdit] = {"no-sync": skip_reductions}
-
-
-def _method(value: ast.AST) -> str:
-    """The method that an expression calls; "" for other expressions."""
-    return value.func.attr if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else ""
 
 
 def _model_of(source: SourceFile) -> str:
@@ -78,7 +73,7 @@ def _last_of(source: SourceFile, loop: ast.For, statements: list[ast.stmt]) -> s
 
 
 def _steps(statement: ast.stmt) -> bool:
-    return any(_method(each) == "step" for each in ast.walk(statement))
+    return any(method_of(each) == "step" for each in ast.walk(statement))
 
 
 def _is_stored(node: ast.AST) -> bool:

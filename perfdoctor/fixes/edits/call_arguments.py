@@ -10,14 +10,14 @@ from perfdoctor.fixes.source_edit import (
     MakeEdit,
     PlainFinding,
     SourceEdit,
-    edited_line,
+    edit_line,
     find_call,
     lines_of,
     of_torch,
     project_line,
     set_arguments,
 )
-from perfdoctor.fixes.source_file import Splice
+from perfdoctor.fixes.source_file import Splice, method_of
 
 
 def fuse_optimizer(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -26,7 +26,7 @@ def fuse_optimizer(finding: PlainFinding, setting: str, project: Project) -> Sou
     if any(each.arg in ("fused", "foreach", "differentiable") for each in call.keywords):
         raise EditRefusedError(f"{source.name}:{call.lineno} chooses the implementation itself")
     splices = set_arguments(source, call, {setting: "True"}, project)
-    return SourceEdit("fused", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
+    return edit_line("fused", setting, source, call.lineno, splices)
 
 
 def set_ddp_argument(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -34,7 +34,7 @@ def set_ddp_argument(finding: PlainFinding, setting: str, project: Project) -> S
     source, call = find_call(finding, project, is_ddp, "a DistributedDataParallel")
     name, _, value = setting.partition("=")
     splices = set_arguments(source, call, {name: value}, project)
-    return SourceEdit("ddp", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
+    return edit_line("ddp", setting, source, call.lineno, splices)
 
 
 def drop_gradients(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -45,7 +45,7 @@ def drop_gradients(finding: PlainFinding, setting: str, project: Project) -> Sou
         if calls:
             splices = tuple(Splice(source.span(each.func)[1], source.span(each)[1], "()") for each in calls)
             first = calls[0].lineno
-            return SourceEdit("zero-grad", setting, source, first, splices, edited_line(source, splices, first))
+            return edit_line("zero-grad", setting, source, first, splices)
     raise EditRefusedError("no line of the program says zero_grad(set_to_none=False)")
 
 
@@ -54,8 +54,7 @@ def leave_bias_out(finding: PlainFinding, setting: str, project: Project) -> Sou
     is_layer = of_torch("Conv1d", "Conv2d", "Conv3d", "Linear")
     source, call = find_call(finding, project, is_layer, "a convolution or linear layer")
     splices = set_arguments(source, call, {"bias": "False"}, project)
-    code = edited_line(source, splices, call.lineno)
-    return SourceEdit("no-bias", setting, source, call.lineno, splices, code, alters_numerics=True)
+    return edit_line("no-bias", setting, source, call.lineno, splices, alters_numerics=True)
 
 
 EDITS: dict[str, MakeEdit] = {
@@ -78,7 +77,7 @@ def is_ddp(meaning: str) -> bool:
 
 def _fills_gradients(call: ast.Call) -> bool:
     """Whether a call is `x.zero_grad(set_to_none=False)`, or the same by position."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "zero_grad":
+    if method_of(call) != "zero_grad":
         return False
     values = [*call.args, *(each.value for each in call.keywords)]
     return len(values) == 1 and isinstance(values[0], ast.Constant) and values[0].value is False

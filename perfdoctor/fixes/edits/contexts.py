@@ -8,7 +8,7 @@ import builtins
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, insert_line, names_in, places_of
-from perfdoctor.fixes.source_file import SourceFile, Splice
+from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode")
 _INDENTATION = "    "
@@ -18,7 +18,7 @@ def leave_gradients_out(finding: PlainFinding, setting: str, project: Project) -
     """`torch.no_grad()` on the function that evaluates, or around the outermost loop of it that trains nothing."""
     for source, line in places_of(finding, project):
         torch = source.name_of("torch")
-        here = [each for each in source.nodes(ast.stmt) if each.lineno <= line <= (each.end_lineno or 0)]
+        here = source.nodes_at(line, ast.stmt)
         if not here or not torch:
             continue
         statement = here[-1]
@@ -46,13 +46,7 @@ def leave_gradients_out(finding: PlainFinding, setting: str, project: Project) -
 def open_autocast(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:  # noqa: ARG001
     """`torch.autocast` around the statements from the first that the loss comes from to the loss."""
     for source in project.program_files():
-        backwards = [
-            each
-            for each in source.nodes(ast.Expr)
-            if isinstance(call := each.value, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr == "backward"
-        ]
+        backwards = [each for each in source.nodes(ast.Expr) if method_of(each.value) == "backward"]
         if len(backwards) > 1:
             raise EditRefusedError(
                 f"{source.name} has {len(backwards)} backward passes: open autocast around each forward"
@@ -74,7 +68,7 @@ def open_autocast(finding: PlainFinding, setting: str, project: Project) -> Sour
 def set_eval_mode(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`model.eval()` before the outermost loop in which the model infers."""
     for source, line in places_of(finding, project):
-        here = [each for each in source.nodes(ast.Call) if each.lineno <= line <= (each.end_lineno or 0)]
+        here = source.nodes_at(line, ast.Call)
         models = {_model_of(source, each) for each in here} - {""}
         if len(models) != 1:
             raise EditRefusedError(f"{source.name}:{line} does not say which model infers")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edited_line, names_in, places_of
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edit_line, names_in, places_of
 from perfdoctor.fixes.source_file import SourceFile, Splice
 
 # Where a formula is compared with a function: zero, both signs, and far out, where GELU's two forms differ.
@@ -55,21 +55,20 @@ _CALLS: Mapping[str, Callable[..., float]] = {
 def fuse_activation(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """The function of torch for a formula of one tensor: they must agree at every sample, as numbers."""
     for source, line in places_of(finding, project):
-        here = [each for each in source.nodes(ast.BinOp) if each.lineno <= line <= (each.end_lineno or 0)]
+        here = source.nodes_at(line, ast.BinOp)
         for formula in here:  # the outermost first
             function = _function_of(source, formula)
             if function is None:
                 continue
             splices = (Splice(*source.span(formula), f"{_functional(source)}.{function}"),)
-            code = edited_line(source, splices, formula.lineno)
-            return SourceEdit("fused-activation", setting, source, formula.lineno, splices, code)
+            return edit_line("fused-activation", setting, source, formula.lineno, splices)
     raise EditRefusedError("the formula stands on several lines, or is none of torch's functions")
 
 
 def fuse_attention(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`scaled_dot_product_attention` for product, scale, mask, softmax and product, each a statement of one block."""
     for source, line in places_of(finding, project):
-        scopes = [each for each in source.nodes(ast.FunctionDef) if each.lineno <= line <= (each.end_lineno or 0)]
+        scopes = source.nodes_at(line, ast.FunctionDef)
         for softmax in (each for scope in scopes[-1:] for each in ast.walk(scope) if isinstance(each, ast.Assign)):
             scores = _argument_of_softmax(source, softmax.value)
             if scores is not None:

@@ -6,7 +6,7 @@ import ast
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edited_line, insert_line, names_in
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edit_line, insert_line, names_in
 from perfdoctor.fixes.source_file import SourceFile, Splice
 from perfdoctor.report.finding import CALLED_AT
 
@@ -34,12 +34,12 @@ def detach_result(finding: PlainFinding, setting: str, project: Project) -> Sour
             if not splices:
                 raise EditRefusedError(f"{source.name}:{made.lineno} does not go into this loss by its own name")
             line = uses[0].lineno
-            return SourceEdit("detach", setting, source, line, splices, edited_line(source, splices, line))
+            return edit_line("detach", setting, source, line, splices)
     if _is_detached(source, call):
         raise EditRefusedError(f"{source.name}:{call.lineno} has it already")
     end = source.span(call)[1]
     splices = (Splice(end, end, ".detach()"),)
-    return SourceEdit("detach", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
+    return edit_line("detach", setting, source, call.lineno, splices)
 
 
 def freeze_weights(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -83,8 +83,8 @@ def _find_pass(finding: PlainFinding, project: Project) -> tuple[SourceFile, ast
     source = project.source(place["file"])
     if project.source(file) is not source:
         raise EditRefusedError(f"{source.name} and {file} have a part of it each")
-    backward = [each for each in source.nodes(ast.Expr) if each.lineno <= place["line"] <= (each.end_lineno or 0)]
-    here = [each for each in source.nodes(ast.Call) if each.lineno <= int(line) <= (each.end_lineno or 0)]
+    backward = source.nodes_at(place["line"], ast.Expr)
+    here = source.nodes_at(int(line), ast.Call)
     asked = {source.code(each.value) for each in source.nodes(ast.Attribute) if each.attr in _OF_MODULES}
     made = {
         source.code(to) for each in source.nodes(ast.Assign) if isinstance(each.value, ast.Call) for to in each.targets

@@ -10,13 +10,13 @@ from perfdoctor.fixes.source_edit import (
     MakeEdit,
     PlainFinding,
     SourceEdit,
-    edited_line,
+    edit_line,
     find_call,
     of_torch,
     places_of,
     set_arguments,
 )
-from perfdoctor.fixes.source_file import SourceFile
+from perfdoctor.fixes.source_file import SourceFile, method_of
 
 # https://docs.pytorch.org/docs/stable/data.html: the parameters of DataLoader that can be given by position.
 _ORDER = (
@@ -58,12 +58,12 @@ def pin_batches(finding: PlainFinding, setting: str, project: Project) -> Source
     if setting != "non-blocking":
         return _edit("pin-memory", setting, _find_loader(finding, project), {"pin_memory": "True"}, project)
     for source, line in places_of(finding, project):
-        copies = [each for each in source.nodes(ast.Call) if each.lineno == line and _is_copy(each)]
+        copies = [each for each in source.nodes(ast.Call) if each.lineno == line and method_of(each) in ("to", "cuda")]
         splices = tuple(
             each for call in copies for each in set_arguments(source, call, {"non_blocking": "True"}, project)
         )
         if splices:
-            return SourceEdit("pin-memory", setting, source, line, splices, edited_line(source, splices, line))
+            return edit_line("pin-memory", setting, source, line, splices)
     raise EditRefusedError("no .to() or .cuda() stands on the line")
 
 
@@ -84,11 +84,7 @@ def _edit(
 ) -> SourceEdit:
     source, call = found
     splices = set_arguments(source, call, wanted, project, _ORDER)
-    return SourceEdit(action, setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
-
-
-def _is_copy(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
+    return edit_line(action, setting, source, call.lineno, splices)
 
 
 def _is_iterable(source: SourceFile, data_set: ast.expr, project: Project) -> bool:

@@ -11,13 +11,13 @@ from perfdoctor.fixes.source_edit import (
     MakeEdit,
     PlainFinding,
     SourceEdit,
-    edited_line,
+    edit_line,
     find_call,
     insert_line,
     places_of,
     set_arguments,
 )
-from perfdoctor.fixes.source_file import SourceFile, Splice
+from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
 
 # Factories of torch that take device=; of the first ones the numbers depend on the device.
 _RANDOM = ("randn", "rand", "randint", "randperm", "normal")
@@ -27,9 +27,9 @@ _FACTORIES = (*_RANDOM, "zeros", "ones", "full", "empty", "arange", "eye", "lins
 def make_on_device(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """`torch.randn(..., device=d)` in place of `torch.randn(...).to(d)`."""
     for source, line in places_of(finding, project):
-        for call in source.nodes(ast.Call):
+        for call in source.nodes_at(line, ast.Call):
             made = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if not (call.lineno <= line <= (call.end_lineno or 0) and isinstance(made, ast.Call)):
+            if not isinstance(made, ast.Call):
                 continue
             name = source.meaning(made.func)
             device = _device_of(source, call)
@@ -37,9 +37,8 @@ def make_on_device(finding: PlainFinding, setting: str, project: Project) -> Sou
                 continue
             start, end = source.span(made)[1], source.span(call)[1]
             splices = (*set_arguments(source, made, {"device": device}, project), Splice(start, end, ""))
-            code = edited_line(source, splices, call.lineno)
             is_random = name.rpartition(".")[2] in _RANDOM
-            return SourceEdit("make-on-device", setting, source, call.lineno, splices, code, is_random)
+            return edit_line("make-on-device", setting, source, call.lineno, splices, alters_numerics=is_random)
     raise EditRefusedError("the line does not make and move the tensor at once: give device= where it is made")
 
 
@@ -47,7 +46,7 @@ def move_item(finding: PlainFinding, setting: str, project: Project) -> SourceEd
     """A sum or a list of `.item()` that is kept as tensors in the loop, and becomes numbers after it."""
     for source, line in places_of(finding, project):
         for call in source.nodes(ast.Call):
-            if call.lineno == line and isinstance(call.func, ast.Attribute) and call.func.attr == "item":
+            if call.lineno == line and method_of(call) == "item":
                 return _move_item_of(source, call, setting)
     raise EditRefusedError("no .item() stands on the line")
 
@@ -62,8 +61,7 @@ def compile_model(finding: PlainFinding, setting: str, project: Project) -> Sour
     for source in project.program_files():
         for call in source.calls(lambda meaning: meaning == "torch.compile") if wanted else []:
             splices = set_arguments(source, call, wanted, project)
-            code = edited_line(source, splices, call.lineno)
-            return SourceEdit("compile", setting, source, call.lineno, splices, code, alters_numerics=True)
+            return edit_line("compile", setting, source, call.lineno, splices, alters_numerics=True)
     given = ", ".join(f"{name}={value}" for name, value in wanted.items())
     return _before_optimizer("compile", f"compile({given})", finding, setting, project)
 
@@ -77,7 +75,7 @@ def keep_activations(finding: PlainFinding, setting: str, project: Project) -> S
         raise EditRefusedError(f"{source.name}:{call.lineno} does not name what it calls")
     code = f"{source.code(call.args[0])}({', '.join(map(source.code, given))})"
     splices = (Splice(*source.span(call), code),)
-    return SourceEdit("no-checkpoint", setting, source, call.lineno, splices, edited_line(source, splices, call.lineno))
+    return edit_line("no-checkpoint", setting, source, call.lineno, splices)
 
 
 def use_channels_last(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -167,8 +165,7 @@ def _move_item_of(source: SourceFile, call: ast.Call, setting: str) -> SourceEdi
     end_line = (loop.end_lineno or 0) + 1
     code = after.format(name=kept.id)
     splices.append(insert_line(source, end_line, code, source.indentation(loop.lineno)))
-    shown = edited_line(source, splices[:-1], call.lineno)
-    return SourceEdit("what-if-item", setting, source, call.lineno, tuple(splices), shown)
+    return edit_line("what-if-item", setting, source, call.lineno, splices)
 
 
 def _within(source: SourceFile, node: ast.AST, loop: ast.AST) -> list[ast.AST]:

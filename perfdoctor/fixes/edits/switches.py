@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edited_line, insert_line
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edit_line, insert_line
 from perfdoctor.fixes.source_file import SourceFile, Splice
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
@@ -64,8 +64,7 @@ def set_switch(action: str) -> MakeEdit:
             if found:
                 at = source.line_of(found[0].start)
                 numerics = any(each.alters_numerics for each in switches)
-                code = edited_line(source, found, at)
-                return SourceEdit(action, setting, source, at, tuple(found), code, numerics)
+                return edit_line(action, setting, source, at, found, alters_numerics=numerics)
         added = next((each for each in switches if each.is_added), None)
         if added is None:
             raise EditRefusedError("no line of the program sets it: a library or a configuration does")

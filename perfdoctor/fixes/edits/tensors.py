@@ -6,7 +6,7 @@ import ast
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edited_line, places_of
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edit_line, places_of
 from perfdoctor.fixes.source_file import Splice
 
 # What needs numbers in order, or would copy them itself.
@@ -31,8 +31,7 @@ def drop_contiguous(finding: PlainFinding, setting: str, project: Project) -> So
             raise EditRefusedError(f"{source.name}:{needed[0].lineno} needs numbers in order: {needed[0].attr}")
         calls = _contiguous_calls(scope)
         splices = tuple(Splice(source.span(tensor)[1], source.span(call)[1], "") for call, tensor in calls.items())
-        code = edited_line(source, splices, here[0].lineno)
-        return SourceEdit("drop-contiguous", setting, source, here[0].lineno, splices, code)
+        return edit_line("drop-contiguous", setting, source, here[0].lineno, splices)
     raise EditRefusedError("no .contiguous() stands on the line")
 
 
@@ -61,8 +60,7 @@ def use_float32(finding: PlainFinding, setting: str, project: Project) -> Source
                 lines.append(call.lineno)
         if not splices:
             continue
-        code = edited_line(source, tuple(splices), lines[0])
-        return SourceEdit("float32", setting, source, lines[0], tuple(splices), code, alters_numerics=True)
+        return edit_line("float32", setting, source, lines[0], splices, alters_numerics=True)
     raise EditRefusedError(f"no line of the file makes {setting or 'double'} precision")
 
 
