@@ -211,8 +211,10 @@ def edit_line(
     *,
     alters_numerics: bool = False,
 ) -> SourceEdit:
-    """An edit of which the line is shown as it is afterwards."""
+    """An edit of which the line is shown as it is afterwards; another line where that is the one which decides."""
     splices = tuple(splices)
+    if not any(source.line_of(each.start) == line for each in splices):
+        line = source.line_of(splices[0].start)
     start, end = source.line_start(line), source.line_start(line + 1)
     inside = tuple(each for each in splices if start <= each.start < end and each.end <= end)
     code = source.part(start, end, inside).strip()

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from plain_finding import AT, CALL, find_mark, take_marks_out
+from plain_finding import AT, CALL, find_mark, finding_at, take_marks_out
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.choose_edits import EDITS
+from perfdoctor.fixes.project import Project
 
 
 class Case(NamedTuple):
@@ -116,3 +117,18 @@ def test_an_option_that_the_command_line_gives_is_not_changed(edit_text):
         with pytest.raises(EditRefusedError, match="decided elsewhere"):
             edit_text(text, "workers", "2", command=command)
     assert "default=2" in edit_text(text, "workers", "2", command=["train.py", "--epochs", "1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "code"),
+    [
+        ("workers-of-a-constant", 2, "WORKERS = 2"),
+        ("workers-of-an-option", 6, "loader = DataLoader(rows, num_workers=args.num_workers, persistent_workers=True)"),
+    ],
+)
+def test_an_edit_shows_its_own_line_else_the_one_that_decides(tmp_path, name, line, code):
+    action, setting, text, _ = FITS[name]
+    script = tmp_path / "train.py"
+    script.write_text(take_marks_out(text))
+    edit = EDITS[action](finding_at(find_mark(text, AT), action, setting), setting, Project(script, tmp_path))
+    assert (edit.line, edit.code) == (line, code)
