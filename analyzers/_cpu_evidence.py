@@ -6,6 +6,8 @@ program in another one. What is known of an op there holds for the op that stand
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import orjson
 
@@ -41,10 +43,21 @@ def computing_ops(rank: Rank) -> BoolArray:
 
 def rank_with_shapes(rank: Rank) -> Rank | None:
     """The rank where its ops have recorded inputs, else its evidence window; None where neither has any."""
-    for each in (rank, rank.evidence):
-        if each is not None and (each.trace.ops.dims >= 0).any():
-            return each
-    return None
+    return _first_window(rank, _has_shapes)
+
+
+def rank_with_stacks(rank: Rank, *, with_shapes: bool = False) -> Rank | None:
+    """The same for Python's frames, and for recorded inputs with them."""
+    return _first_window(rank, lambda trace: len(trace.frames) > 0 and (not with_shapes or _has_shapes(trace)))
+
+
+def _first_window(rank: Rank, shows: Callable[[Trace], bool]) -> Rank | None:
+    """The rank where its trace shows something, else its evidence window where that does."""
+    return next((each for each in (rank, rank.evidence) if each is not None and shows(each.trace)), None)
+
+
+def _has_shapes(trace: Trace) -> bool:
+    return bool((trace.ops.dims >= 0).any())
 
 
 def project(rank: Rank, shaped: Rank, marks: BoolArray) -> BoolArray:
@@ -129,6 +142,17 @@ def sizes_of(dims: str | None) -> tuple[tuple[int, ...], ...]:
         return ()
     lists = [size for size in sizes if isinstance(size, list)] if isinstance(sizes, list) else []
     return tuple(tuple(size) for size in lists if all(type(n) is int for n in size))
+
+
+# The argument of a product that holds its rows, by the name of the op.
+_ROWS_ARGUMENT = {"aten::linear": 0, "aten::addmm": 1, "aten::mm": 0, "aten::matmul": 0}
+
+
+def size_of_rows(trace: Trace, row: int) -> tuple[int, ...]:
+    """The sizes of the argument whose rows a product multiplies, by its row in `trace.ops`; () for other ops."""
+    argument = _ROWS_ARGUMENT.get(trace.strings[trace.ops.name[row]])
+    sizes = () if argument is None else sizes_of(trace.text(int(trace.ops.dims[row])))
+    return sizes[argument] if argument is not None and len(sizes) > argument else ()
 
 
 def line_of(rank: Rank | None, rows: Int64Array) -> SourceLocation | None:

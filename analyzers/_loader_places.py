@@ -17,4 +17,4 @@ def find_loader_place(rank: Rank, captured: LoaderFacts) -> SourceLocation | Non
 def evidence_of_use(captured: LoaderFacts) -> Evidence:
     """The line of the loop that asks for batches."""
     place = captured_location(captured.location)
-    return Evidence("used at", str(SourceLocation(place.file, place.line)) if place else None, id=USED_AT)
+    return Evidence("used at", str(place) if place else None, id=USED_AT)

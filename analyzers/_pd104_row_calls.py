@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, sizes_of, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_stacks, size_of_rows, time_of_ops
 from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, vocabulary
 from perfdoctor.rules import intervals as iv
 
 # Fewer calls a step are the parts of a model that share a layer.
 _MIN_CALLS = 16
-# The argument of a product that holds the rows.
-_ROWS_ARGUMENT = {"aten::linear": 0, "aten::addmm": 1, "aten::mm": 0}
+_PRODUCT = r"^aten::(linear|addmm|mm)$"
 _RECURRENT = r"(?i)^aten::(lstm|gru|rnn_tanh|rnn_relu)(_cell)?$"
 _MOST = 0.9
 
@@ -38,7 +37,7 @@ class RowCalls(NamedTuple):
 
 def find_row_calls(rank: Rank) -> RowCalls | None:
     """The module that takes most time of those that a step calls so; None without any, or without stacks and sizes."""
-    shown = next((each for each in (rank, rank.evidence) if each is not None and _shows_calls(each)), None)
+    shown = rank_with_stacks(rank, with_shapes=True)
     if shown is None:
         return None
     trace, frames = shown.trace, shown.trace.frames
@@ -65,26 +64,15 @@ def _choose_module(rank: Rank, rows: np.ndarray) -> tuple[int, BoolArray] | None
     in_turn = iv.EMPTY
     for at in np.argsort(-time_ns, kind="stable").tolist():
         calls = rows[of == at]
-        start_ns, end_ns = frames.start_ns[calls], frames.end_ns[calls]
+        start_ns, spans = frames.start_ns[calls], iv.union(frames.start_ns[calls], frames.end_ns[calls])
         if rank.count_per_step(int(count[at])) < _MIN_CALLS or iv.contains(in_turn, start_ns).any():
             continue
-        inside = _lie_in(ops.start_ns, start_ns, end_ns)
+        inside = iv.contains(spans, ops.start_ns)
         if not _are_alike(rank, inside, start_ns):
-            in_turn = iv.union_of((in_turn, iv.union(start_ns, end_ns)))
-        elif _take_single_rows(rank, np.flatnonzero(inside)):
+            in_turn = iv.union_of((in_turn, spans))
+        elif _take_single_rows(rank, inside):
             return int(names[at]), inside
     return None
-
-
-def _shows_calls(rank: Rank) -> bool:
-    return bool(len(rank.trace.frames)) and bool((rank.trace.ops.dims >= 0).any())
-
-
-def _lie_in(at_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> BoolArray:
-    """Whether each instant lies in one of some calls, which are sorted and disjoint."""
-    call = np.searchsorted(start_ns, at_ns, side="right") - 1
-    result: BoolArray = (call >= 0) & (at_ns < end_ns[call])
-    return result
 
 
 def _are_alike(rank: Rank, inside: BoolArray, start_ns: np.ndarray) -> bool:
@@ -104,13 +92,9 @@ def _are_alike(rank: Rank, inside: BoolArray, start_ns: np.ndarray) -> bool:
     return kinds.most_common(1)[0][1] >= _MOST * kinds.total()
 
 
-def _take_single_rows(rank: Rank, rows: np.ndarray) -> bool:
+def _take_single_rows(rank: Rank, inside: BoolArray) -> bool:
     """Whether nearly all products among some ops are of one row."""
-    trace, ops = rank.trace, rank.trace.ops
-    numbers = []
-    for row in rows.tolist():
-        argument = _ROWS_ARGUMENT.get(trace.strings[ops.name[row]])
-        sizes = () if argument is None else sizes_of(trace.text(int(ops.dims[row])))
-        if argument is not None and len(sizes) > argument:
-            numbers.append(math.prod(sizes[argument][:-1]))
-    return bool(numbers) and sum(number == 1 for number in numbers) >= _MOST * len(numbers)
+    trace = rank.trace
+    rows = np.flatnonzero(inside & trace.match_rows(trace.ops, _PRODUCT))
+    numbers = [math.prod(size[:-1]) for row in rows.tolist() if (size := size_of_rows(trace, row))]
+    return bool(numbers) and numbers.count(1) >= _MOST * len(numbers)

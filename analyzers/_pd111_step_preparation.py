@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_stacks, time_of_ops
 from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, optimizer_steps_of, vocabulary
 from perfdoctor.rules import intervals as iv
 
@@ -16,6 +16,7 @@ _NO_PREPARATION = (
     r"detach_?|empty\w*|arange)$"
 )
 _MIN_STEPS = 2
+_NEVER_NS = np.iinfo(np.int64).max
 
 
 class Preparation(NamedTuple):
@@ -34,7 +35,7 @@ class Preparation(NamedTuple):
 
 def find_preparation(rank: Rank) -> Preparation | None:
     """The work on the batch of a program on the CPU that trains; None without any, and where no stacks tell modules."""
-    shown = next((each for each in (rank, rank.evidence) if each is not None and len(each.trace.frames)), None)
+    shown = rank_with_stacks(rank)
     if shown is None or rank.device_kind != "cpu" or min(rank.steps.count, shown.steps.count) < _MIN_STEPS:
         return None
     marks = _match_preparation(shown)
@@ -47,15 +48,14 @@ def find_preparation(rank: Rank) -> Preparation | None:
 def _match_preparation(rank: Rank) -> BoolArray:
     """For each op whether it is called in a step before the first whose gradient is computed, outside of modules."""
     trace, ops, forward = rank.trace, rank.trace.ops, rank.forward_ops
-    with_gradient = np.unique(forward.forward[forward.forward >= 0])
+    with_gradient = forward.forward[forward.forward >= 0]
     step = rank.steps.at(ops.start_ns)
-    first_ns = np.full(rank.steps.count + 1, np.iinfo(np.int64).min)  # a step without a gradient prepares nothing
-    for row in with_gradient[np.argsort(-ops.start_ns[with_gradient], kind="stable")].tolist():
-        first_ns[step[row]] = ops.start_ns[row]
-    first_ns[NONE] = np.iinfo(np.int64).min
+    first_ns = np.full(rank.steps.count + 1, _NEVER_NS)  # of each step, and of what lies in none
+    np.minimum.at(first_ns, step[with_gradient], ops.start_ns[with_gradient])
+    first_ns[NONE] = _NEVER_NS
     frames = trace.frames
     modules = trace.match_rows(frames, vocabulary.MODULE_FRAME)
-    result: BoolArray = (ops.parent == NONE) & (ops.start_ns < first_ns[step])
+    result: BoolArray = (ops.parent == NONE) & (ops.start_ns < first_ns[step]) & (first_ns[step] < _NEVER_NS)
     result &= np.isin(ops.thread, ops.thread[with_gradient])
     result &= ~iv.contains(iv.union(frames.start_ns[modules], frames.end_ns[modules]), ops.start_ns)
     result &= ~iv.contains(rank.loader_waits.intervals, ops.start_ns)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import sizes_of
+from perfdoctor.analyzers._cpu_evidence import size_of_rows
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import NONE, Advice, BoolArray, Int64Array, Rank
 from perfdoctor.rules.internal import ops_of_program
@@ -23,8 +23,6 @@ _PREFIX = WorkKind(
     ),
     (0.0, 0.0, 0.0),
 )
-# The argument of a product whose rows are tokens.
-_ROWS_ARGUMENT = {"linear": 0, "addmm": 1, "mm": 0, "matmul": 0}
 # Five lengths one after the other, each longer by the same, are no chance; a prompt begins anew at times.
 _MIN_GROWTHS, _MIN_GROWING_SHARE = 4, 0.75
 # Where a quarter of the rows and more are new, the step computes what it has to.
@@ -39,12 +37,11 @@ def find_recomputed_prefix(shaped: Rank) -> dict[WorkKind, Work]:
     ops, steps = shaped.trace.ops, shaped.steps
     rows = ops_of_program(shaped.trace, shaped.window)
     step = steps.at(ops.start_ns[rows])
-    products: dict[int, list[tuple[int, tuple[str, int], int]]] = defaultdict(list)
+    products: dict[int, list[tuple[int, tuple[int, int], int]]] = defaultdict(list)
     for row, at in zip(rows[step != NONE].tolist(), step[step != NONE].tolist(), strict=True):
-        name = shaped.trace.strings[ops.name[row]].removeprefix("aten::")
-        sizes = sizes_of(shaped.trace.text(int(ops.dims[row]))) if name in _ROWS_ARGUMENT else ()
-        if len(sizes) > _ROWS_ARGUMENT.get(name, 0) and len(size := sizes[_ROWS_ARGUMENT[name]]) > 1:
-            products[at].append((row, (name, size[-1]), math.prod(size[:-1])))
+        size = size_of_rows(shaped.trace, row)
+        if len(size) > 1:
+            products[at].append((row, (int(ops.name[row]), size[-1]), math.prod(size[:-1])))
     kinds = Counter(tuple(kind for _, kind, _ in found) for found in products.values())
     if not kinds:
         return {}

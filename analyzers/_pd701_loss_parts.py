@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import most_at_once
-from perfdoctor.rules import Int64Array
+from perfdoctor.rules import Int64Array, distinct
 from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
 # Without a loss of a library the program reduces by itself.
@@ -108,7 +108,7 @@ def _ends_of_losses(memory: DeviceMemory, begin_ns: int, end_ns: int) -> Int64Ar
     rows = np.flatnonzero(is_forward & (ops.start_ns >= begin_ns) & (ops.start_ns <= end_ns))
     names = ops.name[rows]
     for pattern in _LOSS:
-        found = [name for name in np.unique(names).tolist() if re.fullmatch(pattern, trace.strings[name])]
+        found = [name for name in distinct(names).tolist() if re.fullmatch(pattern, trace.strings[name])]
         if found:
             most = max(found, key=lambda name: int((names == name).sum()))
             ends: Int64Array = np.sort(ops.end_ns[rows[names == most]])

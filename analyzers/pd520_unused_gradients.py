@@ -129,11 +129,7 @@ class UnusedGradientsMade(RankAnalyzer):
                 Evidence("cleared before their optimizer stepped", unused.times, "count"),
                 Evidence("of the backward passes", None if work is None else round(100 * work.share, 1), "%"),
                 Evidence("calls of modules that make them", len(unused.calls), "count"),
-                Evidence(
-                    "the module is called at",
-                    None if call is None else str(SourceLocation(call.file, call.line)),
-                    id=CALLED_AT,
-                ),
+                Evidence("the module is called at", None if call is None else str(call), id=CALLED_AT),
             ),
             subject=str(place),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -99,12 +99,19 @@ def largest_part(report: Report) -> LargestPart | None:
     # What stands in full comes before what takes a line, which matters only where both cost the same.
     in_full = main_findings(report)
     others = [finding for finding in findings if all(finding is not each for each in in_full)]
-    parts = [LargestPart(share_of_step(report, each) or 0.0, finding=each) for each in (*in_full, *others)]
-    parts += [
+    slices = [
         LargestPart(each.share, unexplained=each)
         for each in report.unexplained
         if each.detail not in _WORK or each.share >= _MOST_OF_STEP
     ]
+    return _largest([*_parts_of(report, (*in_full, *others)), *slices])
+
+
+def _parts_of(report: Report, findings: Iterable[Finding]) -> list[LargestPart]:
+    return [LargestPart(share_of_step(report, each) or 0.0, finding=each) for each in findings]
+
+
+def _largest(parts: Iterable[LargestPart]) -> LargestPart | None:
     return max(parts, key=lambda part: part.share, default=None)
 
 
@@ -154,13 +161,10 @@ def _describe_program(report: Report) -> str:
         is_smaller = largest.finding is None and largest.share < _busiest_share(report)
         work = _describe_limit(report) if is_smaller else ""
         return f"{subject}, and {_NO_FIX}{work}{_describe_part(report, largest)}"
-    known = [each for each in report.findings if each.covered_by is None]
-    share, cause = max(
-        ((share_of_step(report, each) or 0.0, each) for each in known), key=lambda found: found[0], default=(0.0, None)
-    )
-    if cause is not None and share >= MIN_UNEXPLAINED_SHARE:
+    known = _largest(_parts_of(report, (each for each in report.findings if each.covered_by is None)))
+    if known is not None and known.share >= MIN_UNEXPLAINED_SHARE:
         # What costs a tenth of the step, without a fix that is known to be worth it, says more than that work is most.
-        return f"{subject}, and {_NO_FIX}{_describe_cost(report, cause)}"
+        return f"{subject}, and {_NO_FIX}{_describe_part(report, known)}"
     return f"{subject}{_describe_no_finding(report)}."
 
 

@@ -199,9 +199,9 @@ class TrialRecorder(Recorder):
         }
         self.folder.write_facts(values, "trial.json")
 
-    def _watch_output(self, *_: Any) -> Callable[[Any], None] | None:
+    def _watch_output(self, *_: Any) -> Callable[[Any], None]:
         """Keep what the model returns, before steps are timed, where no backward pass shows a loss."""
-        return self._keep_output if self.is_listening() else None
+        return self._keep_output
 
     def _keep_output(self, output: Any) -> None:
         with contextlib.suppress(RuntimeError, TypeError):  # of a tensor of somebody's own kind, or a GPU that failed
