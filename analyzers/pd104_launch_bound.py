@@ -31,6 +31,7 @@ from perfdoctor.rules import (
     Edit,
     Evidence,
     Finding,
+    Int64Array,
     Intervals,
     Rank,
     RankAnalyzer,
@@ -205,22 +206,20 @@ class LaunchBound(RankAnalyzer):
             ),
         )
 
-    def _check_python(self, rank: Rank) -> Iterator[Finding]:
+    def _check_python(self, rank: Rank, python: PythonTime) -> Iterator[Finding]:
         """The time in which no op runs, where a capture shows at which line."""
-        python = find_python_time(rank)
-        if python is None:
-            return
         unprofiled = rank.unprofiled_time(python.time)
         min_share = self.settings["min_share"]
         is_small = unprofiled.share < min_share
         if unprofiled.share < _SHARE_AT_A_LINE * min_share or (is_small and python.share < _MAIN_LINE_SHARE):
             return
         what, advice = _describe_python(rank, python)
+        cost_ns = rank.per_step(iv.total(python.time))
         found = self.finding(
             rank,
-            title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: {what}, most at "
+            title=f"No op runs for {rank.share(cost_ns):.0%} of the {rank.unit_name}: {what}, most at "
             f"{python.location.short}",
-            cost_ns=rank.per_step(iv.total(python.time)),
+            cost_ns=cost_ns,
             saving=unprofiled.saving(None),  # nothing is known of what could do without that time
             advice=advice,
             claim=Claim(python.time),
@@ -235,33 +234,59 @@ class LaunchBound(RankAnalyzer):
         yield replace(found, severity="low", fix=None) if is_small else found
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        yield from self._check_python(rank)
         yield from self._check_row_calls(rank)
-        cells = find_cell_loop(rank)
+        cells, python = find_cell_loop(rank), find_python_time(rank)
         if cells is not None and cells.remaining is not None:
             cells_ns = round(rank.per_step(iv.total(passes_of(rank))) * cells.share)
             if self.exceeds_min_share(rank, cells_ns, self.settings["min_cpu_share"]):
                 yield self._report_cells(rank, cells, cells.remaining)
+                if python is not None:
+                    yield from self._check_python(rank, python)
                 return
-        time = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
         ops = ops_of_program(rank.trace, rank.window)
-        ops_per_step = rank.count_per_step(len(ops))
+        calling = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
+        share, min_share = rank.unprofiled_time(calling).share, self.settings["min_share"]
+        min_cpu_share = max(min_share, self.settings["min_cpu_share"])
+        calls_ops = rank.count_per_step(len(ops)) >= self.settings["min_ops"] and share >= min_share
+        line = find_busiest_line(rank) if calls_ops or python is not None else None
+        if python is not None and line is not None and _are_one_loop(line, python):
+            both, python_share = iv.union_of((calling, python.time)), rank.unprofiled_time(python.time).share
+            if python_share >= min_share or rank.unprofiled_time(both).share >= min_cpu_share:
+                yield self._report_calls(rank, ops, both, line, cells, python)
+                return
+        if python is not None:
+            yield from self._check_python(rank, python)
+        if calls_ops and (share >= min_cpu_share or (line is not None and is_loop_over_rows(line))):
+            yield self._report_calls(rank, ops, calling, line, cells)
+
+    def _report_calls(
+        self,
+        rank: Rank,
+        ops: Int64Array,
+        time: Intervals,
+        line: BusiestLine | None,
+        cells: CellLoop | None,
+        python: PythonTime | None = None,
+    ) -> Finding:
+        """The time of calling ops; with that of the Python of the same loop where `python` is given."""
         unprofiled = rank.unprofiled_time(time)
-        min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
-        if ops_per_step < self.settings["min_ops"] or unprofiled.share < self.settings["min_share"]:
-            return
-        line = find_busiest_line(rank)
         loop = line if line and is_loop_over_rows(line) else None
-        if loop is None and unprofiled.share < min_share:
-            return
         median_us = rank.to_unprofiled_ns(float(np.median(rank.trace.ops.dur_ns[ops]))) / 1e3
+        number = f"{rank.count_per_step(len(ops)):,} {rank.per_unit}, {median_us:.1f} us each in the median"
+        title = (
+            f"The CPU spends much of the {rank.unit_name} on calling ops, not on computing: {number}"
+            f"{_describe_loop(loop, cells)}"
+        )
+        advice = _advise_on_cpu(rank, loop, cells)
+        if python is not None:
+            what, python_advice = _describe_python(rank, python)
+            title = f"Little is computed: {what}, and many ops: {number}"
+            advice = advice if loop else python_advice
         saving = unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None)
         max_ns = bound_ns(rank, time, unprofiled)
-        advice = _advise_on_cpu(rank, loop, cells)
-        yield self.finding(
+        return self.finding(
             rank,
-            title=f"The CPU spends much of the {rank.unit_name} on calling ops, not on computing: "
-            f"{ops_per_step:,} {rank.per_unit}, {median_us:.1f} us each in the median{_describe_loop(loop, cells)}",
+            title=title,
             cost_ns=rank.per_step(iv.total(time)),
             saving=saving.cap(max_ns),
             advice=advice,
@@ -316,6 +341,12 @@ class LaunchBound(RankAnalyzer):
             evidence=(Evidence("share of the ops' time in the forward pass", round(100 * cells.share, 1), "%"),),
             subject=cells.module,
         )
+
+
+def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:
+    """Whether the function that calls most of the ops is the one with most of the time in which none runs."""
+    at, other = line.location, python.location
+    return line.share >= _MOST and (at.file, at.function) == (other.file, other.function)
 
 
 def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None) -> Advice:

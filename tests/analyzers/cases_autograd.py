@@ -148,9 +148,15 @@ def passes(*kinds: str, nodes: int = 12, device: str | None = None, module: str 
     return trace
 
 
-def in_validate(trace: TraceBuilder) -> TraceBuilder:
-    """The second pass is called in a function."""
-    trace.frame("valid.py(8): validate", 2005, 990)
+def in_validate(trace: TraceBuilder, *, calls_model: bool = False) -> TraceBuilder:
+    """The second pass is called in a function, as a whole or in the forward pass of a model."""
+    validate = trace.frame("valid.py(8): validate", 2005, 990)
+    if calls_model:
+        model = trace.frame("nn.Module: Net_0", 2006, 980, parent=validate)
+        layer = trace.frame(
+            "nn.Module: Block_1", 2008, 900, parent=trace.frame("net.py(9): forward", 2007, 970, parent=model)
+        )
+        trace.frame("net.py(3): forward", 2009, 890, parent=layer)
     return trace
 
 
@@ -218,6 +224,13 @@ PD507 = [
         lambda: in_validate(passes("train", "vain", "train", nodes=10)),
         (ExpectedFinding("low", 313_333, location="valid.py:8", evidence={"nodes of the graph in each": 10}),),
     ),
+    RuleCase(
+        "PD507",
+        "a-model-called-in-a-frame",
+        lambda: in_validate(passes("train", "vain", "train"), calls_model=True),
+        (ExpectedFinding("low", 312_000, location="valid.py:8"),),
+    ),
+    RuleCase("PD507", "frozen-in-a-frame", lambda: in_validate(passes("train", "frozen", "train"), calls_model=True)),
     RuleCase(  # the GPU waits 500 us for the launch; 12 nodes take 3 us each at most
         "PD507",
         "on-a-gpu",

@@ -102,6 +102,12 @@ def python_gap(
     return trace
 
 
+def python_beside_ops(function: str) -> TraceBuilder:
+    """200 tiny ops called at a line, then Python for 300 us at a line of the same or another function."""
+    trace = host(*tiny_ops(every=2.5)[:-1], ("aten::mm", 820, 150)).range("@train.py:7 search", 0, 500)
+    return trace.range(f"@train.py:9 {function}", 500, 320)
+
+
 def python_gap_of_lines(us: float, *, lists: float = 0) -> TraceBuilder:
     """The same, with a quarter of the while at each of four lines."""
     trace = python_gap(us, None, lists=lists)
@@ -356,6 +362,25 @@ PD104 = [
         lambda: python_gap(frame="train.py(30): weigh"),
         (ExpectedFinding("high", 600_000, location="train.py:9", title="Python in weigh, most at train.py:9"),),
         base(1000),
+    ),
+    RuleCase(  # one place, one finding: 500 us of short ops, and 320 us without an op
+        "PD104",
+        "cpu-python-and-ops-in-one-function",
+        lambda: python_beside_ops("search"),
+        (
+            ExpectedFinding(
+                "high", 820_000, location="train.py:7", title="Little is computed: Python, and many ops: 201 a step"
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-python-and-ops-in-two-functions",
+        lambda: python_beside_ops("report"),
+        (
+            ExpectedFinding("high", 499_500, location="train.py:7", title="on calling ops, not on computing"),
+            ExpectedFinding("medium", 320_000, location="train.py:9", title="No op runs for 32% of the step"),
+        ),
     ),
     RuleCase(
         "PD104",
