@@ -141,6 +141,7 @@ def summarize_rank(
         once=_summarize_once(rank),
         tables=report_tables(rank, options.tables),
         memory=rank.memory_summary,
+        passes=rank.pass_summary,
         run=rank.run_series,
         breakdown=rank.breakdown if options.breakdown else None,
     )
@@ -228,6 +229,7 @@ def report_on_summaries(
         program_folders=_program_folders(fleet),
         program_name=_facts_of_first_rank(fleet).script,
         memory=tuple(memory for s in fleet.summaries for memory in s.memory),
+        passes=tuple(row for s in fleet.summaries for row in s.passes),
         run=next((s.run for s in fleet.summaries if s.run is not None), None),
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
         charts=next((s.charts for s in fleet.summaries if s.charts is not None), None),

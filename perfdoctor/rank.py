@@ -62,6 +62,7 @@ from perfdoctor.analysis.timeline.account import (
 )
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
+from perfdoctor.analysis.timeline.engine_passes import EnginePasses, find_engine_passes
 from perfdoctor.analysis.timeline.first_use import FirstUse, find_first_use, leave_out
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
 from perfdoctor.analysis.timeline.idle_pieces import IdleInstants, IdlePieces, idle_instants_of, idle_pieces_of
@@ -85,6 +86,7 @@ from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
 from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
+from perfdoctor.report.pass_summary import PassSummary, summarize_passes
 from perfdoctor.run_watch.run_drift import RunDrift, find_run_drift
 from perfdoctor.run_watch.run_series import RunMark, RunSeries, marks_of_run, run_series_of
 from perfdoctor.run_watch.window_growth import LineShare, WindowGrowth, compare_early_with_late
@@ -681,6 +683,19 @@ class Rank:
     def starvation(self) -> Starvation:
         """The idle time before late launches, and what emptied the queue before it."""
         return find_starvation(self.trace, self.gaps, self.loader_waits.intervals, self.window)
+
+    @cached_property
+    def engine_passes(self) -> EnginePasses | None:
+        """The passes of a serving engine over its batch; None where the trace has no ranges of them."""
+        return find_engine_passes(self.trace) if self.device_kind == "gpu" else None
+
+    @cached_property
+    def pass_summary(self) -> tuple[PassSummary, ...]:
+        """What a report says of the passes of a serving engine; empty without one."""
+        passes = self.engine_passes
+        if passes is None:
+            return ()
+        return summarize_passes(self.rank, passes, self.kernel_classes, self.bounds, self.window)
 
     @cached_property
     def gpu_labels(self) -> GpuLabels:

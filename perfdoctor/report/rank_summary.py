@@ -26,6 +26,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_summary import MemorySummary
+from perfdoctor.report.pass_summary import PassSummary
 from perfdoctor.report.report import (
     UNKNOWN_LIMIT,
     Limit,
@@ -74,6 +75,7 @@ class RankSummary:
         unexplained: The slices of its account that no finding on it claims.
         tables: Rows of `Report.tables`, by name.
         memory: The memory of each device, where it was recorded.
+        passes: The passes of a serving engine, by kind; empty without one.
         breakdown: What its steps hold; None unless asked for, see `AnalysisOptions.breakdown`.
         charts: What the page draws; None unless asked for, see `AnalysisOptions.charts`.
     """
@@ -99,6 +101,7 @@ class RankSummary:
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     memory: tuple[MemorySummary, ...] = ()
+    passes: tuple[PassSummary, ...] = ()
     run: RunSeries | None = None
     breakdown: StepBreakdown | None = field(default=None, repr=False, compare=False)
     charts: RankCharts | None = field(default=None, repr=False, compare=False)
@@ -179,6 +182,7 @@ class RankSummary:
             collectives=None if self.collectives is None else self.collectives.renumber(rank),
             findings=tuple(map(renumber_finding, self.findings)),
             memory=tuple(replace(each, rank=rank) for each in self.memory),
+            passes=tuple(replace(each, rank=rank) for each in self.passes),
             charts=None if self.charts is None else replace(self.charts, rank=rank),
         )
 

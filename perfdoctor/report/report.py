@@ -18,6 +18,7 @@ from perfdoctor.gpu.devices import Vendor
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_summary import MemorySummary
+from perfdoctor.report.pass_summary import PassSummary
 from perfdoctor.report.table_rows import ReportTables
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.report.trial_result import Trial, TrialSummary
@@ -209,6 +210,7 @@ class Report:
         findings: Ranked: what is expected to save most comes first.
         once: What happens once on each rank, and is not in its account; empty where nothing does.
         memory: The memory of each device of each rank, where it was recorded.
+        passes: The passes of a serving engine over its batch, by rank and kind; empty without one.
         hang: Why the job makes no step any more; None where its ranks move, or nothing was read that says it.
         run: The steps of the whole run, of the first rank that timed them; None where too few were timed.
         hang_reading: What was read for it; not part of the schema.
@@ -216,7 +218,7 @@ class Report:
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "once", "unexplained"),
-        *("findings", "tables", "memory", "hang", "run", "trials", "outcomes"),
+        *("findings", "tables", "memory", "passes", "hang", "run", "trials", "outcomes"),
     )
 
     schema: ClassVar[str] = "perfdoctor.report/2"
@@ -237,6 +239,7 @@ class Report:
         default_factory=lambda: dict.fromkeys(TABLES, ())
     )
     memory: tuple[MemorySummary, ...] = ()
+    passes: tuple[PassSummary, ...] = ()
     hang: Hang | None = None
     run: RunSeries | None = None
     trials: tuple[Trial, ...] = ()

@@ -23,6 +23,7 @@ from perfdoctor.reporters.finding_texts import (
 )
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.once_only import once_text_of
+from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -81,6 +82,10 @@ def _blocks_above(report: Report) -> Iterator[str]:
         yield from trial_markdown(report)
     yield from time_split_blocks(report)
     yield from once_blocks(report)
+    passes = pass_text_of(report)
+    if passes is not None:
+        yield f"### {escape(passes.title)}"
+        yield "\n".join(f"- {row.time} ({row.busy}): {escape(row.what)}" for row in passes.rows)
     if len(report.account) > 1:
         yield rank_table(report)
 

@@ -23,6 +23,7 @@ from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, sh
 from perfdoctor.reporters.finding_texts import describe_cost, describe_info, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.once_only import once_text_of
+from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.render_blocks import render_blocks
 from perfdoctor.reporters.report_facts import (
@@ -224,6 +225,7 @@ class Terminal(Reporter):
             yield from (unbroken(line, "") for line in trial_lines(report, self.width))
         yield from self._time_split(report, with_rates=room.finding_lines > _MIN_FINDING_LINES)
         yield from self._once_only(report, with_advice=room.once_advice)
+        yield from self._engine_passes(report)
         if len(report.account) > 1:
             yield Text()
             yield self._rank_table(report)
@@ -277,6 +279,14 @@ class Terminal(Reporter):
             yield make_text(shorten_end(f"  {row.time:>8}  {row.share:>5}  {row.what}", self.width))
         if once.advice and with_advice:
             yield Padding(hanging("do:", make_text(once.advice)), (0, 0, 0, 2))
+
+    def _engine_passes(self, report: Report) -> Iterator[RenderableType]:
+        passes = pass_text_of(report)
+        if passes is None:
+            return
+        yield Text()
+        yield make_text(passes.title, style="bold")
+        yield from (hanging(f"  {row.time:>8}  {row.busy:>5} ", make_text(row.what)) for row in passes.rows)
 
     def _glyph(self, bucket: str) -> str:
         style = _BUCKET_STYLES[bucket]

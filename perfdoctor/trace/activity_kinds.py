@@ -34,6 +34,21 @@ GRAPH_LAUNCH = "graph launch"
 BATCH_SCHEDULING = "batch scheduling"
 
 _BUILT_IN = r"^<built-in (function|method) "
+# What serving engines do between two batches; not their loop, which is around everything.
+_SCHEDULING = (
+    r"sglang/srt/managers/\w+\.py\(\d+\): (get_next_batch|get_new_batch|update_running_batch|prepare_for_|"
+    r"process_batch_result|process_input_requests|recv_requests|schedule)",
+    r"vllm/v1/core/(sched|\w*kv_cache\w*)",
+    r"vllm/v1/worker/\w+\.py\(\d+\): _bookkeeping",
+    r"vllm/core/(scheduler|block)",
+    r"tensorrt_llm/_torch/pyexecutor/\w+\.py\(\d+\): (_schedule|schedule_request|prepare_resources)",
+)
+_PREPARING = (
+    r"sglang/srt/model_executor/\w+\.py\(\d+\): (replay_prepare|init_new|populate_from_forward_batch)",
+    r"sglang/srt/layers/attention/\w+\.py\(\d+\): init_forward_metadata",
+    r"vllm/v1/worker/\w+\.py\(\d+\): (_prepare_inputs|_update_states|_build_attention_metadata)",
+    r"tensorrt_llm/_torch/pyexecutor/\w+\.py\(\d+\): _prepare",
+)
 # In the order in which they are asked: a checkpoint writes files, and preprocessing may read them or sleep.
 _PATTERNS: Mapping[str, tuple[str, ...]] = {
     GRAPH_CAPTURE: (
@@ -121,20 +136,45 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
         r"env\w*\.py\(\d+\): step$",
     ),
     GRAPH_LAUNCH: (rf"{vocabulary.GRAPH_LAUNCH_CALL}$",),
-    # What serving engines do between two batches; not their loop, which is around everything.
-    BATCH_SCHEDULING: (
-        r"sglang/srt/managers/\w+\.py\(\d+\): (get_next_batch|get_new_batch|update_running_batch|prepare_for_|"
-        r"process_batch_result|process_input_requests|recv_requests|schedule)",
-        r"sglang/srt/model_executor/\w+\.py\(\d+\): (replay_prepare|init_new|populate_from_forward_batch)",
-        r"sglang/srt/layers/attention/\w+\.py\(\d+\): init_forward_metadata",
-        r"vllm/v1/core/(sched|\w*kv_cache\w*)",
-        r"vllm/v1/worker/\w+\.py\(\d+\): (_prepare_inputs|_update_states|_build_attention_metadata|_bookkeeping)",
-        r"vllm/core/(scheduler|block)",
-        r"tensorrt_llm/_torch/pyexecutor/\w+\.py\(\d+\): (_schedule|_prepare|schedule_request|prepare_resources)",
-    ),
+    BATCH_SCHEDULING: (*_SCHEDULING, *_PREPARING),
 }
 KINDS = tuple(_PATTERNS)
 """Every kind of work, in the order in which they are asked: the first that takes most of the time is the answer."""
+ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
+    "no_requests": (
+        r"vllm/v1/engine/core\.py\(\d+\): _process_input_queue",
+        r"sglang/srt/managers/scheduler\w*\.py\(\d+\): (self_check_during_idle|maybe_sleep_on_idle)",
+    ),
+    "detokenizing": (
+        r"transformers/tokenization_\w+\.py\(\d+\): (batch_|_)?(decode|convert_(ids|tokens)_to_\w+)",
+        r"vllm/v1/engine/(detokenizer|output_processor)\.py",
+        r"sglang/srt/managers/detokenizer_manager\.py",
+    ),
+    "tokenizing": _PATTERNS[TOKENIZING],
+    "sampling": (
+        r"vllm/(v1/sample|model_executor/layers/sampler)",
+        r"sglang/srt/(layers/sampler|sampling/|managers/overlap_utils\.py\(\d+\): set_)",
+        r"tensorrt_llm/_torch/pyexecutor/sampler",
+        r"transformers/generation/logits_process",
+        r"^(v2_)?gpu_model_runner: (sample|draft|prompt_logprobs)",
+    ),
+    "messages": (
+        r"(^|/)(zmq|msgspec|msgpack)/|multiprocessing/connection\.py|shm_broadcast\.py",
+        r"vllm/v1/serial_utils\.py\(\d+\): (en|de)code",
+    ),
+    "preparing": (
+        *_PREPARING,
+        r"sglang/srt/managers/overlap_utils\.py\(\d+\): resolve_",
+        r"vllm/v1/worker/\w+\.py\(\d+\): _preprocess",
+        r"^(v2_)?gpu_model_runner: (preprocess|prepare_|state_update|dispatch|mm_embeddings)",
+        r"^_prepare_(inputs|tp_inputs)",
+    ),
+    "scheduling": (*_SCHEDULING, r"^schedule: ", r"^(v2_)?gpu_model_runner: bookkeep", r"^_schedule"),
+}
+"""What serving engines do beside the model, in the order in which they are asked: patterns of frames and ranges.
+
+Waiting for "no_requests" means that there is nothing to serve.
+"""
 HAPPENING_ONCE = frozenset({GRAPH_CAPTURE, MODULE_LOAD, COMPILATION})
 """Kinds of work that a program does when it uses something for the first time."""
 

@@ -9,7 +9,8 @@ called stands in gpu/data/kernel_rules.csv.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 # Steps of the training loop.
 
@@ -26,8 +27,8 @@ COUNTED_STEP = (
 )
 """Pattern of ranges by which people count steps: "step 12", "train_iteration_12", "[iteration 12]"."""
 ENGINE_STEP = (
-    r"^execute_(\d+_)?context_\d+|^execute_model\b|^(EngineCore|LLMEngine|Scheduler|\w*ModelRunner)\b.*\bstep\b|"
-    r"^engine[ _]step\b|^step\[\s*[A-Z]+|^\[Executor\] _forward_step \d+"
+    r"^execute_(\d+_)?context_\d+|^execute_new_\d+_cached_|^execute_model\b|^(EngineCore|LLMEngine|Scheduler|\w*ModelRunner)\b.*\bstep\b|"
+    r"^engine[ _]step\b|^step\[\s*[A-Z]+|^\[Executor\] _forward_step[ :]"
 )
 """Pattern of the ranges that serving engines (vLLM, SGLang, TensorRT-LLM) put around one pass over their batch."""
 MEASURED_RANGE = r"(^|[^A-Za-z])(?i:measured?|timed|benchmark(ed)?)($|[^A-Za-z])"
@@ -184,8 +185,12 @@ RECOMPUTE_OP = r"^CheckpointFunctionBackward$"
 """Pattern of the op in which the older kind of activation checkpointing does so, before its own backward pass."""
 DECODE_RANGE = r"(?i)^step\[\s*decode|_generation_[1-9]\d*\(|^(decode|generate)([ _](step|loop|token)s?)?$"
 """Pattern of the ranges that serving engines and people put around the decoding of tokens."""
-ENGINE_PASS = r"(?i)^execute_(\d+_)?context_\d+\(|^step\[\s*\w+ "
-"""Pattern of the ranges that serving engines put around a pass of the model, see `tokens_of_engine_pass`."""
+KV_CACHE_KERNEL = r"(?i)reshape_and_cache|concat_and_cache|store_?kv_?cache|rope_store|(swap|copy)_blocks"
+"""Pattern of the kernels that write keys and values into the cache of a serving engine, or move its blocks."""
+ENGINE_PASS = (
+    r"(?i)^execute_(\d+_)?context_\d+\(|^execute_new_\d+_cached_|^step\[\s*\w+|^\[Executor\] _forward_step[ :]"
+)
+"""Pattern of the ranges that serving engines put around a pass of the model, see `parse_engine_pass`."""
 DECODE_FRAME = r"transformers/generation/utils\.py\(\d+\): (generate|_sample|_greedy_search|_beam_search)$"
 """Pattern of the Python frames of a loop that generates tokens."""
 EVALUATION_RANGE = (
@@ -489,15 +494,74 @@ ANNOTATION = "|".join(
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""
 
 
-def tokens_of_engine_pass(name: str) -> int | None:
-    """How many tokens a pass of a serving engine computes, by the name of its range; None where that does not say.
+EnginePassKind: TypeAlias = Literal["prefill", "decode", "mixed", "other"]
+_PASS_OF_EXECUTE = (
+    r"execute_((?P<tokens>\d{1,9})_)?context_(?P<context>\d{1,9})\((?P<context_tokens>\d{1,9})?[^)]*\)"
+    r"_generation_(?P<generation>\d{1,9})\((?P<generation_tokens>\d{1,9})?"
+)
+_PASS_OF_EXECUTOR = (
+    r"\[Executor\] _forward_step( \d+)?: (?P<context>\d{1,9}) ctx reqs, ((?P<tokens>\d{1,9}) ctx tokens, )?"
+    r"(?P<generation>\d{1,9}) gen reqs"
+)
+# Forward modes of SGLang; verifying drafts is decoding, of several tokens a request.
+_MODES: Mapping[str, EnginePassKind] = {
+    **dict.fromkeys(("EXTEND", "PREFILL", "SPLIT_PREFILL"), "prefill"),
+    **dict.fromkeys(("DECODE", "TARGET_VERIFY"), "decode"),
+    "MIXED": "mixed",
+}
 
-    vLLM writes "execute_context_0(0)_generation_4(4)": requests of each kind, and their tokens in parentheses; others
-    "execute_16_context_0(sq0sk0)_generation_16(sq16sk8193)" with the tokens first; SGLang "step[DECODE bs=16]", of a
-    token each, and "step[EXTEND bs=15 toks=15360]".
+
+class EnginePass(NamedTuple):
+    """What the name of a range says of a pass of a serving engine over its batch.
+
+    Attributes:
+        kind: Whether it reads prompts, generates a token a request, or both; "other" where the engine calls it so.
+        requests: How many requests it works on; None where the name does not say, as the following.
+        tokens: How many tokens it computes, of all requests.
     """
-    found = re.match(r"execute_context_\d+\((\d+)\)_generation_\d+\((\d+)\)", name)
+
+    kind: EnginePassKind
+    requests: int | None = None
+    tokens: int | None = None
+
+
+def parse_engine_pass(name: str) -> EnginePass | None:
+    """What the name of a serving engine's range says of its pass; None for any other name.
+
+    vLLM writes "execute_context_0(0)_generation_4(4)": requests of each kind, and their tokens in parentheses, or
+    "execute_new_1_cached_4"; others "execute_16_context_0(sq0sk0)_generation_16(sq16sk8193)" with the tokens first.
+    SGLang writes "step[DECODE bs=16]", of a token each, and "step[EXTEND bs=15 toks=15360]"; TensorRT-LLM
+    "[Executor] _forward_step 12: 1 ctx reqs, 300 ctx tokens, 4 gen reqs".
+    """
+    found = re.match(_PASS_OF_EXECUTE, name)
     if found:
-        return int(found[1]) + int(found[2])
-    found = re.match(r"execute_(\d+)_context_|(?i:step\[[^\]]*\btoks=(\d+)|step\[\s*decode bs=(\d+))", name)
-    return int(next(filter(None, found.groups()))) if found else None
+        context, generation = int(found["context"]), int(found["generation"])
+        tokens = _whole(found["tokens"])
+        if tokens is None and found["context_tokens"] and found["generation_tokens"]:
+            tokens = int(found["context_tokens"]) + int(found["generation_tokens"])
+        return EnginePass(_kind_of_pass(context, generation), context + generation, tokens)
+    found = re.match(r"execute_new_(\d{1,9})_cached_(\d{1,9})$", name)
+    if found:
+        new, cached = int(found[1]), int(found[2])
+        return EnginePass(_kind_of_pass(new, cached), new + cached)  # later pieces of a prompt count as cached, too
+    found = re.match(r"step\[\s*(?P<mode>[A-Za-z_]+)( bs=(?P<size>\d{1,9}))?( toks=(?P<tokens>\d{1,9}))?", name)
+    if found:
+        mode, requests = found["mode"].upper(), _whole(found["size"])
+        tokens = _whole(found["tokens"]) or (requests if mode == "DECODE" else None)
+        return EnginePass(_MODES.get(mode, "other"), requests, tokens)
+    found = re.match(_PASS_OF_EXECUTOR, name)
+    if found:
+        context, generation = int(found["context"]), int(found["generation"])
+        prompt = _whole(found["tokens"]) if context else 0
+        tokens = None if prompt is None else prompt + generation
+        return EnginePass(_kind_of_pass(context, generation), context + generation, tokens)
+    return None
+
+
+def _kind_of_pass(context: int, generation: int) -> EnginePassKind:
+    """The kind of a pass that has so many requests of each phase."""
+    return "mixed" if context and generation else "prefill" if context else "decode" if generation else "other"
+
+
+def _whole(digits: str | None) -> int | None:
+    return int(digits) if digits else None

@@ -32,6 +32,7 @@ TORCHREC = ("torchrec",)
 PIPELINED = (*TORCHREC, "torchrec train pipeline")  # ranges of sparse_data_dist, or sdd_
 QUANTIZED = (*PIPELINED, "torchrec 8-bit exchange")  # fbgemm::FloatToHFP8Quantized
 SHARDED = ("DDP", "embedding sharding")
+SGLANG = ("SGLang", "overlapped scheduling")  # event_loop_overlap
 TRANSFORMERS = ("Hugging Face Transformers",)
 VOLTA = ("Volta",)  # by 80 multiprocessors: volta_ kernels run on Turing too, of which the largest has 72
 EXPECTED = {
@@ -47,7 +48,7 @@ EXPECTED = {
     "traces/a100-vit-graph-bf16.json.gz": Expected("inference", False, compiled=1.0, graphed=0.98),
     "traces/a4000-no-cpu-op.json.gz": Expected("unknown", None, compiled=None),  # no ops; layer norms, gelu, products
     "traces/b200-eager.json.gz": Expected("inference", None, ("vLLM",), ("tensor parallel",)),  # 1 of 768 compiled
-    "traces/b300-decode-graph.json.gz": Expected("inference", None, ("SGLang",), graphed=0.95),
+    "traces/b300-decode-graph.json.gz": Expected("inference", None, SGLANG, graphed=0.95),
     "traces/cpu-only-rank34.json.gz": Expected("training", None, TORCHREC, ("DDP",), None, None),  # 210 to 425 ms
     "traces/gp100-user-annotation.json.gz": Expected("training", True),
     "traces/gtx1650-clock-skew.json.gz": Expected("inference", False, compiled=1.0),
@@ -59,7 +60,7 @@ EXPECTED = {
     "traces/mi-merged-4pids.json.gz": Expected("training", True, parallelism=("DDP",), generations=("CDNA 3",)),
     "traces/mi210-gpu-only.json.gz": Expected("training", None, compiled=None),  # igemm_wrw, batch_norm_backward
     "traces/mi250-minitoy.json.gz": Expected("training", False),  # one hipLaunchKernel of 6.5 of 9.3 ms
-    "traces/mi300x-decode-graph.json.gz": Expected("inference", None, ("SGLang",), graphed=0.96),
+    "traces/mi300x-decode-graph.json.gz": Expected("inference", None, SGLANG, graphed=0.96),
     "traces/mi300x-resnet-ddp.json.gz": Expected("training", True, parallelism=("DDP",)),
     "traces/mi300x-resnet18-ddp.json.gz": Expected("training", None),  # the file says train_single_gpu.py: no DDP
     "traces/no-distributed-info.json.gz": Expected("training", None, PIPELINED, SHARDED, None, None),

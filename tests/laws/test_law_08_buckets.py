@@ -17,7 +17,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace
 from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.vocabulary import tokens_of_engine_pass
+from perfdoctor.trace.vocabulary import EnginePass, parse_engine_pass
 
 COMPUTE, BANDWIDTH, LATENCY = range(3)
 FLOOR_NS = 2_000  # the least that a kernel takes on data-centre GPUs, by which shorter floors are rounded up
@@ -115,21 +115,31 @@ def test_generated_kernels(dur_us: int, blocks: int | None, rows: int, kernel: s
 
 
 @pytest.mark.parametrize(
-    ("name", "tokens"),
+    ("name", "found"),
     [
-        ("execute_context_0(0)_generation_4(4)", 4),
-        ("execute_context_2(1024)_generation_4(4)", 1028),
-        ("execute_16_context_0(sq0sk0sqsq0sqsk0)_generation_16(sq16sk8193sqsq16sqsk8193)", 16),
-        ("execute_15360_context_15(sq15360sk15360sqsq15728640sqsk15728640)_generation_0(sq0sk0)", 15360),
-        ("step[DECODE bs=16]", 16),
-        ("step[EXTEND bs=15 toks=15360]", 15360),
-        ("step[EXTEND bs=15]", None),
+        ("execute_context_0(0)_generation_4(4)", EnginePass("decode", 4, 4)),
+        ("execute_context_2(1024)_generation_4(4)", EnginePass("mixed", 6, 1028)),
+        ("execute_context_1(888_788544)_generation_0(0)", EnginePass("prefill", 1, 888)),
+        ("execute_16_context_0(sq0sk0sqsq0sqsk0)_generation_16(sq16sk8193sqsq16)", EnginePass("decode", 16, 16)),
+        ("execute_15360_context_15(sq15360sk15360)_generation_0(sq0sk0)", EnginePass("prefill", 15, 15360)),
+        ("execute_new_0_cached_4", EnginePass("decode", 4)),
+        ("execute_new_1_cached_4", EnginePass("mixed", 5)),
+        ("step[DECODE bs=16]", EnginePass("decode", 16, 16)),
+        ("step[EXTEND bs=15 toks=15360]", EnginePass("prefill", 15, 15360)),
+        ("step[EXTEND bs=15]", EnginePass("prefill", 15)),
+        ("step[MIXED bs=3 toks=600]", EnginePass("mixed", 3, 600)),
+        ("step[TARGET_VERIFY bs=4 toks=20]", EnginePass("decode", 4, 20)),
+        ("step[IDLE bs=0]", EnginePass("other", 0)),
+        ("[Executor] _forward_step 6: 0 ctx reqs, 0 ctx tokens, 32 gen reqs", EnginePass("decode", 32, 32)),
+        ("[Executor] _forward_step 6: 1 ctx reqs, 300 ctx tokens, 3 gen reqs", EnginePass("mixed", 4, 303)),
+        ("[Executor] _forward_step: 2 ctx reqs, 3 gen reqs", EnginePass("mixed", 5)),
+        ("[Executor] _forward_step: 0 ctx reqs, 3 gen reqs", EnginePass("decode", 3, 3)),
         ("ProfilerStep#3", None),
         ("execute_model", None),
     ],
 )
-def test_tokens_of_a_pass(name: str, tokens: int | None) -> None:
-    assert tokens_of_engine_pass(name) == tokens
+def test_passes_by_their_names(name: str, found: EnginePass | None) -> None:
+    assert parse_engine_pass(name) == found
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ class NameSigns(NamedTuple):
         ops: Pattern of operators.
         kernels: Pattern of kernels.
         groups: Pattern of the descriptions of process groups.
+        frames: Pattern of Python frames, for what only a function tells.
     """
 
     title: str
@@ -30,8 +31,11 @@ class NameSigns(NamedTuple):
     ops: str = ""
     kernels: str = ""
     groups: str = ""
+    frames: str = ""
 
 
+SCHEDULES_AHEAD = "overlapped scheduling"
+"""What a serving engine does that prepares a pass while the GPU works on the one before."""
 _TORCHREC_RANGES = (
     r"^## (KJT|all2all_(tw_)?data:|alltoall_(fwd|bwd)_single|RecMetricModule|sparse_data_dist|start_sparse_data_dist|"
     r"wait_sparse_data_dist|PooledEmbeddings|EmbeddingBag)"
@@ -78,6 +82,8 @@ FRAMEWORK_SIGNS = (
     NameSigns("vLLM", _within("vllm", *_VLLM), "", r"^vllm::"),
     NameSigns("SGLang", ("/sglang/srt/",), r"^step\[(DECODE|EXTEND|PREFILL)\b", r"^(sglang_profiler|sgl_kernel)::"),
     NameSigns("TensorRT-LLM", ("/tensorrt_llm/",), "", r"^(trtllm|tensorrt_llm)::"),
+    # The loops of the three engines that prepare a pass while the GPU works on the one before.
+    NameSigns(SCHEDULES_AHEAD, frames=r"\): (event_loop_overlap\w*|step_with_batch_queue|_executor_loop_overlap\w*)$"),
     NameSigns(
         "TensorRT",
         ("/torch_tensorrt/", "/tensorrt/tensorrt.py"),

@@ -44,6 +44,7 @@ class NamesInTrace:
             (self.ranges, signs.ranges, "range"),
             (self.ops, signs.ops, "op"),
             (self.kernels, signs.kernels, "kernel"),
+            (self.frames, signs.frames, "frame"),
         ):
             name = find_name(text, pattern)
             if name is not None:

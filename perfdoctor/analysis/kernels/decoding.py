@@ -38,8 +38,8 @@ def _match_decoding_ranges(trace: Trace) -> BoolArray:
     """For each range whether it is a pass of an engine that decodes a few tokens; a last False, which -1 finds."""
     by_name = np.zeros(len(trace.strings), bool)
     for name in trace.name_ids(trace.ranges):
-        tokens = vocabulary.tokens_of_engine_pass(trace.strings[name])
-        by_name[name] = tokens is not None and 0 < tokens <= MAX_DECODED_TOKENS
+        found = vocabulary.parse_engine_pass(trace.strings[name])
+        by_name[name] = found is not None and 0 < (found.tokens or 0) <= MAX_DECODED_TOKENS
     return np.append(by_name[trace.ranges.name], False)
 
 

@@ -16,6 +16,7 @@ from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, 
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.html.bars import range_bar, rank_segments, rungs_of, segments_of
 from perfdoctor.reporters.once_only import once_text_of
+from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -61,6 +62,7 @@ def page_view(report: Report) -> dict[str, Any]:
         "drawn": {each.name for each in segments_of(split)} if split else set(),
         "bucket_rows": list(_bucket_rows(split)) if split else [],
         "once": once_text_of(report),
+        "passes": pass_text_of(report),
         "rank_columns": COLUMNS,
         "ranks": _rank_lines(report) if len(report.account) > 1 else [],
         "ranks_left_out": rank_rows(report)[1],

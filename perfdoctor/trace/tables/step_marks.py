@@ -141,7 +141,7 @@ def _find_gpu_marks(trace: Trace) -> Intervals:
 def _find_engine_steps(trace: Trace, row: _Row) -> StepMarks | None:
     """The passes of a serving engine over its batch, prefill and decode alike; an engine marks some of them twice."""
     rows = select_busiest_thread(row.ranges, trace.match_rows(row.ranges, vocabulary.ENGINE_STEP))
-    rows = _keep_outermost(row.ranges, rows)
+    rows = keep_outermost(row.ranges, rows)
     if len(rows) < _MIN_REPEATED:
         return None
     return StepMarks(_until_the_next(_spans_of(row.ranges, rows), _end_of(trace, row)), row.on_gpu)
@@ -150,7 +150,7 @@ def _find_engine_steps(trace: Trace, row: _Row) -> StepMarks | None:
 def _find_measured_ranges(trace: Trace, row: _Row) -> StepMarks | None:
     """What a benchmark measures, without what it does in between; None where it measures several things."""
     rows = select_busiest_thread(row.ranges, trace.match_rows(row.ranges, vocabulary.MEASURED_RANGE))
-    rows = _keep_outermost(row.ranges, rows)
+    rows = keep_outermost(row.ranges, rows)
     if len(rows) < _MIN_MEASURED:
         return None
     dur_ns = row.ranges.dur_ns[rows]
@@ -172,7 +172,7 @@ def _find_named_ranges(trace: Trace, row: _Row) -> StepMarks | None:
         return None
     iterates = trace.match_rows(ranges, vocabulary.ITERATION_RANGE)
     iterations = _group_by_wording(trace, ranges, rows[iterates[rows]])
-    for candidates in (iterations, _group_by_wording(trace, ranges, _keep_outermost(ranges, rows[~iterates[rows]]))):
+    for candidates in (iterations, _group_by_wording(trace, ranges, keep_outermost(ranges, rows[~iterates[rows]]))):
         for each in candidates:
             spans = _until_the_next(_spans_of(ranges, each), _end_of(trace, row))
             if _launch_alike(trace, spans, row.on_gpu):
@@ -187,9 +187,7 @@ def _group_by_wording(trace: Trace, ranges: Ranges, rows: Int64Array) -> list[In
     for code in distinct(codes).tolist():
         wordings.setdefault(vocabulary.mask_numbers(trace.strings[code]), []).append(code)
     series = [rows[np.isin(codes, same)] for same in wordings.values()]
-    in_turn = [
-        each for each in series if len(each) >= _MIN_REPEATED and len(_keep_outermost(ranges, each)) == len(each)
-    ]
+    in_turn = [each for each in series if len(each) >= _MIN_REPEATED and len(keep_outermost(ranges, each)) == len(each)]
     return sorted(in_turn, key=lambda each: (-len(each), int(each[0])))
 
 
@@ -199,7 +197,7 @@ def _find_module_calls(trace: Trace) -> StepMarks | None:
     rows = select_busiest_thread(frames, trace.match_rows(frames, vocabulary.MODULE_FRAME))
     if len(rows) < _MIN_REPEATED:
         return None
-    rows = _keep_outermost(frames, rows)
+    rows = keep_outermost(frames, rows)
     _, which, count = np.unique(frames.name[rows], return_inverse=True, return_counts=True)
     called_ns = np.bincount(which, frames.dur_ns[rows])
     often = np.flatnonzero(count >= _MIN_REPEATED)
@@ -215,7 +213,7 @@ def _find_ranges_of_calls(trace: Trace, calls: StepMarks) -> StepMarks | None:
     ranges = trace.ranges
     rows = select_busiest_thread(ranges, ~trace.match_rows(ranges, vocabulary.PART_OF_PASS))
     called_ns = calls.spans[:, 0]
-    for series in _group_by_wording(trace, ranges, _keep_outermost(ranges, rows)):
+    for series in _group_by_wording(trace, ranges, keep_outermost(ranges, rows)):
         spans = _spans_of(ranges, series)
         inside = np.searchsorted(called_ns, spans[:, 1]) - np.searchsorted(called_ns, spans[:, 0])
         if (inside > 1).mean() >= _EVEN_SHARE and inside.sum() >= _EVEN_SHARE * len(called_ns):
@@ -223,7 +221,7 @@ def _find_ranges_of_calls(trace: Trace, calls: StepMarks) -> StepMarks | None:
     return None
 
 
-def _keep_outermost(table: Table, rows: Int64Array) -> Int64Array:
+def keep_outermost(table: Table, rows: Int64Array) -> Int64Array:
     """The rows of one thread, sorted by start, that lie in no other of them."""
     if not len(rows):
         return rows

@@ -1,0 +1,90 @@
+"""The passes of a serving engine over its batch: what each computes, when the GPU works for it, and why it idles.
+
+A pass begins on the CPU with its range, and ends where the next begins. An engine that schedules ahead begins the next
+range while the GPU works on this pass, so what was launched in a pass is the GPU's part of it. Its window lasts from
+its first GPU item to the first one of the next::
+
+    CPU   [ pass 1 ]schedule[ pass 2 ]schedule[ pass 3 ]
+    GPU        111111  1     22222222  2      33333   3
+    window     |1            |2               |3       |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.activity_kinds import ENGINE_WORK
+from perfdoctor.trace.arrays import NONE, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.step_marks import keep_outermost, select_busiest_thread
+
+MODEL, BETWEEN = "model", "between"
+"""Work of the CPU that has no other name: within the range of a pass, and outside of them."""
+
+
+@frozen_dataclass(eq=False)
+class EnginePasses:
+    """The passes that gave the GPU work, in order.
+
+    Attributes:
+        passes: What the name of each one's range says.
+        windows: int64 (n, 2), ``[start, end)`` in nanoseconds on the GPU; they touch.
+        pass_of_item: For each GPU item the pass in which it was launched; NONE before the first.
+        idle: Idle time of the GPU in the windows by what the thread of the ranges did: a key of `ENGINE_WORK`, MODEL or
+            BETWEEN.
+    """
+
+    passes: tuple[vocabulary.EnginePass, ...]
+    windows: Intervals
+    pass_of_item: Int64Array
+    idle: Mapping[str, Intervals]
+
+    def __len__(self) -> int:
+        return len(self.passes)
+
+
+def find_engine_passes(trace: Trace) -> EnginePasses | None:
+    """The passes of the engine whose ranges a trace has; None without any, and where launches were not recorded."""
+    ranges, gpu = trace.ranges, trace.gpu
+    rows = keep_outermost(ranges, select_busiest_thread(ranges, trace.match_rows(ranges, vocabulary.ENGINE_PASS)))
+    names = [vocabulary.parse_engine_pass(trace.strings[code]) for code in ranges.name[rows].tolist()]
+    launched_ns, _ = launch_instants(trace)
+    item_pass = np.searchsorted(ranges.start_ns[rows], launched_ns, side="right") - 1
+    item_pass[launched_ns < 0] = NONE
+    working = np.unique(item_pass[item_pass >= 0])
+    if not len(working) or any(names[each] is None for each in working.tolist()):
+        return None
+    new_number = np.full(len(rows) + 1, NONE)
+    new_number[working] = np.arange(len(working))
+    pass_of_item = new_number[item_pass]
+    start_ns = np.full(len(working), np.iinfo(np.int64).max)
+    mine = pass_of_item >= 0
+    np.minimum.at(start_ns, pass_of_item[mine], gpu.start_ns[mine])
+    start_ns = np.maximum.accumulate(start_ns)
+    windows = np.column_stack((start_ns, np.append(start_ns[1:], gpu.end_ns[mine].max())))
+    busy = iv.union(gpu.start_ns, gpu.end_ns)
+    idle = iv.subtract(iv.union(windows[:, 0], windows[:, 1]), busy)
+    passes = tuple(each for number in working.tolist() if (each := names[number]) is not None)
+    return EnginePasses(passes, windows, pass_of_item, _split_by_work(trace, rows, idle))
+
+
+def _split_by_work(trace: Trace, rows: Int64Array, idle: Intervals) -> Mapping[str, Intervals]:
+    """Idle time by what the thread of some ranges did meanwhile."""
+    thread = trace.ranges.thread[rows[0]]
+    layers = []
+    for patterns in ENGINE_WORK.values():
+        pattern, spans = "|".join(patterns), []
+        for table in (trace.frames, trace.ranges):
+            found = trace.match_rows(table, pattern) & (table.thread == thread) if len(table) else np.zeros(0, bool)
+            spans.append(iv.union(table.start_ns[found], table.end_ns[found]))
+        layers.append(iv.union_of(spans))
+    layers.append(iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]))
+    parts = iv.partition(idle, layers)
+    return dict(zip((*ENGINE_WORK, MODEL, BETWEEN), parts, strict=True))

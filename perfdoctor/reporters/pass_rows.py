@@ -1,0 +1,70 @@
+"""The passes of a serving engine in words: an account for each kind of pass. No layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from perfdoctor.report.pass_summary import PassSummary
+from perfdoctor.report.report import Report
+from perfdoctor.units import format_count, format_duration, format_share
+
+# What takes less of a pass is not named.
+_MIN_SHARE = 0.01
+_NAMED = 2
+_WORK: Mapping[str, str] = {
+    "no_requests": "waiting for requests",
+    "messages": "messages to other processes",
+    "preparing": "preparing inputs",
+    "model": "running the model",
+    "between": "between passes",
+}
+
+
+class PassRow(NamedTuple):
+    """The passes of one kind: the mean time of a pass, the share of the GPU's work in it, and what is to say of it."""
+
+    time: str
+    busy: str
+    what: str
+
+
+class PassText(NamedTuple):
+    """The passes of a serving engine, in words."""
+
+    title: str
+    rows: tuple[PassRow, ...]
+
+
+def pass_text_of(report: Report) -> PassText | None:
+    """The passes on the rank whose passes take longest; None without an engine."""
+    if not report.passes:
+        return None
+    longest = max(report.passes, key=lambda row: row.time_ns * row.passes).rank
+    rows = [row for row in report.passes if row.rank == longest]
+    on_rank = f" on rank {longest}" if len(report.account) > 1 else ""
+    title = f"Passes of the engine{on_rank}: mean time, GPU busy"
+    return PassText(title, tuple(_describe(row) for row in rows))
+
+
+def _describe(row: PassSummary) -> PassRow:
+    sizes = [f"of {format_count(round(row.requests), 'request')}"] if row.requests else []
+    sizes += [format_count(round(row.tokens), "token")] if row.tokens and row.tokens != row.requests else []
+    kind = "" if row.kind == "other" else f"{row.kind} "
+    passes = format_count(row.passes, f"{kind}pass", f"{kind}passes")
+    parts = [" ".join((passes, ", ".join(sizes))).strip(), *_details(row)]
+    return PassRow(format_duration(row.time_ns), format_share(row.busy_ns / max(row.time_ns, 1)), "; ".join(parts))
+
+
+def _details(row: PassSummary) -> Iterator[str]:
+    """What is large of a pass: its idle time by what the CPU did, collectives, the cache; and its floor."""
+    least_ns = _MIN_SHARE * row.time_ns
+    idle = sorted(((ns, name) for name, ns in row.idle_ns.items() if ns >= least_ns), reverse=True)[:_NAMED]
+    if idle:
+        yield "idle while " + ", ".join(f"{_WORK.get(name, name)} {format_duration(ns)}" for ns, name in idle)
+    if row.communication_ns >= least_ns:
+        yield f"{format_count(round(row.collectives), 'collective')} {format_duration(row.communication_ns)}"
+    if row.cache_ns >= least_ns:
+        yield f"KV cache {format_duration(row.cache_ns)}"
+    if row.floor_ns is not None:
+        yield f"reading its weights takes {format_duration(row.floor_ns)} at least"
