@@ -12,25 +12,21 @@ Numbers 45 to 48 are a pass in vain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
+from perfdoctor.analyzers._module_calls import lines_of_module_calls
 from perfdoctor.rules import (
-    NONE,
     BoolArray,
-    Int32Array,
     Int64Array,
     Intervals,
     Rank,
     SourceLocation,
     Trace,
     most_common_location,
-    nesting,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import compile_time, find_locations, forward_ops_of, frozen_dataclass, user_frame
+from perfdoctor.rules.internal import compile_time, find_locations, forward_ops_of, frozen_dataclass
 
 # A pass of fewer nodes is no pass through a model: a metric, an auxiliary loss that is only logged.
 MIN_NODES = 10
@@ -147,43 +143,10 @@ def locate_calls(rank: Rank, *, trains: bool) -> SourceLocation | None:
     traces = [
         (trace, find_unused_graphs(trace, trains=trains, is_proof=False).first_ops) for trace in rank.locations.traces
     ]
-    by_mark = [line for trace, rows in traces for line in lines_of_module_calls(trace, rows)]
-    by_frame = [line for trace, rows in traces for line in _callers_of_modules(trace, rows)]
+    by_call = [line for trace, rows in traces for line in lines_of_module_calls(trace, rows)]
     by_op = [
         line
         for trace, rows in traces
         for line in find_locations(trace, trace.ops.thread[rows], trace.ops.start_ns[rows])
     ]
-    return next(filter(None, map(most_common_location, (by_mark, by_frame, by_op))), None)
-
-
-def _callers_of_modules(trace: Trace, rows: Int64Array) -> Iterator[SourceLocation | None]:
-    """For each op the user's function that calls the outermost module around it; none without stacks."""
-    frames, ops = trace.frames, trace.ops
-    is_module = trace.match_rows(frames, vocabulary.MODULE_FRAME)
-    if not is_module.any():
-        return
-    around = nesting.innermost(
-        frames.start_ns, frames.end_ns, frames.thread, ops.start_ns[rows], ops.thread[rows]
-    ).tolist()
-    for row in around:
-        caller = NONE
-        while row >= 0:
-            parent = int(frames.parent[row])
-            caller = parent if is_module[row] else caller
-            row = parent
-        yield user_frame(trace, caller)
-
-
-def lines_of_module_calls(trace: Trace, rows: Int32Array | Int64Array) -> list[SourceLocation | None]:
-    """The line of the outermost call of a module around each op, as `perfdoctor run` marks it; empty without marks."""
-    ranges, ops = trace.ranges, trace.ops
-    marks: BoolArray = trace.match_rows(ranges, vocabulary.MODULE_CALL_MARK)
-    if not marks.any():
-        return []
-    around = nesting.innermost(
-        ranges.start_ns[marks], ranges.end_ns[marks], ranges.thread[marks], ops.start_ns[rows], ops.thread[rows]
-    )
-    names = np.append(ranges.name[marks], np.int32(NONE))[around]
-    lines = [vocabulary.parse_module_call_mark(trace.strings[name]) if name >= 0 else None for name in names.tolist()]
-    return [None if line is None else SourceLocation(*line) for line in lines]
+    return most_common_location(by_call) or most_common_location(by_op)

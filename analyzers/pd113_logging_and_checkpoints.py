@@ -18,7 +18,9 @@ from perfdoctor.analyzers._host_pauses import (
     cost_of,
     find_calls,
 )
-from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise
+from perfdoctor.analyzers._pd113_evaluation import Evaluation, find_evaluation
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise
+from perfdoctor.rules import intervals as iv
 
 # Half as often is the least that anyone would change; ten times less often is what people choose.
 _MIN_SAVED, _USUALLY_SAVED = 0.5, 0.9
@@ -46,7 +48,7 @@ class LoggingAndCheckpoints(RankAnalyzer):
 
     What it finds:
         torch.save, os.fsync, copy.deepcopy of modules and state dicts, and print, in steps: how often, how long, and at
-        which line.
+        which line. Evaluations in each step: calls of a model whose results no backward pass uses.
 
     Why it costs time:
         The next step begins when the file is written, for os.fsync when the disk has confirmed it. A checkpoint every
@@ -58,6 +60,9 @@ class LoggingAndCheckpoints(RankAnalyzer):
         a GPU, which may have work queued, steps with calls are compared with the others, or the GPU's idle time in them
         counts. The time in print, and without a capture that of all calls, is taken from stacks. The fix is to do it
         half as often at least, ten times less often as expected.
+        A line that calls a model evaluates where no backward pass uses what it computes, and its function is called so
+        (validate, evaluate, test), or the run calls model.eval() in each step. Teachers, target networks and rollouts
+        are part of the step.
 
     How to fix:
         Save less often, or in the background: torch.distributed.checkpoint.async_save, or a thread that gets a copy of
@@ -95,6 +100,26 @@ class LoggingAndCheckpoints(RankAnalyzer):
             min_share = 0.0 if pause.is_timed else self.settings["min_share_of_stacks"]
             if self.exceeds_min_share(rank, cost_of(rank, pause), min_share):
                 yield self._report(rank, pause, kind)
+        evaluation = find_evaluation(rank)
+        if evaluation is not None:
+            yield from self._report_evaluation(rank, evaluation)
+
+    def _report_evaluation(self, rank: Rank, evaluation: Evaluation) -> Iterator[Finding]:
+        cost_ns, calls = rank.per_step(iv.total(evaluation.time)), evaluation.calls_per_step
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
+        yield self.finding(
+            rank,
+            title=f"Each step evaluates for {rank.share(cost_ns):.0%} of its time: {calls:,} "
+            f"call{'s' * (calls != 1)} of a model whose results no backward pass uses",
+            cost_ns=cost_ns,
+            saving=Saving(round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns), cost_ns, "bounded"),
+            advice=advise("the step evaluates", rank.context),
+            claim=Claim(evaluation.time),
+            confidence=0.8,
+            location=evaluation.location,
+            subject="evaluation",
+        )
 
     def _report(self, rank: Rank, pause: HostPause, kind: _Kind) -> Finding:
         cost_ns, advice = cost_of(rank, pause), advise(kind.situation, rank.context)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._unused_graphs import lines_of_module_calls
+from perfdoctor.analyzers._module_calls import lines_of_module_calls
 from perfdoctor.rules import (
     CALLED_AT,
     Action,

@@ -169,7 +169,61 @@ PD110 = [
     RuleCase("PD110", "hidden-on-a-gpu", lambda: training(device=GPU), facts=collected(6, 4, collect_step_ns=40 * MS)),
 ]
 
+
+def evaluating(
+    calls: int = 4, function: str = "validate", *, every: int = 1, used: bool = False, device: str | None = None
+) -> TraceBuilder:
+    """Four steps of 1 ms that call a model so often in a function, 100 us each and 20 us between, and then train it.
+
+    `every`: in how many steps they do. `used`: whether the backward pass goes through these calls, too.
+    """
+    trace = TraceBuilder(device=device)
+    for step in range(4):
+        at, number = 1000.0 * step, 10 * step
+        trace.step(at, 1000)
+        for call in range(calls if step % every == 0 else 0):
+            start = at + 120 * call
+            trace.range(f"perfdoctor::module_call @train.py:8 {function}", start, 100)
+            trace.op("aten::addmm", start, 100, sequence=number + 9 if used else None)
+            if device is not None:
+                trace.kernel(TENSOR_GEMM, start + 10, 100, launch_us=start + 2)
+        trace.range("perfdoctor::module_call @train.py:20 main", at + 600, 100)
+        trace.op("aten::addmm", at + 600, 100, sequence=number)
+        trace.op("autograd::engine::evaluate_function: AddmmBackward0", at + 710, 200, sequence=number)
+        if used:
+            trace.op("autograd::engine::evaluate_function: AddmmBackward0", at + 920, 50, sequence=number + 9)
+        if device is not None:
+            trace.kernel(TENSOR_GEMM, at + 610, 100, launch_us=at + 602)
+            trace.kernel(TENSOR_GEMM, at + 720, 200, launch_us=at + 712)
+    return trace
+
+
 PD113 = [
+    RuleCase(  # 4 calls of 100 us, and 20 us between them
+        "PD113",
+        "an-evaluation-in-each-step",
+        evaluating,
+        (
+            ExpectedFinding(
+                "high",
+                460_000,
+                (230_000, 414_000, 460_000),
+                location="train.py:8",
+                title="Each step evaluates for 46% of its time: 4 calls of a model",
+                advice="Evaluate every so many steps",
+                fix="if step % evaluate_every == 0",
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD113",
+        "an-evaluation-on-a-gpu",
+        lambda: evaluating(function="test_epoch", device=GPU),
+        (ExpectedFinding("high", 460_000, location="train.py:8", title="Each step evaluates for 46%"),),
+    ),
+    RuleCase("PD113", "a-teacher-in-each-step", lambda: evaluating(function="soft_targets")),
+    RuleCase("PD113", "an-evaluation-in-every-other-step", lambda: evaluating(every=2)),
+    RuleCase("PD113", "a-loss-of-what-is-validated", lambda: evaluating(used=True)),
     RuleCase(  # 40 of 240 ms
         "PD113",
         "checkpoint-every-two-steps",

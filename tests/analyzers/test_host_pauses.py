@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases_pauses import LINE, MS, calls_of, captured, collected, collecting_on_gpu, saves_of_ranks, training
+from cases_pauses import (
+    LINE,
+    MS,
+    calls_of,
+    captured,
+    collected,
+    collecting_on_gpu,
+    evaluating,
+    saves_of_ranks,
+    training,
+)
 from rule_cases import TENSOR_GEMM
 
 from perfdoctor import pipeline
@@ -118,6 +128,13 @@ def test_steps_that_save_are_not_unstable_as_well() -> None:
     (found,) = UnstableSteps().analyze(Run((Rank(trace, run_steps=earlier),)))
     assert "they save a checkpoint" in found.title
     assert list(UnstableSteps().analyze(Run((Rank(trace, run_steps=run),)))) == []
+
+
+@pytest.mark.parametrize(("switched", "found"), [([1, 1, 1, 1], 1), ([1, 0, 1, 0], 0)])
+def test_a_model_that_each_step_puts_to_evaluation_evaluates_in_any_function(switched: list[float], found: int) -> None:
+    trace = evaluating(function="score").trace()
+    rank = Rank(trace, run_steps=run_of([1] * 4, switched, contains="evaluation"))
+    assert len(list(LoggingAndCheckpoints().analyze(Run((rank,))))) == found
 
 
 def python_time(*frames: tuple[str, float, float]) -> list[Finding]:

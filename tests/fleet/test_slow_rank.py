@@ -80,6 +80,6 @@ def test_the_rank_that_sleeps_is_named_with_its_line(tmp_path: Path) -> None:
     assert re.match(r"Rank 1 enters the step [\d.]+ ms late in each step, ", late["title"])
     assert Path(late["location"]["file"]).name == "job.py"
     assert (late["location"]["line"], late["location"]["function"]) == (LINE, "prepare")
-    # The rest of a step takes a few ms. Where another program has the core of the rank that waits, that is late as well.
+    # The rest of a step takes a few ms; where another program has the core of the rank that waits, it waits for less.
     assert late["cost_ns"] >= 20_000_000
     assert late["cost_ns"] <= report["steps"]["median_ns"] * 1.5

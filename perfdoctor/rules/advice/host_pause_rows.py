@@ -112,6 +112,12 @@ HOST_PAUSE_ROWS = (
         "https://docs.python.org/3/library/copy.html",
     ),
     any_program(
+        "the step evaluates",
+        "Evaluate every so many steps, once an epoch, or on fewer batches: the steps between go without.",
+        "if step % evaluate_every == 0:\n    validate()",
+        pages.TUNING_GUIDE,
+    ),
+    any_program(
         "the step prints",
         "Print every so many steps, or collect what is to be printed and print it once.",
         None,
