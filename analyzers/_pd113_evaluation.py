@@ -9,14 +9,20 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import project
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
-from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, most_common_location
+from perfdoctor.rules import (
+    NONE,
+    BoolArray,
+    Int64Array,
+    Intervals,
+    Rank,
+    SourceLocation,
+    most_common_location,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
 # In nearly all steps: what is done now and then is PD003's to tell.
 _NEARLY_ALL = 0.9
-# A function that is called so evaluates. What it does is no target of a teacher, and no experience of an agent: those
-# are part of the step.
-_NAME = re.compile(r"(?i)(^|_)(valid(at\w*)?|val|eval(uat\w*)?|test)(_|$)")
 
 
 class Evaluation(NamedTuple):
@@ -37,7 +43,8 @@ def find_evaluation(rank: Rank) -> Evaluation | None:
     """The evaluations in nearly every step of a training; None where nothing shows that there are any.
 
     A line that calls a model evaluates where no backward pass uses what it computes, and either its function says so,
-    or the run has put a model to evaluation in each step.
+    or the run has put a model to evaluation in each step: targets of a teacher and experience of an agent are part of
+    the step.
     """
     for shown in (rank, rank.evidence):
         calls = None if shown is None else module_calls_of(shown.trace)
@@ -69,7 +76,7 @@ def _find_in_window(rank: Rank, shown: Rank, calls: ModuleCalls) -> Evaluation |
 
 
 def _evaluates(line: SourceLocation) -> bool:
-    return bool(line.function and _NAME.search(line.function))
+    return bool(line.function and re.search(vocabulary.EVALUATION_FUNCTION, line.function))
 
 
 def _time_of(rank: Rank, marked: BoolArray) -> Intervals:

@@ -202,6 +202,8 @@ EVALUATION_FRAME = (
     r"validation_epoch|eval_epoch|eval_step|test_step|test_epoch)$"
 )
 """Pattern of the Python frames of an evaluation, by what people and trainers call the function."""
+EVALUATION_FUNCTION = r"(?i)(^|_)(valid(at\w*)?|val|eval(uat\w*)?|test)(_|$)"
+"""Pattern of the name of a function of the user's that evaluates."""
 SERVER_FRAME = r"(^|/)(vllm|sglang|tensorrt_llm|uvicorn|hypercorn|gunicorn|starlette|fastapi|grpc|aiohttp)/"
 """Pattern of the Python frames of servers of models, and of the web servers in front of them."""
 MODEL_RUNNER_FRAME = r"(?i)^nn\.Module: |model_?runner|model_executor|execute_model|\(\d+\): (forward|generate)$"

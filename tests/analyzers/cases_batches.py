@@ -171,6 +171,7 @@ FEW_ROWS = {
     "shapes": [[1024], [4, 1024], [1024, 1024], [], []],
     "types": ["float", "float", "float", "Scalar", "Scalar"],
 }
+ONE_ROW = {"shapes": [[1024], [1, 1024], [1024, 1024], [], []], "types": FEW_ROWS["types"]}
 MANY_ROWS = {"shapes": [[1024], [512, 1024], [1024, 1024], [], []], "types": FEW_ROWS["types"]}
 
 
@@ -214,7 +215,34 @@ def gpu_step(kernel_us: float, blocks: int = 16, count: int = 8, step_us: float 
     return trace
 
 
+def inference(samples: int = 1, pause_us: float = 50, device: str | None = None) -> TraceBuilder:
+    """Four steps of 400 us that call a model with so many samples, and so long a pause behind each."""
+    trace = TraceBuilder(device=device)
+    trace.frame("serve.py(9): evaluate", 0, 4 * (400 + pause_us))
+    for number in range(4):
+        start = number * (400 + pause_us)
+        trace.step(start, 400).range("perfdoctor::module_call @serve.py:11 embed", start, 390)
+        trace.op("aten::conv2d", start + 1, 380, shapes=[[samples, 3, 64, 64], [32, 3, 3, 3]], types=["float"] * 2)
+        if device is not None:
+            trace.kernel(GEMM, start + 20, 300, launch_us=start + 5)
+    return trace
+
+
+ONE_SAMPLE = ExpectedFinding(
+    "low",
+    0,
+    location="serve.py:11",
+    title="one sample at a time",
+    advice="Give it many samples at once",
+    fix="batch_size",
+)
+
 PD509 = [
+    RuleCase("PD509", "one-sample-after-the-other", inference, (ONE_SAMPLE,)),
+    RuleCase("PD509", "one-sample-on-a-gpu", lambda: inference(device="NVIDIA A100-SXM4-80GB"), (ONE_SAMPLE,)),
+    RuleCase("PD509", "requests-with-pauses", lambda: inference(pause_us=900)),
+    RuleCase("PD509", "a-batch-of-eight", lambda: inference(8)),
+    RuleCase("PD509", "a-training-with-one-sample", lambda: cpu_step(200, 600, ONE_ROW)),
     RuleCase(
         "PD509",
         "weights-and-optimizer",
