@@ -23,7 +23,7 @@ class ModuleCalls(NamedTuple):
     thread: Int32Array
     lines: list[SourceLocation | None]
 
-    def around(self, trace: Trace, ops: Int64Array) -> Int32Array:
+    def around(self, trace: Trace, ops: Int32Array | Int64Array) -> Int32Array:
         """For each op (rows of `trace.ops`) the number of the call around it, or NONE."""
         at_ns, thread = trace.ops.start_ns[ops], trace.ops.thread[ops]
         return nesting.innermost(self.start_ns, self.end_ns, self.thread, at_ns, thread)
@@ -49,7 +49,7 @@ def module_calls_of(trace: Trace) -> ModuleCalls:
     return ModuleCalls(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows], callers)
 
 
-def lines_of_module_calls(trace: Trace, ops: Int64Array) -> list[SourceLocation | None]:
+def lines_of_module_calls(trace: Trace, ops: Int32Array | Int64Array) -> list[SourceLocation | None]:
     """The line of the outermost call of a module around each op (rows of `trace.ops`)."""
     calls = module_calls_of(trace)
     lines = [*calls.lines, None]  # NONE finds the last

@@ -32,8 +32,8 @@ KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data paral
 # An action begins with a verb; words in braces do, too, and what follows another advice may begin with "Or".
 ACTION = re.compile(
     r"$|\{(ahead|stream|Way)\}|(First |Or )?(?i:allocate|allow|balance|bring|broadcast|build|call|capture|cast|change|"
-    r"checkpoint|choose|collect|combine|compare|compile|compute|copy|count|cut|deal|decode|delete|detach|do|expand|factor|"
-    r"fetch|find|freeze|fuse|give|halve|keep|launch|leave|let|load|log|look|make|move|multiply|offload|overlap|pad|pass|pin|post|"
+    r"checkpoint|choose|collect|combine|compare|compile|compute|copy|count|cut|deal|decode|delete|detach|do|evaluate|expand|factor|"
+    r"factor|fetch|find|freeze|fuse|give|halve|keep|launch|leave|let|load|log|look|make|move|multiply|offload|overlap|pad|pass|pin|post|"
     r"prefetch|prepare|print|put|record|reduce|remove|replace|run|save|scale|schedule|see|send|serve|set|shard|shorten|"
     r"solve|start|step|sum|train|try|turn|update|use|wait|warm|work|write)\b"
 )
