@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console, RenderableType
 
@@ -11,7 +11,12 @@ from perfdoctor.reporters.clean_text import defuse_commands
 
 
 def render_blocks(blocks: Iterable[RenderableType], width: int, *, color: bool) -> str:
-    """The blocks below each other as text in `width` columns, with ANSI colours if `color`.
+    """The blocks below each other as text in `width` columns, with ANSI colours if `color`."""
+    return "".join(render_each(blocks, width, color=color))
+
+
+def render_each(blocks: Iterable[RenderableType], width: int, *, color: bool) -> Iterator[str]:
+    """The text of each block, as `render_blocks` puts them below each other.
 
     No string is parsed as markup, highlighted or taken for an emoji, and nothing depends on the environment.
     """
@@ -27,7 +32,7 @@ def render_blocks(blocks: Iterable[RenderableType], width: int, *, color: bool) 
         highlight=False,
         _environ={},
     )
-    with console.capture() as captured:
-        for block in blocks:
+    for block in blocks:
+        with console.capture() as captured:
             console.print(block, crop=False)
-    return defuse_commands(captured.get())
+        yield defuse_commands(captured.get())

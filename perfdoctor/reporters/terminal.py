@@ -6,7 +6,7 @@ become any.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rich import box
@@ -25,7 +25,7 @@ from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.render_blocks import render_blocks
+from perfdoctor.reporters.render_blocks import render_each
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -108,7 +108,7 @@ class _Section(NamedTuple):
     """What stands below the findings under a heading: rows that may be left out from the end, the first ones last."""
 
     heading: str
-    rows: list[RenderableType]
+    rows: list[str]
 
 
 @frozen_dataclass
@@ -130,9 +130,13 @@ class Terminal(Reporter):
 
     def render_prepared(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
-        blocks = self._quiet_blocks(report) if self.verbosity < 0 else self._blocks(report)
-        lines = render_blocks(blocks, self.width, color=self.color).replace(NO_BREAK, " ").rstrip("\n").split("\n")
+        blocks = self._render(self._quiet_blocks(report)) if self.verbosity < 0 else self._blocks(report)
+        lines = "".join(blocks).replace(NO_BREAK, " ").rstrip("\n").split("\n")
         return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def _render(self, blocks: Iterable[RenderableType]) -> list[str]:
+        """The text of each block: laid out once, and counted as often as it takes to fill a page."""
+        return list(render_each(blocks, self.width, color=self.color))
 
     def _quiet_blocks(self, report: Report) -> Iterator[RenderableType]:
         yield make_text(verdict_of(report))
@@ -151,59 +155,34 @@ class Terminal(Reporter):
         line.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")
         return line
 
-    def _blocks(self, report: Report) -> Iterator[RenderableType]:
+    def _blocks(self, report: Report) -> Iterator[str]:
         findings = len(main_findings(report))
-        above, below = list(self._blocks_above(report, _Room(_MAX_FINDING_LINES, findings))), self._sections(report)
+        above = self._render(self._blocks_above(report, _Room(_MAX_FINDING_LINES, findings)))
+        below = self._sections(report)
         if self.verbosity <= 0:
             reserved = _MIN_LINES_BELOW if findings > _FEW_FINDINGS and below else 0
             room = _PAGE_LINES - _NOTE_LINES - (_MAX_NOTE_LINES if report.memory else 0)
             for smaller in () if has_trials(report) else _smaller_rooms(findings):
-                if self._count_lines(above) > room - reserved:
-                    above = list(self._blocks_above(report, smaller))
-            below = self._fit(
-                below, max(room - self._count_lines(above), _MIN_LINES_BELOW if has_trials(report) else 0)
-            )
+                if _count_lines(above) > room - reserved:
+                    above = self._render(self._blocks_above(report, smaller))
+            below = _fit(below, max(room - _count_lines(above), _MIN_LINES_BELOW if has_trials(report) else 0))
         yield from above
         for section in below:
-            yield Text()
-            yield Text(section.heading, style="bold")
+            yield from self._render([Text(), Text(section.heading, style="bold")])
             yield from section.rows
-        yield from self._notes(report)
+        yield from self._render(self._notes(report))
         if self.verbosity > 0:
-            yield from self._context(report)
-            yield Text()
-            yield self._outcomes(report)
+            yield from self._render([*self._context(report), Text(), self._outcomes(report)])
 
     def _sections(self, report: Report) -> list[_Section]:
         """What stands below the findings, in its order."""
         sections = [
-            _Section("Not in every step", list(self._one_offs(report))),
-            _Section("Also seen", list(self._info_findings(report))),
+            _Section("Not in every step", self._render(self._one_offs(report))),
+            _Section("Also seen", self._render(self._info_findings(report))),
             *self._top_tables(report),
-            _Section("Not explained by a finding", list(self._unexplained(report))),
+            _Section("Not explained by a finding", self._render(self._unexplained(report))),
         ]
         return [section for section in sections if section.rows]
-
-    def _fit(self, sections: list[_Section], max_lines: int) -> list[_Section]:
-        """The sections with as many rows as fit: the first rows of all come before the second ones of any."""
-        left = max_lines
-        shown = [0] * len(sections)
-        # What no finding explains is part of the diagnosis; the tables are there to look things up.
-        order = sorted(range(len(sections)), key=lambda i: -i if i == len(sections) - 1 else i)
-        for row in range(max((len(section.rows) for section in sections), default=0)):
-            for i in order:
-                rows = sections[i].rows
-                lines = self._count_lines(rows[row : row + 1]) + (2 if row == 0 else 0) if row < len(rows) else 0
-                if lines and shown[i] == row and lines <= left:
-                    shown[i], left = row + 1, left - lines
-        return [
-            _Section(note_left_out(section.heading, count, len(section.rows)), section.rows[:count])
-            for section, count in zip(sections, shown, strict=True)
-            if count
-        ]
-
-    def _count_lines(self, blocks: Sequence[RenderableType]) -> int:
-        return render_blocks(blocks, self.width, color=False).count("\n")
 
     def _blocks_above(self, report: Report, room: _Room) -> Iterator[RenderableType]:
         """The verdict, where the time went, and the findings, in that many lines."""
@@ -415,7 +394,7 @@ class Terminal(Reporter):
                 head = f"  {row.share:>5}  {row.time:>8}  {shorten_path(row.name, MAX_WORD)}"
                 # The text of a line is there to be recognised: it takes what is left.
                 rows.append(make_text(shorten_end(f"{head}  {row.what}".rstrip(), self.width)))
-            yield _Section(table.title, rows)
+            yield _Section(table.title, self._render(rows))
 
     def _unexplained(self, report: Report) -> Iterator[RenderableType]:
         for share, sentence in report_notes.unexplained_lines(report, of_work=self.verbosity > 0):
@@ -474,6 +453,29 @@ class Terminal(Reporter):
         for outcome in report.outcomes:
             table.add_row(outcome.rule, outcome.status, f"{outcome.seconds:.3f} s")
         return Group(Text("Rules", style="bold"), Padding(table, (0, 0, 0, 2)))
+
+
+def _fit(sections: list[_Section], max_lines: int) -> list[_Section]:
+    """The sections with as many rows as fit: the first rows of all come before the second ones of any."""
+    left = max_lines
+    shown = [0] * len(sections)
+    # What no finding explains is part of the diagnosis; the tables are there to look things up.
+    order = sorted(range(len(sections)), key=lambda i: -i if i == len(sections) - 1 else i)
+    for row in range(max((len(section.rows) for section in sections), default=0)):
+        for i in order:
+            lines = _count_lines(sections[i].rows[row : row + 1])
+            lines += 2 if lines and row == 0 else 0
+            if lines and shown[i] == row and lines <= left:
+                shown[i], left = row + 1, left - lines
+    return [
+        _Section(note_left_out(section.heading, count, len(section.rows)), section.rows[:count])
+        for section, count in zip(sections, shown, strict=True)
+        if count
+    ]
+
+
+def _count_lines(blocks: Iterable[str]) -> int:
+    return sum(block.count("\n") for block in blocks)
 
 
 def _smaller_rooms(findings: int) -> Iterator[_Room]:
