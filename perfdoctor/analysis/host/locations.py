@@ -44,10 +44,11 @@ _PACKAGES_AT_THE_TOP = (
 )
 # The profiler writes the standard library without its path, too: "json/decoder.py(344): decode", "enum.py(726): ...".
 # Users have files and folders with the names that are left out.
-_STANDARD_LIBRARY = "|".join(sorted(sys.stdlib_module_names - {"code", "profile", "test", "trace", "types"}))
+_STANDARD_LIBRARY = sys.stdlib_module_names - {"code", "profile", "test", "trace", "types"}
+_LIBRARY_FOLDERS = frozenset(_PACKAGES.split("|"))
+_LIBRARIES_AT_THE_TOP = frozenset(_PACKAGES_AT_THE_TOP.split("|")) | _STANDARD_LIBRARY
 _LIBRARY = re.compile(
-    rf"(^|/)({_PACKAGES})/|^({_PACKAGES_AT_THE_TOP}|{_STANDARD_LIBRARY})(/|\.py\()"
-    r"|(^|/)megatron/(core|training|legacy|model)/|site-packages|dist-packages|/lib/python\d"
+    r"(^|/)megatron/(core|training|legacy|model)/|site-packages|dist-packages|/lib/python\d"
     r"|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
     rf"|perfdoctor/capture|{vocabulary.RECORDER_FRAME}|torchinductor_|^nn\.Module: "
 )
@@ -75,7 +76,7 @@ class SourceLocation:
     @property
     def is_in_library(self) -> bool:
         """Whether the file belongs to an installed package or the standard library: not to be changed by its user."""
-        return _is_library_file(self.file)
+        return _is_in_library(f"{self.file}(")
 
     @property
     def short(self) -> str:
@@ -197,8 +198,11 @@ def code_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> tuple
 
 
 @lru_cache(maxsize=1024)
-def _is_library_file(file: str) -> bool:
-    return bool(_LIBRARY.search(f"{file}("))
+def _is_in_library(frame: str) -> bool:
+    """Whether a frame, as in "json/decoder.py(344): decode", belongs to a package or the standard library."""
+    *folders, file = frame.split("/")
+    top = folders[0] if folders else file.partition(".py(")[0]
+    return top in _LIBRARIES_AT_THE_TOP or not _LIBRARY_FOLDERS.isdisjoint(folders) or bool(_LIBRARY.search(frame))
 
 
 def _recorded_lines(
@@ -266,4 +270,4 @@ def user_frame(trace: Trace, row: int) -> SourceLocation | None:
 def parse_user_frame(frame: str) -> SourceLocation | None:
     """The location in a frame's name; None for a frame of a library."""
     line = vocabulary.parse_frame(frame)
-    return None if line is None or _LIBRARY.search(frame) else SourceLocation(*line)
+    return None if line is None or _is_in_library(frame) else SourceLocation(*line)
