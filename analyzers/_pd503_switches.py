@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoctor.rules import (
@@ -17,13 +15,14 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import frozen_dataclass
 
 ANOMALY, GRADCHECK, DETERMINISTIC = "anomaly detection", "gradcheck", "deterministic algorithms"
 # Where a switch is on in fewer steps, it is no leftover: somebody looks at a step now and then.
 _MIN_SHARE_OF_STEPS = 0.9
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Switch:
     """A switch that was on in nearly all steps.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -23,7 +24,7 @@ def frozen_dataclass(
 ) -> Callable[[_Class], _Class]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen_dataclass(cls: Any = None, /, *, eq: bool = True, kw_only: bool = False, weakref_slot: bool = False) -> Any:
-    """Makes a class a dataclass with slots, each of which is set once: by `__init__`.
+    """Makes a class a dataclass whose fields are set once: by `__init__`. It has slots unless it caches a property.
 
     Args:
         cls: The class; None where the decorator has arguments.
@@ -33,7 +34,8 @@ def frozen_dataclass(cls: Any = None, /, *, eq: bool = True, kw_only: bool = Fal
     """
 
     def decorate(plain: type[Any]) -> type[Any]:
-        made = dataclass(init=False, repr=False, eq=False, kw_only=kw_only, slots=True, weakref_slot=weakref_slot)(
+        slots = not any(isinstance(each, cached_property) for each in vars(plain).values())
+        made = dataclass(init=False, repr=False, eq=False, kw_only=kw_only, slots=slots, weakref_slot=weakref_slot)(
             plain
         )
 

@@ -6,7 +6,7 @@ Only this file knows all facts. Functions of `perfdoctor.analysis` compute each 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
@@ -81,6 +81,7 @@ from perfdoctor.analysis.timeline.recurrence import split_one_offs
 from perfdoctor.analysis.timeline.starvation import Starvation, find_starvation
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.memory.allocator_replay import AllocatorReplay
@@ -101,7 +102,7 @@ from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Rank:
     """One rank: the trace with aligned clocks of CPU and GPU, the device, the steps, the account, facts about kernels.
 

@@ -7,7 +7,6 @@ same requests in the same order, from the segments and blocks of the beginning o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -214,7 +213,7 @@ class _Run:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class AllocatorReplay:
     """The replay of the allocator of a device, from what is known of its beginning.
 

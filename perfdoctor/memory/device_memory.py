@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +28,7 @@ _MIN_LARGE = 1e-4
 _NOT_PYTHON = re.compile(r"\(0\): |\.(c|cc|cpp|cu|cuh|h|hpp)\(\d+\): ")
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class DeviceMemory:
     """The recorded memory of one device.
 
@@ -111,7 +110,7 @@ class DeviceMemory:
         return None if line == NONE else locations[line], None if op == NONE else evidence.op_names[op]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class Peak:
     """What is allocated on a device after one of its events: its holders, and as the last one what no event names.
 
@@ -177,7 +176,7 @@ class Peak:
         return locations, np.append(code, NONE).astype(np.int32)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class Selection:
     """Some allocations of a device, and what is known of each.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import SEVERITIES, Evidence, Finding, Severity, end_of_severity, severity_of
 from perfdoctor.savings.edits import busiest_ns, remove_cause
 from perfdoctor.savings.fix_order import MASKED_SHARE, MIN_COVERED_SHARE, SavingRange, order_fixes_greedily
@@ -200,7 +201,7 @@ class Pricer(Protocol):
         """Set what the cause of each costs, and what its fix saves alone and in its turn; in order, the best first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LedgerPricer:
     """Prices by claimed time: each fix gets what no better one has claimed, all together no more than the step.
 
@@ -252,7 +253,7 @@ def _put_before_blocked(fixes: Iterable[Priced]) -> None:
                 each.evidence = (*each.evidence, saves)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReplayPricer:
     """Prices by replays of the trace with edits; what has no edit gets what these leave of its claimed time.
 

@@ -7,7 +7,7 @@ and what rules that compare ranks need. The columns of a trace stay in the proce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -187,7 +187,7 @@ class RankSummary:
         )
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Fleet:
     """All ranks of one job as summaries, sorted by rank: the input of a FleetAnalyzer.
 

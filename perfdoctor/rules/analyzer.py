@@ -6,7 +6,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar
@@ -14,6 +14,7 @@ from typing import ClassVar
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.errors import UsageError
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.memory_edits import MemoryEdit
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import ONCE, Action, Evidence, Finding, FindingScope
@@ -30,7 +31,7 @@ _MIN_SHARE_OF_TRACE = 0.5
 _NO_SAVING, _NO_CLAIM = Saving(), Claim()
 
 
-@dataclass(frozen=True)
+@frozen_dataclass
 class Run:
     """All ranks of an analysis that are in this process."""
 

@@ -19,11 +19,11 @@ The lag of an activity is how long it takes: work on the CPU, a call, the launch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.graph_nodes import CALL_END, CALL_START, ITEM_END, ITEM_START, Nodes
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
@@ -42,7 +42,7 @@ _LATENCY_PARTS = 10
 _BEFORE_ALL = np.iinfo(np.int64).min // 4
 
 
-@dataclass(frozen=True, eq=False)  # no slots: two properties are cached
+@frozen_dataclass(eq=False)
 class Edges:
     """The edges of a graph while they are being found.
 

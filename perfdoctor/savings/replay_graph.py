@@ -18,11 +18,12 @@ not modelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
 
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.graph_edges import ACTIVITY, Edges, add_cpu_edges, add_gpu_edges
 from perfdoctor.savings.graph_nodes import CALL_START, Nodes, nodes_of
 from perfdoctor.savings.graph_waits import add_blocking_edges, add_boundary_edges, add_queue_edges
@@ -36,7 +37,7 @@ NEVER = np.iinfo(np.int64).min // 4
 """A lag that makes no difference."""
 
 
-@dataclass(frozen=True, eq=False)  # no slots: a property is cached
+@frozen_dataclass(eq=False)
 class Graph:
     """The nodes and edges of a replay.
 

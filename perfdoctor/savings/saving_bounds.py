@@ -8,13 +8,13 @@ next asks for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saving import Claim
 from perfdoctor.trace import vocabulary
@@ -26,7 +26,7 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 
 
-@dataclass(frozen=True, eq=False)  # no slots: a property is cached
+@frozen_dataclass(eq=False)
 class SavingBounds:
     """What bounds the savings of a rank.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from perfdoctor.analysis.communication.rank_waits import (
 )
 from perfdoctor.analysis.timeline.phases import PHASES
 from perfdoctor.analysis.timeline.recurrence import is_rare
+from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -40,7 +41,7 @@ _NEARLY_ALL_WAITS = 0.9
 _CO_LATE_SHARE = 0.1
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class LateRank:
     """The rank that causes the most waiting.
 

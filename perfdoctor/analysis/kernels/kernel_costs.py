@@ -9,7 +9,6 @@ to the kernels that name them. The bytes of an op that only moves data are share
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -58,7 +57,7 @@ class CostKinds:
         return len(self.name)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class KernelCosts:
     """FLOPs and bytes of each GPU item.
 

@@ -9,7 +9,6 @@ category of the kernel decides, and the result says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -98,7 +97,7 @@ class KernelLaunches:
         return len(self.dur_ns)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen_dataclass(eq=False)
 class KernelBounds:
     """What bounds each launch; arrays of one length.
 
