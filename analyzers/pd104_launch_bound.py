@@ -68,6 +68,7 @@ _WAITS: Mapping[str, str] = MappingProxyType(
 )
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
+_ROWS_AT_ONCE = (Action("rows-at-once"),)
 
 
 class LaunchBound(RankAnalyzer):
@@ -319,6 +320,7 @@ class LaunchBound(RankAnalyzer):
                 "takes little longer than one of a single row.",
                 "model(torch.stack(rows))   # in place of [model(row) for row in rows]",
                 "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
+                _ROWS_AT_ONCE,
             ),
             claim=Claim(found.time),
             confidence=0.7,
@@ -362,6 +364,7 @@ def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None)
         return Advice(
             "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches.",
             source="https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
+            actions=_ROWS_AT_ONCE,
         )
     if cells:
         return _advise_lstm(cells)

@@ -18,8 +18,12 @@ from perfdoctor.analyzers._pd101_wait_parts import (
 from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
 from perfdoctor.analyzers._pd111_step_preparation import find_preparation
 from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
-from perfdoctor.rules import Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, Saving, count_recurrence
+from perfdoctor.rules import Action, Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, Saving, count_recurrence
 from perfdoctor.rules import intervals as iv
+
+# What a process may keep of items, each of which takes so many times its tensors as lists of Python's numbers.
+_REMEMBERED_BYTES, _PYTHON_FACTOR = 1_000_000_000, 8
+_MAX_ITEMS = 65_536
 
 
 class SlowCollate(RankAnalyzer):
@@ -46,7 +50,8 @@ class SlowCollate(RankAnalyzer):
 
     How to fix:
         Do the work once and keep tensors or arrays; index them by the whole batch (`__getitems__`); return tensors
-        from `__getitem__`, not lists. On a GPU, transform the batch there.
+        from `__getitem__`, not lists. Where items come back, a function that makes one from its arguments alone can
+        remember its results (`functools.lru_cache`). On a GPU, transform the batch there.
 
     When it is wrong:
         Work that must be different in each epoch (random crops) cannot be done once; and what is kept needs memory.
@@ -113,6 +118,7 @@ class SlowCollate(RankAnalyzer):
                 saving=cheaper.saving,
                 advice=cheaper.advice,
                 fix=None,
+                actions=() if batch.makes_many_tensors else _remember_items(captured),
                 claim=Claim(wait.idle),
                 confidence=0.7 if batch.is_split else 0.5,
                 location=cheaper.location,
@@ -135,6 +141,14 @@ class SlowCollate(RankAnalyzer):
                 return None
         work = None if batch.in_workers else find_loading_work(rank, wait)
         return advise_cheaper_batch(rank, shared, batch, wait, work, place, computes=computes)
+
+
+def _remember_items(captured: LoaderFacts) -> tuple[Action, ...]:
+    """To remember as many items as `_REMEMBERED_BYTES` hold; nothing where their size is not known."""
+    if not captured.batch_bytes or not captured.batch_size:
+        return ()
+    items = _REMEMBERED_BYTES * captured.batch_size // (_PYTHON_FACTOR * captured.batch_bytes)
+    return (Action("remember", 1 << min(items, _MAX_ITEMS).bit_length() - 1),) if items else ()
 
 
 def _evidence(batch: BatchWork, captured: LoaderFacts) -> tuple[Evidence, ...]:

@@ -24,6 +24,7 @@ from perfdoctor.rules import intervals as iv
 
 # Half as often is the least that anyone would change; ten times less often is what people choose.
 _MIN_SAVED, _USUALLY_SAVED = 0.5, 0.9
+_SELDOM = 10
 
 
 class _Kind(NamedTuple):
@@ -122,7 +123,8 @@ class LoggingAndCheckpoints(RankAnalyzer):
         )
 
     def _report(self, rank: Rank, pause: HostPause, kind: _Kind) -> Finding:
-        cost_ns, advice = cost_of(rank, pause), advise(kind.situation, rank.context)
+        cost_ns = cost_of(rank, pause)
+        advice = advise(kind.situation, rank.context, steps=round(_SELDOM * pause.of / pause.steps))
         saving = Saving(0, None, cost_ns, "bounded")
         if pause.is_timed:
             low_ns, expected_ns = round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.rules import (
+    Action,
     Evidence,
     Finding,
     MixedPrecisionCalls,
@@ -74,6 +75,7 @@ class ClipBeforeUnscale(RankAnalyzer):
             "so that each update is far smaller than was meant.",
             fix="scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
             "scaler.step(optimizer)",
+            actions=(Action("unscale"),),
             location=captured_location(amp.clip_location),
             subject="clip",
             evidence=(
@@ -91,6 +93,7 @@ class ClipBeforeUnscale(RankAnalyzer):
             advice="Let the scaler step the optimizer: it divides the gradients by the scale (65,536 at first), and "
             "leaves steps out whose gradients overflow.",
             fix="scaler.step(optimizer)\nscaler.update()",
+            actions=(Action("unscale", "step"),),
             location=captured_location(optimizer.location),
             subject="step",
             evidence=(

@@ -8,7 +8,17 @@ from types import MappingProxyType
 import numpy as np
 import orjson
 
-from perfdoctor.rules import Evidence, Finding, OpQuery, Rank, RankAnalyzer, SourceLocation, distinct, format_per_step
+from perfdoctor.rules import (
+    Action,
+    Evidence,
+    Finding,
+    OpQuery,
+    Rank,
+    RankAnalyzer,
+    SourceLocation,
+    distinct,
+    format_per_step,
+)
 
 _HALF = "c10::Half"
 # The ops that compute the gradients of losses, and the ops of the forward pass whose lines are the loss's.
@@ -91,6 +101,7 @@ class LossInHalf(RankAnalyzer):
             title=f"The gradients are wrong: the {loss} loss is computed in float16",
             advice=f"Compute the loss in float32, autocast does so: in float16 {_WHY.get(loss, _OTHER_WHY)}.",
             fix="loss = loss_fn(outputs.float(), targets)",
+            actions=(Action("loss-in-float32"),),
             location=location,
             subject=loss,
             evidence=(Evidence("gradients of losses in float16", often), Evidence("op", op)),

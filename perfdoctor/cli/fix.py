@@ -46,6 +46,9 @@ def fix(
     allow_numerics: Annotated[
         bool, parameters.flag("--allow-numerics", help="Take edits in that change the losses, too.")
     ] = False,
+    allow_changes: Annotated[
+        bool, parameters.flag("--allow-changes", help="Take repairs of results in, and edits that write less.")
+    ] = False,
     skip: trial_options.Skip = None,
     base: trial_options.Base = None,
     timeout: trial_options.Timeout = None,
@@ -67,8 +70,8 @@ def fix(
 
     The program is recorded once. Then each edit is made in a copy of its sources, and copy and plain program take
     turns, as with try; what makes the step shorter by more than the noise is measured together, and its losses are
-    compared. What changes them is left out unless --allow-numerics says otherwise. No file of the program is changed
-    without --apply.
+    compared. What changes them is left out unless --allow-numerics says otherwise, and what is to change results or
+    files on purpose unless --allow-changes does. No file of the program is changed without --apply.
 
     Of a recording the patch holds the edits that its findings advise, and nothing of it is measured.
     """
@@ -85,9 +88,11 @@ def fix(
     if first.suffix != ".py" and not (first / "__main__.py").exists() and words[0] not in ("--", "-m"):
         if apply:
             raise UsageError("--apply takes what was measured: give the program, not a recording of it.")
-        return propose_for_recording(first, out, quiet=quiet)
+        return propose_for_recording(first, out, allow_changes=allow_changes, quiet=quiet)
     limits = trial_options.parse_limits(pairs, budget, timeout, wait)
-    settings = trial_options.make_settings(limits, wanted=(), allow_numerics=allow_numerics, skip=skip, base=base)
+    settings = trial_options.make_settings(
+        limits, wanted=(), allow_numerics=allow_numerics, allow_changes=allow_changes, skip=skip, base=base
+    )
     trial_options.check_surroundings("fix")
     fixed, folder = fix_words(words, settings, out, resume, applies=apply, quiet=quiet)
     trial_options.print_trials(fixed.report, as_json=as_json, no_color=no_color, verbosity=verbosity)
@@ -153,14 +158,14 @@ def report_changes(what: str, names: list[str]) -> None:
     sys.stderr.write(f"perfdoctor: {what}: {', '.join(names)}\n")
 
 
-def propose_for_recording(path: Path, out: Path | None, *, quiet: bool) -> int:
+def propose_for_recording(path: Path, out: Path | None, *, allow_changes: bool, quiet: bool) -> int:
     """Print the patch for a recording, and say that nothing of it was measured."""
     from perfdoctor.capture.capture_folder import make_folder
     from perfdoctor.fixes.patch import PATCH_FILE
     from perfdoctor.fixes.propose_patch import propose_patch
     from perfdoctor.reporters.output import open_atomically, write_stdout
 
-    proposed = propose_patch(path)
+    proposed = propose_patch(path, allow_changes=allow_changes)
     for each in proposed.refused:
         if not quiet:
             sys.stderr.write(f"perfdoctor: {each.label} has no edit: {each.why}\n")

@@ -13,7 +13,10 @@ from perfdoctor.fixes.edits import (
     formulas,
     gradients,
     loader_arguments,
+    loop_pauses,
     moved_code,
+    repairs,
+    repeated_work,
     switches,
     tensors,
 )
@@ -33,6 +36,9 @@ EDITS: Mapping[str, MakeEdit] = {
         gradients,
         tensors,
         accumulation,
+        repairs,
+        loop_pauses,
+        repeated_work,
     )
     for name, make in module.EDITS.items()
 }

@@ -1,28 +1,34 @@
-"""Where an argument of a call is decided when not by the call: a variable, a parameter, an option, a dictionary."""
+"""Where a value is decided if not where it is used: a variable, attribute, parameter, option or dictionary."""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Mapping
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.source_file import SourceFile, method_of
 
+# What these have by the name of a function of the program is not that.
+_OF_OTHERS = {"torch", "numpy", *sys.stdlib_module_names}
+
 
 def find_constant(source: SourceFile, value: ast.expr, argument: str, project: Project) -> ast.Constant | None:
-    """The constant that an argument has by way of a variable, a parameter's default, or an option's default.
+    """The constant that an argument has by way of a variable, a parameter, or an option's default.
 
     Args:
         source: The file of the call.
-        value: What the call passes: `WORKERS`, `workers`, `args.workers`.
+        value: What the call passes: `WORKERS`, `workers`, `args.workers`, `self.workers`.
         argument: The name of the argument; a variable that is used for anything else as well decides more than that.
         project: The user's program, with the words of its command line.
 
     Returns:
         The constant, in the same file; None where there is none, or where it is not known to decide.
     """
-    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id != "self":
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+        if value.value.id == "self":
+            return _passed_to_constructor(source, value, project)
         return _default_of_option(source, value.attr, project)
     if not isinstance(value, ast.Name):
         return None
@@ -112,12 +118,7 @@ def _default_of_parameter(
         isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load)
         for each in ast.walk(function)
     )
-    calls = [
-        call
-        for file in project.program_files(source.name)
-        for call in file.nodes(ast.Call)
-        if file.code(call.func).rpartition(".")[2] == function.name
-    ]
+    calls = [call for _, call in calls_of(function.name, source, project)]
     is_passed = any(
         name in {each.arg for each in call.keywords}
         or None in {each.arg for each in call.keywords}
@@ -126,6 +127,41 @@ def _default_of_parameter(
         for call in calls
     )
     return value if isinstance(value, ast.Constant) and calls and not is_set and not is_passed else None
+
+
+def _passed_to_constructor(source: SourceFile, value: ast.Attribute, project: Project) -> ast.Constant | None:
+    """What the one call of a class passes for an attribute that `__init__` sets, and that nothing else uses."""
+    uses = [each for each in source.nodes(ast.Attribute) if each.attr == value.attr]
+    stores = [each for each in uses if isinstance(each.ctx, ast.Store)]
+    place = source.statement(value)
+    if len(stores) != 1 or any(source.statement(each) is not place for each in uses if each not in stores):
+        return None
+    statement, init = source.statement(stores[0]), source.scope(stores[0])
+    if not isinstance(statement, ast.Assign) or not isinstance(init, ast.FunctionDef) or init.name != "__init__":
+        return None
+    target, passed = statement.targets[0], statement.value
+    if isinstance(target, ast.Tuple) and isinstance(passed, ast.Tuple) and len(target.elts) == len(passed.elts):
+        passed = passed.elts[target.elts.index(stores[0])]
+    names = [each.arg for each in _parameters(init)]
+    owner = next(source.parents(init))
+    calls = calls_of(owner.name, source, project) if isinstance(owner, ast.ClassDef) else []
+    is_known = isinstance(passed, ast.Name) and passed.id in names and len(calls) == 1 and calls[0][0] is source
+    if not is_known:
+        return None
+    call, name = calls[0][1], passed.id  # type: ignore[attr-defined]
+    given = {**dict(zip(names[1:], call.args, strict=False)), **_by_name(call.keywords)}.get(name)
+    return given if isinstance(given, ast.Constant) else None
+
+
+def calls_of(name: str, source: SourceFile, project: Project) -> list[tuple[SourceFile, ast.Call]]:
+    """The calls of a function or class by its name, in all files of the program."""
+    return [
+        (file, call)
+        for file in project.program_files(source.name)
+        for call in file.nodes(ast.Call)
+        if file.code(call.func).rpartition(".")[2] == name
+        and file.meaning(call.func).partition(".")[0] not in _OF_OTHERS
+    ]
 
 
 def _default_of_option(source: SourceFile, name: str, project: Project) -> ast.Constant | None:

@@ -24,7 +24,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
 from perfdoctor.report.trial_result import Trial
 from perfdoctor.reporters.output import open_atomically
-from perfdoctor.reporters.trial_table import describe_trials, format_losses, verdict_of_trials
+from perfdoctor.reporters.trial_table import INTENDED, describe_trials, format_losses, verdict_of_trials
 from perfdoctor.reporters.write_report import save_report
 from perfdoctor.trials.change import ChangeDefaults
 from perfdoctor.trials.load_changes import LoadedChange
@@ -51,12 +51,12 @@ class EditChange(ChangeDefaults):
     """An edit as trials know what they try."""
 
     rules: tuple[str, ...] = ()
-    effect_on_results = "none"
 
     def __init__(self, edit: SourceEdit, name: str) -> None:
         self.edit, self.name = edit, name
         self.summary = edit.code
-        self.alters_numerics = edit.alters_numerics
+        self.alters_numerics, self.intended_change = edit.alters_numerics, edit.intended_change
+        self.effect_on_results = "a repair" if edit.intended_change == "results" else "none"
 
     def settings(self, facts: Any, findings: Any) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting of the edit."""
@@ -182,7 +182,8 @@ def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence
         if place is not None and trial.ratio is not None:
             ratio = trial.ratio
             between = f"{ratio.median:.2f} of the step ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.pairs} pairs)"
-            lines.append(f"- {place}: {trial.fix}\n  {between}; losses {format_losses(trial)}")
+            on_purpose = f"; {INTENDED[trial.intended_change]}" if trial.intended_change else ""
+            lines.append(f"- {place}: {trial.fix}\n  {between}; losses {format_losses(trial)}{on_purpose}")
     return "\n".join(lines)
 
 
@@ -205,7 +206,9 @@ def make_candidate(found: FoundEdit, *, is_alone: bool) -> Candidate:
     """What is measured of an edit; its name says the place where others do the same elsewhere."""
     name = found.edit.action if is_alone else f"{found.edit.action}@{found.edit.place}"
     loaded = LoadedChange(EditChange(found.edit, name), edited_source.__file__, "EditedSource")
-    return Candidate(Choice(loaded, found.edit.setting), answers=found.answers)
+    # What a repair does to the step answers no finding.
+    answers = () if found.edit.intended_change == "results" else found.answers
+    return Candidate(Choice(loaded, found.edit.setting), answers=answers)
 
 
 def make_refusal(refused: RefusedEdit) -> Trial:

@@ -14,6 +14,7 @@ from perfdoctor.fixes.patch import make_patch
 from perfdoctor.fixes.project import Project
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.reporters.trial_table import INTENDED
 
 UNPROVEN = "perfdoctor: edits for a recording; none of them was measured"
 
@@ -33,33 +34,39 @@ class ProposedPatch:
     refused: tuple[RefusedEdit, ...]
 
 
-def propose_patch(path: Path) -> ProposedPatch:
-    """The patch for a capture folder or a trace; writes nothing.
+def propose_patch(path: Path, *, allow_changes: bool = False) -> ProposedPatch:
+    """The patch for a capture folder or a trace; writes nothing. What alters results or files has to be allowed.
 
     Raises:
         InputError: There is no trace, or it cannot be read.
     """
     report = analyze_traces(find_traces([path]), AnalysisOptions())
-    return propose_for_report(report, find_project(path))
+    return propose_for_report(report, find_project(path), allow_changes=allow_changes)
 
 
-def propose_for_report(report: Report, project: Project) -> ProposedPatch:
+def propose_for_report(report: Report, project: Project, *, allow_changes: bool = False) -> ProposedPatch:
     """The patch for the findings of a report: what may alter numerics is left out."""
     found, refused = choose_edits(report.to_dict()["findings"], project)
     kept: dict[tuple[str, str], FoundEdit] = {}
     for each in found:
         edit = each.edit
-        if edit.alters_numerics:
-            refused.append(RefusedEdit(edit.action, edit.setting, "it alters numerics: let perfdoctor fix measure it"))
+        why = "it alters numerics: let perfdoctor fix measure it" if edit.alters_numerics else ""
+        if edit.intended_change and not allow_changes:
+            why = f"{INTENDED[edit.intended_change]}: --allow-changes takes it in"
+        if why:
+            refused.append(RefusedEdit(edit.action, edit.setting, why))
             continue
         try:
             apply_edits([*(other.edit for other in kept.values()), edit])
-        except EditRefusedError as why:
-            refused.append(RefusedEdit(edit.action, edit.setting, str(why)))
+        except EditRefusedError as unfit:
+            refused.append(RefusedEdit(edit.action, edit.setting, str(unfit)))
             continue
         kept.setdefault((edit.action, edit.place), each)
     edits = [each.edit for each in kept.values()]
-    lines = [UNPROVEN, "", *(f"{each.place}: {each.code}" for each in edits)]
+    lines = [UNPROVEN, ""]
+    for edit in edits:
+        on_purpose = f"; {INTENDED[edit.intended_change]}" if edit.intended_change else ""
+        lines.append(f"{edit.place}: {edit.code}{on_purpose}")
     patch = make_patch(edits, "\n".join(lines)) if edits else b""
     return ProposedPatch(patch, tuple(kept.values()), tuple(refused))
 

@@ -12,6 +12,7 @@ from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.source_file import SourceFile, Splice
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import USED_AT
+from perfdoctor.report.trial_result import IntendedChange
 
 PlainFinding: TypeAlias = Mapping[str, Any]
 """A finding as in the JSON report."""
@@ -28,6 +29,7 @@ class SourceEdit:
         splices: What it replaces.
         code: The line as it is after the edit, or what is added.
         alters_numerics: Whether results may differ by more than rounding in another order.
+        intended_change: What it changes on purpose, as in `ChangeDefaults`.
     """
 
     action: str
@@ -37,6 +39,7 @@ class SourceEdit:
     splices: tuple[Splice, ...]
     code: str
     alters_numerics: bool = False
+    intended_change: IntendedChange = ""
 
     @property
     def place(self) -> str:
@@ -202,6 +205,43 @@ def insert_line(source: SourceFile, line: int, code: str, indentation: str | Non
     return Splice(at, at, text if at == 0 or source.ends_line(at) else source.newline + text)
 
 
+def import_module(source: SourceFile, name: str) -> Splice:
+    """A splice that imports a module before the first import that is not of __future__.
+
+    Raises:
+        EditRefusedError: The file imports nothing at its top.
+    """
+    imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
+    after = [each for each in imports if getattr(each, "module", "") != "__future__"]
+    if not after:
+        raise EditRefusedError(f"{source.name} imports nothing at its top")
+    return insert_line(source, after[0].lineno, f"import {name}", "")
+
+
+def check_own_lines(source: SourceFile, statements: Sequence[ast.stmt]) -> None:
+    """Check that statements of a block, one after another, share no line with others.
+
+    Raises:
+        EditRefusedError: They do.
+    """
+    first, last = statements[0], statements[-1]
+    shared = [
+        each
+        for each in source.block(first)
+        if each not in statements and first.lineno <= (each.end_lineno or 0) and each.lineno <= (last.end_lineno or 0)
+    ]
+    if shared or source.line_start(first.lineno) + len(source.indentation(first.lineno)) != source.span(first)[0]:
+        raise EditRefusedError(f"{source.name}:{first.lineno} has several statements on a line")
+
+
+def call_method(source: SourceFile, value: ast.expr, code: str) -> tuple[Splice, ...]:
+    """Splices that put code such as ".float()" behind a value, which gets parentheses where it needs them."""
+    start, end = source.span(value)
+    if isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        return (Splice(end, end, code),)
+    return (Splice(start, start, "("), Splice(end, end, f"){code}"))
+
+
 def edit_line(
     action: str,
     setting: str,
@@ -210,6 +250,7 @@ def edit_line(
     splices: Iterable[Splice],
     *,
     alters_numerics: bool = False,
+    intended_change: IntendedChange = "",
 ) -> SourceEdit:
     """An edit of which the line is shown as it is afterwards; another line where that is the one which decides."""
     splices = tuple(splices)
@@ -218,7 +259,7 @@ def edit_line(
     start, end = source.line_start(line), source.line_start(line + 1)
     inside = tuple(each for each in splices if start <= each.start < end and each.end <= end)
     code = source.part(start, end, inside).strip()
-    return SourceEdit(action, setting, source, line, splices, code, alters_numerics)
+    return SourceEdit(action, setting, source, line, splices, code, alters_numerics, intended_change)
 
 
 def names_in(node: ast.AST) -> Collection[str]:

@@ -9,8 +9,10 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.savings.saving import SavingAlone, SavingPromise
 from perfdoctor.value_limits import Signed
 
-Verdict: TypeAlias = Literal["faster", "same", "slower", "undecided", "broke", "not applicable"]
-VERDICTS: tuple[Verdict, ...] = ("faster", "same", "slower", "undecided", "broke", "not applicable")
+Verdict: TypeAlias = Literal["faster", "same", "slower", "undecided", "repair", "broke", "not applicable"]
+VERDICTS: tuple[Verdict, ...] = ("faster", "same", "slower", "undecided", "repair", "broke", "not applicable")
+IntendedChange: TypeAlias = Literal["", "results", "files"]
+"""What a change alters on purpose: results that are wrong without it (a repair), or what the program writes."""
 SAME_WITHIN = 0.05
 """A step that a change alters by less than this share is called the same, where the pairs show that it is less."""
 ALL = "all"
@@ -48,7 +50,8 @@ class Trial:
         peak_memory_bytes: The most memory of any rank with the change, the median over its runs.
         memory_before_bytes: The same of the plain program.
         verdict: "faster" or "slower"; "same" within `same_within`, which is at most `SAME_WITHIN`; "undecided" where
-            the pairs do not tell; "broke", or "not applicable": `why` says what happened.
+            the pairs do not tell; "repair" where it ran and is meant to alter results, whatever its step; "broke", or
+            "not applicable": `why` says what happened.
         why: The first line of the error, or why the change does not apply; "" for what was measured.
         detail: What the change changed: "num_workers 0 -> 2".
         fix: The code or the environment variable that makes the change permanent.
@@ -57,7 +60,7 @@ class Trial:
         rules: The rules of these findings.
         in_turn: What it gave on top of the better changes in the combination, nothing where it was left out for that;
             None for what was never part of it.
-        alters_numerics, is_what_if: As of the change.
+        alters_numerics, is_what_if, intended_change: As of the change.
         skipped_ns: How much longer than the plain program's the steps before the timed ones took, all together: where
             a change compiles, that is the time for compiling.
         same_within: How far from the plain step the one with the change can be, as a share.
@@ -90,6 +93,7 @@ class Trial:
     in_turn: SavingAlone | None = None
     alters_numerics: bool = False
     is_what_if: bool = False
+    intended_change: IntendedChange = ""
     skipped_ns: int | None = None
     same_within: float | None = None
     missing_pairs: int | None = None
@@ -103,7 +107,7 @@ class Trial:
     @property
     def is_measured(self) -> bool:
         """Whether there is a measured step with it."""
-        return self.ratio is not None and self.verdict in ("faster", "same", "slower", "undecided")
+        return self.ratio is not None and self.verdict not in ("broke", "not applicable")
 
     @property
     def worth(self) -> SavingAlone:

@@ -27,6 +27,8 @@ _LARGE_MEMORY_SHARE = 0.1
 MANY_PAIRS = 50
 # First steps that are this much longer: a reader then wants to know about the compilation.
 _LONG_START_NS = 1_000_000_000
+INTENDED = {"results": "it repairs results, so that they differ on purpose", "files": "it changes what is written"}
+"""What is said of a change that alters something on purpose."""
 
 
 class TrialRow(NamedTuple):
@@ -76,6 +78,9 @@ def verdict_of_trials(report: Report) -> str:
         return f"Together {clean_line(together.setting)} make{_describe_gain(together)}"
     if winners:
         return f"{clean_line(winners[0].label)} makes{_describe_gain(winners[0])}"
+    repairs = [clean_line(each.label) for each in report.trials if each.verdict == "repair"]
+    if repairs:
+        return f"{_join(repairs, 'and')} repair{'s' * (len(repairs) == 1)} results; no change makes the step shorter."
     undecided = [clean_line(each.label) for each in report.trials if each.verdict == "undecided"]
     if undecided:
         return f"It is not clear yet whether {_join(undecided)} makes the step shorter."
@@ -100,8 +105,8 @@ def unmeasured_lines(report: Report) -> list[str]:
 
 
 def what_to_change(report: Report) -> list[WhatToChange]:
-    """The winners with what makes them permanent, best first; of one change the best setting."""
-    best: dict[str, Trial] = {}
+    """Repairs, and the winners, best first, with what makes them permanent; of one change the best setting."""
+    best: dict[str, Trial] = {each.label: each for each in report.trials if each.verdict == "repair"}
     for trial in sorted(_winners(report), key=lambda each: -(each.saved_ns or 0)):
         best.setdefault(trial.change, trial)
     return [_describe_winner(trial) for trial in best.values()]
@@ -174,8 +179,8 @@ def describe_verdict(trial: Trial) -> str:
     return "cannot tell yet" if trial.verdict == "undecided" else trial.verdict
 
 
-def _join(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+def _join(names: Sequence[str], word: str = "or") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
 def _describe_undecided(trial: Trial) -> str:
@@ -212,10 +217,12 @@ def format_losses(trial: Trial) -> str:
 def _describe_winner(trial: Trial) -> WhatToChange:
     places = ", ".join(format_location(place) for place in trial.locations)
     title = f"{clean_line(trial.label)}{f', at {places}' if places else ''}"
-    gave = f"alone {_format_saved(trial)}"
+    gave = INTENDED["results"] if trial.verdict == "repair" else f"alone {_format_saved(trial)}"
     if trial.in_turn is not None:
         gave += f"; in turn {format_duration(trial.in_turn.expected_ns)}"
     lines = [gave]
+    if trial.intended_change == "files":
+        lines.append(INTENDED["files"])
     if trial.alters_numerics:
         lines.append("it alters numerics: compare the results of a whole training")
     return WhatToChange(title, clean_line(trial.fix), tuple(lines))

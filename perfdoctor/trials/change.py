@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from perfdoctor.facts.captured import CapturedFacts
+from perfdoctor.report.trial_result import IntendedChange
 
 ENTRY_POINT_GROUP = "perfdoctor.changes"
 # Where a change can be tried: everywhere, on a CUDA device, or in a job of several ranks.
@@ -92,11 +93,15 @@ class ChangeDefaults:
         alters_numerics: Whether results differ by more than rounding in another order (autocast, TF32, compile). Such
             a change is part of the combination only with `--allow-numerics`.
         is_what_if: Whether results are wrong with it: it is measured, and never recommended or combined.
+        intended_change: What it alters on purpose: "results" that are wrong without it (a repair, which is never
+            called faster), "files" that the program writes, or "". Such a change is part of the combination only with
+            `--allow-changes` of `perfdoctor fix`.
     """
 
     needs = ""
     alters_numerics = False
     is_what_if = False
+    intended_change: IntendedChange = ""
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """The variables to set before the program starts."""
@@ -111,7 +116,7 @@ class Change(Protocol):
         summary: What it does, in one line for `--list`.
         rules: The rules whose advice it carries out, such as ("PD101", "PD114"), for `--list`.
         effect_on_results: What it may change in results, for `--list`: "none", or a short clause.
-        needs, alters_numerics, is_what_if: As in `ChangeDefaults`, where the class does not have them.
+        needs, alters_numerics, is_what_if, intended_change: As in `ChangeDefaults`, where the class does not have them.
     """
 
     name: str
@@ -121,6 +126,7 @@ class Change(Protocol):
     alters_numerics: bool
     effect_on_results: str
     is_what_if: bool
+    intended_change: IntendedChange
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The settings worth trying on a program, the most promising first; () where there is nothing to try.

@@ -32,20 +32,20 @@ class Combination:
 
 
 def choose_winners(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of some candidates those to combine, the best first: of each change the setting with the shortest step.
+    """Of some candidates those to combine: repairs, then of each change the setting with the shortest step, best first.
 
     A what-if is never one.
     """
     best: dict[str, Candidate] = {}
-    for each in sorted(candidates, key=lambda each: each.median_ratio):
+    for each in sorted(candidates, key=lambda each: (each.verdict != "repair", each.median_ratio)):
         change = each.choice.loaded.change
-        if each.verdict == "faster" and not change.is_what_if:
+        if each.verdict in ("faster", "repair") and not change.is_what_if:
             best.setdefault(change.name, each)
     return list(best.values())
 
 
 def combine_winners(combination: Combination, winners: Sequence[Candidate], log: RunLog, max_pairs: int) -> None:
-    """Add the winners to a combination one by one, as far as each makes the step shorter.
+    """Add the winners to a combination one by one, as far as each makes the step shorter, or repairs results.
 
     The plain program, what is kept so far, and that with the next winner take turns. So each round gives two pairs: the
     next winner in its turn, and all together.
@@ -91,7 +91,7 @@ def _try_next(combination: Combination, winner: Candidate, log: RunLog, max_pair
         verdict = judge_ratios(ratios, log.noise, max_pairs)
     if verdict is None:
         return False
-    if verdict == "faster":
+    if verdict == "faster" or winner.verdict == "repair":
         combination.kept.append(winner)
         combination.in_turn[winner.choice.label] = estimate_ratio(ratios)
         combination.pairs = with_next

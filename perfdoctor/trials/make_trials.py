@@ -66,6 +66,7 @@ def make_trial(
         in_turn=_in_turn(candidate, combination, row.get("before_ns")),
         alters_numerics=change.alters_numerics,
         is_what_if=change.is_what_if,
+        intended_change=change.intended_change,
         **row,
     )
 

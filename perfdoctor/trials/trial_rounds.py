@@ -76,7 +76,9 @@ class Candidate:
         self.pairs.append(Pair(changed, plain, ratio))
 
     def judge(self, noise: float, max_pairs: int, *, final: bool = False) -> None:
-        """Decide, where the pairs so far allow it."""
+        """Decide, where the pairs so far allow it; a repair need only have run."""
+        if self.verdict is None and self.pairs and self.choice.loaded.change.intended_change == "results":
+            self.verdict = "repair"
         if self.verdict is None:
             final = final or len(self.pairs) >= DISTURBED_FACTOR * max_pairs
             self.verdict = judge_ratios(self.ratios, noise, max_pairs, final=final)

@@ -40,6 +40,12 @@ DEFAULT_PAIRS = 6
 # From here on a few pairs say little.
 LOUD_NOISE = 0.15
 USUAL_PAIRS = 3
+# What is said of a change that is left out, by what it alters on purpose.
+_LEFT_OUT = {
+    "": "alters numerics: {}; --allow-numerics",
+    "results": "repairs results, which are others then: {}; --allow-changes",
+    "files": "changes what the program writes: {}; --allow-changes",
+}
 
 
 class Listener(Protocol):
@@ -67,6 +73,7 @@ class TrySettings:
         pairs: Pairs of a change at most.
         budget_s: Seconds in which to begin trials; None for no limit.
         allow_numerics: Whether changes that alter numerics take part in the combination.
+        allow_changes: Whether those do that alter results or files on purpose.
         skip: Steps left alone at the start of each run; None chooses.
         base: Steps timed; None chooses.
         timeout_s: Seconds after which a run is ended; None chooses.
@@ -80,6 +87,7 @@ class TrySettings:
     pairs: int = DEFAULT_PAIRS
     budget_s: float | None = None
     allow_numerics: bool = False
+    allow_changes: bool = False
     skip: int | None = None
     base: int | None = None
     timeout_s: float | None = None
@@ -344,7 +352,9 @@ def measure_changes(state: TrialState, settings: TrySettings) -> None:
 
 
 def may_combine(candidate: Candidate, state: TrialState, settings: TrySettings) -> bool:
-    """Whether a measured candidate may be part of the combination, as far as results go."""
+    """Whether a measured candidate may be part of the combination, as far as results and files go."""
+    if candidate.choice.loaded.change.intended_change:
+        return settings.allow_changes
     return settings.allow_numerics or state.kind.keeps_results(candidate, state)
 
 
@@ -418,11 +428,9 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
     if combination.untried:
         labels = label_of(tuple(each.choice for each in combination.untried))
         notes.append(f"Not combined, because time ran out: {labels}.")
-    left_out = [
-        each.choice.label
-        for each in state.candidates
-        if each.verdict == "faster" and not may_combine(each, state, settings)
-    ]
-    if left_out:
-        notes.append(f"Not combined, because it alters numerics: {', '.join(left_out)}; --allow-numerics takes it in.")
+    left_out = [each.choice for each in choose_winners(state.candidates) if not may_combine(each, state, settings)]
+    for change, why in _LEFT_OUT.items():
+        those = [each.label for each in left_out if each.loaded.change.intended_change == change]
+        if those:
+            notes.append(f"Not combined, because it {why.format(', '.join(those))} takes it in.")
     return notes

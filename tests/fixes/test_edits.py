@@ -111,6 +111,52 @@ def test_a_sum_that_moves_out_of_the_loop_is_the_same_number(edit_text):
     assert [type(each) for each in results] == [float, float]
 
 
+@pytest.mark.parametrize("name", ["rows-in-a-loop", "rows-in-a-comprehension"])
+def test_rows_at_once_are_the_same_rows(edit_text, name):
+    torch = pytest.importorskip("torch")
+    action, setting, text, _ = FITS[name]
+    generator = torch.Generator().manual_seed(0)
+    x, gain = (torch.randn(4, size, generator=generator, dtype=torch.float64) for size in (3, 1))
+    results = []
+    for code in (take_marks_out(text), edit_text(text, action, setting)):
+        names = {"x": x}
+        exec(code, names)
+        results.append(names["scale"](x, gain) if "scale" in names else names["y"])
+    assert torch.equal(*results)
+
+
+def test_a_function_that_remembers_is_called_once_for_each_argument(edit_text):
+    torch = pytest.importorskip("torch")
+    action, setting, text, _ = FITS["remember"]
+    names: dict = {}
+    exec(edit_text(text, action, setting), names)
+    rows = names["Rows"]()
+    rows.lines = ["a bc", "def", "a bc"]
+    assert [rows[at].tolist() for at in range(3)] == [[1, 2], [3], [1, 2]]
+    assert rows[0] is rows[2]
+    assert isinstance(rows[1], torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    ("name", "often"), [("seldom-by-its-interval", 20), ("seldom-by-an-option", 5), ("seldom-by-a-variable", 3)]
+)
+def test_what_is_done_less_often_is_done_a_tenth_as_often(edit_text, name, often):
+    action, setting, text, _ = FITS[name]
+    done = []
+    for code in (take_marks_out(text), edit_text(text, action, setting)):
+        steps: list[int] = []
+        lines = [line for line in code.splitlines() if "import torch" not in line and "train(x)" not in line]
+        last = next(line for line in lines if line.strip().startswith(("torch.save", "save(", "print(")))
+        lines[lines.index(last)] = last[: len(last) - len(last.lstrip())] + "steps.append(step)"
+        body = "\n".join(lines).replace("parse_args()", "parse_args([])").replace("range(99)", "range(600)")
+        exec(body, {"loader": range(600), "every": 3, "steps": steps})
+        done.append(steps)
+    before, after = done
+    assert len(before) == 600 // often
+    assert len(after) == len(before) // 10
+    assert set(after) < set(before)
+
+
 def test_an_option_that_the_command_line_gives_is_not_changed(edit_text):
     text = FITS["workers-of-an-option"].text
     for command in (["train.py", "--num-workers=0"], ["train.py", "-j", "0"]):

@@ -22,6 +22,7 @@ from perfdoctor.fixes import propose_patch as proposing
 from perfdoctor.fixes.fix_program import EditedProcess, fix_program, project_of
 from perfdoctor.report.finding import Action, Finding
 from perfdoctor.report.report import Report, StepSummary
+from perfdoctor.reporters.trial_reports import TrialTerminal
 from perfdoctor.savings.saving import Saving, SavingAlone
 from perfdoctor.trials import run_trials
 from perfdoctor.trials import try_program as trying
@@ -135,6 +136,61 @@ def test_what_changes_losses_is_left_out_unless_the_user_wants_it(project, monke
     (project / "out").rmdir()
     fixed, _ = fix(monkeypatch, run, allow_numerics=True)
     assert fixed.patch is not None
+
+
+SCALED = """\
+import torch
+scaler.scale(loss).backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(optimizer)
+loader = torch.utils.data.DataLoader(rows)
+for step in range(9):
+    torch.save(model, "last.pt")
+"""
+ON_PURPOSE = (
+    finding("PD505", 3, Action("unscale")),
+    finding("PD101", 5, Action("workers", 2)),
+    finding("PD113", 7, Action("less-often", 10)),
+)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_changes_results_or_files_on_purpose_has_to_be_allowed(monkeypatch, allowed):
+    Path("train.py").write_text(SCALED)
+    report = Report("1", (), StepSummary(20, "annotated", 10 * MS, mean_ns=10 * MS), (), (), ON_PURPOSE, ())
+    facts = CapturedFacts.parse({"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1})
+    monkeypatch.setattr(trying, "diagnose_program", lambda *_: Diagnosis(report, facts))
+    program = FakeProgram({"workers=2": 0.5, "less-often=10": 0.7, "unscale": 1.3}, noise=0.002)
+    fixed, _ = fix(monkeypatch, program, allow_changes=allowed)
+    verdicts = {each.change: each.verdict for each in fixed.report.trials}
+    assert verdicts["unscale"] == "repair"
+    assert verdicts["less-often"] == verdicts["workers"] == "faster"
+    bases = {each.rule: each.saving.basis for each in fixed.report.findings}
+    assert bases == {"PD505": "replayed", "PD101": "measured", "PD113": "measured"}
+    text, notes = fixed.patch.read_text(), " ".join(fixed.report.trial_summary.notes)
+    assert "+loader = torch.utils.data.DataLoader(rows, num_workers=2, persistent_workers=True)" in text
+    for line, why in (
+        ("+scaler.unscale_(optimizer)", "repairs results, which are others then: unscale"),
+        ("+    if step % 10 == 0:", "changes what the program writes: less-often=10"),
+    ):
+        assert (line in text) == allowed
+        assert (f"{why}; --allow-changes" in notes) != allowed
+    assert ("it repairs results, so that they differ on purpose" in text) == allowed
+    table = TrialTerminal().render(fixed.report)
+    assert "repair" in table
+    assert "it changes what is written" in table
+
+
+@pytest.mark.usefixtures("project")
+def test_a_repair_alone_is_a_patch_that_is_never_called_faster(monkeypatch):
+    Path("train.py").write_text(SCALED)
+    report = Report("1", (), StepSummary(20, "annotated", 10 * MS, mean_ns=10 * MS), (), (), ON_PURPOSE[:1], ())
+    monkeypatch.setattr(trying, "diagnose_program", lambda *_: Diagnosis(report, CapturedFacts.parse({})))
+    fixed, _ = fix(monkeypatch, FakeProgram({"unscale": 0.5}, noise=0.002), allow_changes=True)
+    assert fixed.patch.read_text().startswith(
+        "perfdoctor: unscale repairs results; no change makes the step shorter.\n"
+    )
 
 
 def test_a_run_starts_a_copy_with_its_edits_and_names_the_users_line(project, monkeypatch):

@@ -25,6 +25,7 @@ class FakeChange:
     alters_numerics: bool = False
     effect_on_results: str = "none"
     is_what_if: bool = False
+    intended_change: str = ""
     summary: str = "a change that is none"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.edits.call_arguments import is_ddp
 from perfdoctor.fixes.edits.contexts import forward_of, wrap_statements
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, insert_line, names_in, places_of
-from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, import_module, names_in, places_of
+from perfdoctor.fixes.source_file import SourceFile, method_of
 
 
 def skip_reductions(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
@@ -37,7 +37,10 @@ def skip_reductions(finding: PlainFinding, setting: str, project: Project) -> So
         last = _last_of(source, loop, statements)
         contextlib = source.name_of("contextlib")
         code = f"with {contextlib or 'contextlib'}.nullcontext() if {last} else {model}.no_sync():"
-        splices = (*wrap_statements(source, statements, code), *([] if contextlib else [_import_contextlib(source)]))
+        splices = (
+            *wrap_statements(source, statements, code),
+            *([] if contextlib else [import_module(source, "contextlib")]),
+        )
         return SourceEdit("no-sync", setting, source, statements[0].lineno, splices, code)
     raise EditRefusedError("the loop over micro-batches is not known")
 
@@ -78,12 +81,3 @@ def _steps(statement: ast.stmt) -> bool:
 
 def _is_stored(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
-def _import_contextlib(source: SourceFile) -> Splice:
-    """An import before the first that is not of __future__."""
-    imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
-    after = [each for each in imports if getattr(each, "module", "") != "__future__"]
-    if not after:
-        raise EditRefusedError(f"{source.name} imports nothing at its top")
-    return insert_line(source, after[0].lineno, "import contextlib", "")

@@ -7,7 +7,15 @@ import builtins
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, insert_line, names_in, places_of
+from perfdoctor.fixes.source_edit import (
+    MakeEdit,
+    PlainFinding,
+    SourceEdit,
+    check_own_lines,
+    insert_line,
+    names_in,
+    places_of,
+)
 from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode")
@@ -105,7 +113,8 @@ def wrap_statements(source: SourceFile, statements: list[ast.stmt], header: str)
     """Splices that put statements of a block, one after another, into another block.
 
     Raises:
-        EditRefusedError: A text of several lines is in them, which would change with its indentation.
+        EditRefusedError: A text of several lines is in them, which would change with its indentation, or they share
+            a line with others.
     """
     first, last = statements[0], statements[-1]
     for node in (node for each in statements for node in ast.walk(each)):
@@ -114,13 +123,7 @@ def wrap_statements(source: SourceFile, statements: list[ast.stmt], header: str)
         )
         if is_text and isinstance(node, ast.expr) and node.lineno != node.end_lineno:
             raise EditRefusedError(f"{source.name}:{node.lineno} is a text of several lines")
-    shared = [
-        each
-        for each in source.block(first)
-        if each not in statements and first.lineno <= (each.end_lineno or 0) and each.lineno <= (last.end_lineno or 0)
-    ]
-    if shared or source.line_start(first.lineno) + len(source.indentation(first.lineno)) != source.span(first)[0]:
-        raise EditRefusedError(f"{source.name}:{first.lineno} has several statements on a line")
+    check_own_lines(source, statements)
     indentation = source.indentation(first.lineno)
     step = "\t" if indentation.endswith("\t") else _INDENTATION
     lines = range(first.lineno, (last.end_lineno or 0) + 1)

@@ -84,21 +84,7 @@ def use_channels_last(finding: PlainFinding, setting: str, project: Project) -> 
     return _before_optimizer("channels-last", code, finding, setting, project)
 
 
-def leave_collect_out(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
-    """No `gc.collect()` in the loop, where it is a statement of its own."""
-    for source, line in places_of(finding, project):
-        for call in source.calls(lambda meaning: meaning == "gc.collect"):
-            statement = source.statement(call)
-            if call.lineno == line and isinstance(statement, ast.Expr) and statement.value is call:
-                is_alone = source.block(statement) == [statement]
-                start, end = source.line_start(line), source.line_start(line + 1)
-                whole = Splice(*source.span(statement), "pass") if is_alone else Splice(start, end, "")
-                return SourceEdit("gc", setting, source, line, (whole,), "# without gc.collect()")
-    raise EditRefusedError("Python collects by itself: put gc.collect(); gc.freeze() before the loop")
-
-
 EDITS: dict[str, MakeEdit] = {
-    "gc": leave_collect_out,
     "make-on-device": make_on_device,
     "what-if-item": move_item,
     "compile": compile_model,

@@ -6,7 +6,7 @@ import ast
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.project import Project
-from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edit_line, places_of
+from perfdoctor.fixes.source_edit import MakeEdit, PlainFinding, SourceEdit, edit_line, places_of, set_arguments
 from perfdoctor.fixes.source_file import Splice
 
 # What needs numbers in order, or would copy them itself.
@@ -38,13 +38,15 @@ def drop_contiguous(finding: PlainFinding, setting: str, project: Project) -> So
 def use_float32(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
     """Single precision wherever a file asks for double, and for arrays of NumPy, which are double by default.
 
-    With the setting "half", wherever it asks for half precision.
+    With the setting "half", wherever it asks for half precision, and without autocast.
     """
     for source, _ in places_of(finding, project):
-        if setting and source.calls(lambda meaning: meaning.startswith("torch.") and "autocast" in meaning):
-            raise EditRefusedError(f"{source.name} opens autocast: leave it out where it computes on a CPU")
-        splices, lines = [], []
-        for each in source.nodes(ast.Attribute):
+        autocasts = source.calls(lambda meaning: meaning.startswith("torch.") and "autocast" in meaning)
+        casts = autocasts if setting else []
+        lines = [each.lineno for each in casts]
+        splices = [each for call in casts for each in set_arguments(source, call, {"enabled": "False"}, project)]
+        of_autocast = {id(node) for call in autocasts for node in ast.walk(call)}
+        for each in (each for each in source.nodes(ast.Attribute) if id(each) not in of_autocast):
             start, end = source.span(each)[1] - len(each.attr), source.span(each)[1]
             is_called = isinstance(call := next(source.parents(each)), ast.Call) and call.func is each and not call.args
             module, _, name = source.meaning(each).rpartition(".")

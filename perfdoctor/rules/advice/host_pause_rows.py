@@ -11,6 +11,8 @@ from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, any_program, rows_of
 
 _FREEZE = (Action("gc"),)
+_NO_FSYNC = (Action("no-fsync"),)
+_SELDOM = (Action("less-often", "{steps}"),)
 _GC = "https://docs.python.org/3/library/gc.html#gc.freeze"
 _ASYNC = "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/checkpointing_expert.html"
@@ -61,19 +63,21 @@ HOST_PAUSE_ROWS = (
     ),
     *rows_of(
         "the step waits until a file is on disk",
-        (
+        Row(
             When(uses=("Hugging Face Trainer",)),
             "Log every so many steps (control.should_log, logging_steps), and leave os.fsync out of the steps: each "
             "call waits for the disk.",
             None,
             pages.TRAINER,
+            actions=_NO_FSYNC,
         ),
-        (
+        Row(
             ANY,
             "Log every so many steps, or once at the end, and leave os.fsync out of the steps: each call waits for the "
             "disk.",
             None,
             "https://docs.python.org/3/library/os.html#os.fsync",
+            actions=_NO_FSYNC,
         ),
     ),
     *rows_of(
@@ -96,12 +100,14 @@ HOST_PAUSE_ROWS = (
             "torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=path)",
             _ASYNC,
             since="PyTorch 2.3",
+            actions=_SELDOM,
         ),
-        (
+        Row(
             ANY,
             f"{_LESS_OFTEN}, or write on a thread of its own: copy all of it first, as the next step changes it.",
             "if step % save_every == 0:   # at most so many steps are lost\n    torch.save(state, path)",
             pages.CHECKPOINT,
+            actions=_SELDOM,
         ),
     ),
     any_program(
@@ -117,10 +123,14 @@ HOST_PAUSE_ROWS = (
         "if step % evaluate_every == 0:\n    validate()",
         pages.TUNING_GUIDE,
     ),
-    any_program(
+    *rows_of(
         "the step prints",
-        "Print every so many steps, or collect what is to be printed and print it once.",
-        None,
-        pages.TUNING_GUIDE,
+        Row(
+            ANY,
+            "Print every so many steps, or collect what is to be printed and print it once.",
+            None,
+            pages.TUNING_GUIDE,
+            actions=_SELDOM,
+        ),
     ),
 )
