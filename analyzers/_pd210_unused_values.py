@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
-from perfdoctor.rules import Advice, Int64Array, Rank
+from perfdoctor.rules import Action, Advice, Int64Array, Rank
 from perfdoctor.rules.internal import ops_of_program
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -115,6 +115,7 @@ _PADDING = WorkKind(
         "Batches of similar lengths (sorted, or in buckets) need least.",
         "torch.nn.utils.rnn.pad_sequence(items, batch_first=True)",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pad_sequence.html",
+        (Action("pad-longest"),),
     ),
     (0.0, 0.0, 0.0),
 )

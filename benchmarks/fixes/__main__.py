@@ -124,7 +124,7 @@ def is_empty(value: ast.expr) -> bool:
 class _WithoutSwitch(ast.NodeTransformer):
     """Decides what depends on names such as `fixed`, `args.fixed` and `self.flash` that only the switch sets."""
 
-    NAMES = ("fixed", "flash")
+    NAMES = ("fixed", "flash", "once", "unscale")
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         is_switch = node.attr in self.NAMES and isinstance(node.ctx, ast.Load)

@@ -27,7 +27,10 @@ _LARGE_MEMORY_SHARE = 0.1
 MANY_PAIRS = 50
 # First steps that are this much longer: a reader then wants to know about the compilation.
 _LONG_START_NS = 1_000_000_000
-INTENDED = {"results": "it repairs results, so that they differ on purpose", "files": "it changes what is written"}
+INTENDED = {
+    "results": "it repairs results, so that they differ on purpose",
+    "files": "it changes what is written or kept",
+}
 """What is said of a change that alters something on purpose."""
 
 

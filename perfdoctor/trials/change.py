@@ -94,8 +94,8 @@ class ChangeDefaults:
             a change is part of the combination only with `--allow-numerics`.
         is_what_if: Whether results are wrong with it: it is measured, and never recommended or combined.
         intended_change: What it alters on purpose: "results" that are wrong without it (a repair, which is never
-            called faster), "files" that the program writes, or "". Such a change is part of the combination only with
-            `--allow-changes` of `perfdoctor fix`.
+            called faster), "files" that the program writes, or copies that it keeps, or "". Such a change is part of
+            the combination only with `--allow-changes` of `perfdoctor fix`.
     """
 
     needs = ""

@@ -44,7 +44,7 @@ USUAL_PAIRS = 3
 _LEFT_OUT = {
     "": "alters numerics: {}; --allow-numerics",
     "results": "repairs results, which are others then: {}; --allow-changes",
-    "files": "changes what the program writes: {}; --allow-changes",
+    "files": "changes what the program writes or keeps: {}; --allow-changes",
 }
 
 

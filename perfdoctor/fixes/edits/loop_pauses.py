@@ -44,20 +44,21 @@ def do_less_often(finding: PlainFinding, setting: str, project: Project) -> Sour
     The setting is how many steps are between two of them then.
     """
     for source, line in places_of(finding, project):
-        here = [each for each in source.nodes_at(line, ast.Call) if isinstance(source.statement(each), ast.Expr)]
+        here = source.nodes_at(line, ast.Call)
         if not here:
             continue
-        for file, statement in _callers(source, source.statement(here[0]), project):
-            longer = _lengthen_interval(file, statement, int(setting), project)
+        statement = source.statement(here[0])
+        for file, caller in _callers(source, statement, project):
+            longer = _lengthen_interval(file, caller, int(setting), project)
             if longer:
                 at = file.line_of(longer[0].start)
                 return edit_line("less-often", setting, file, at, longer, intended_change="files")
-        statement, counter = source.statement(here[0]), _counter_of(source, here[0])
-        check_own_lines(source, [statement])
-        code = f"if {counter} % {setting} == 0:"
+        if not isinstance(statement, ast.Expr):
+            raise EditRefusedError(f"{source.name}:{line} keeps what it gets, and no interval decides how often")
+        code = f"if {_counter_of(source, here[0])} % {setting} == 0:"
         splices = wrap_statements(source, [statement], code)
         return SourceEdit("less-often", setting, source, statement.lineno, splices, code, intended_change="files")
-    raise EditRefusedError("what takes the time is no statement of its own on the line")
+    raise EditRefusedError("nothing is called on the line")
 
 
 EDITS: dict[str, MakeEdit] = {"gc": leave_collect_out, "no-fsync": leave_sync_out, "less-often": do_less_often}

@@ -1,4 +1,4 @@
-"""Work that is done again and again: a pure function that remembers its results, a loop over rows done at once."""
+"""Work that is done without need: again for the same arguments, row by row, for padding."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from perfdoctor.fixes.source_edit import (
     PlainFinding,
     SourceEdit,
     check_own_lines,
+    edit_line,
     import_module,
     insert_line,
     places_of,
@@ -83,7 +84,37 @@ def compute_rows_at_once(finding: PlainFinding, setting: str, project: Project) 
     raise EditRefusedError("no loop over the rows of tensors stands there whose results are stacked and nothing else")
 
 
-EDITS: dict[str, MakeEdit] = {"remember": remember_results, "rows-at-once": compute_rows_at_once}
+def pad_to_longest(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """`padding="longest"` of tokenizers and collators, which pad to "max_length"."""
+    file = finding["location"]["file"] if finding["location"] else None
+    found = [
+        (source, each)
+        for source in project.program_files(file)
+        for each in source.nodes(ast.Constant)
+        if each.value == "max_length" and _chooses_padding(source, each)
+    ]
+    if len(found) != 1:
+        raise EditRefusedError(f"{len(found) or 'no'} line{'s' * (len(found) > 1)} of the program choose the padding")
+    [(source, value)] = found
+    if isinstance(source.scope(value), ast.Lambda) or any(method_of(each) == "map" for each in source.parents(value)):
+        raise EditRefusedError(f"{source.name}:{value.lineno} pads items one by one: pad in the collate function")
+    splices = (Splice(*source.span(value), '"longest"'),)
+    return edit_line("pad-longest", setting, source, value.lineno, splices, alters_numerics=True)
+
+
+EDITS: dict[str, MakeEdit] = {
+    "remember": remember_results,
+    "rows-at-once": compute_rows_at_once,
+    "pad-longest": pad_to_longest,
+}
+
+
+def _chooses_padding(source: SourceFile, value: ast.Constant) -> bool:
+    """Whether a constant is an argument `padding`, or one of a collator."""
+    parent = next(source.parents(value))
+    if isinstance(parent, ast.keyword):
+        return parent.arg == "padding"
+    return isinstance(parent, ast.Call) and value in parent.args and "ollat" in source.code(parent.func)
 
 
 class _Rows(NamedTuple):
@@ -150,13 +181,18 @@ def _rows_in(source: SourceFile, value: ast.expr, index: str) -> Iterator[ast.Su
 
 
 def _function_at(source: SourceFile, line: int) -> ast.FunctionDef | None:
-    """The function of the file itself in which a line stands, else the one that the line calls; no collate function."""
+    """The function of the file itself in which a line stands, else the one that the line calls; no collate function.
+
+    Of a line that begins a function or a method the calls in all of it count.
+    """
     given = {each.arg: each.value for call in source.nodes(ast.Call) for each in call.keywords}
     collate = source.code(given["collate_fn"]) if "collate_fn" in given else ""
     of_file = {each.name: each for each in source.tree.body if isinstance(each, ast.FunctionDef)}
-    around = [each for each in source.nodes_at(line, ast.FunctionDef) if of_file.get(each.name) is each]
-    called = [of_file[name] for each in source.nodes_at(line, ast.Call) if (name := source.code(each.func)) in of_file]
-    makes_samples = [each for each in (*around, *called) if each.args.args and each.name not in collate]
+    around = source.nodes_at(line, ast.FunctionDef)
+    inside = ast.walk(around[-1]) if around and around[-1].lineno == line else source.nodes_at(line, ast.Call)
+    called = [of_file.get(source.code(each.func)) for each in inside if isinstance(each, ast.Call)]
+    own = [each for each in around if of_file.get(each.name) is each]
+    makes_samples = [each for each in (*own, *called) if each and each.args.args and each.name not in collate]
     return makes_samples[0] if makes_samples else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from perfdoctor.report.finding import Action
 from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
-from perfdoctor.rules.advice.programs import ANY, any_program, rows_of
+from perfdoctor.rules.advice.programs import ANY, rows_of
 
 _FREEZE = (Action("gc"),)
 _NO_FSYNC = (Action("no-fsync"),)
@@ -110,12 +110,16 @@ HOST_PAUSE_ROWS = (
             actions=_SELDOM,
         ),
     ),
-    any_program(
+    *rows_of(
         "the step copies objects",
-        "Copy less often (look for a better model every so many steps), or into tensors that exist already "
-        "(Tensor.copy_): copy.deepcopy makes each of them anew.",
-        None,
-        "https://docs.python.org/3/library/copy.html",
+        Row(
+            ANY,
+            "Copy less often (look for a better model every so many steps), or into tensors that exist already "
+            "(Tensor.copy_): copy.deepcopy makes each of them anew.",
+            None,
+            "https://docs.python.org/3/library/copy.html",
+            actions=_SELDOM,
+        ),
     ),
     any_program(
         "the step evaluates",
