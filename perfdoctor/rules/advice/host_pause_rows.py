@@ -8,7 +8,7 @@ from __future__ import annotations
 from perfdoctor.report.finding import Action
 from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
-from perfdoctor.rules.advice.programs import ANY, rows_of
+from perfdoctor.rules.advice.programs import ANY, any_program, rows_of
 
 _FREEZE = (Action("gc"),)
 _NO_FSYNC = (Action("no-fsync"),)
