@@ -138,22 +138,28 @@ _MAX_FILLED, _MIN_ITEMS = 0.8, 4
 _FILLS = frozenset({"zeros", "full", "zeros_like", "full_like", "ones", "new_zeros", "new_full"})
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
+    """An op that the program called: its row in `trace.ops`, its name without the namespace, its arguments' sizes."""
+
     row: int
     name: str
     sizes: Sizes
 
 
-def find_unused_values(shaped: Rank) -> dict[WorkKind, Work]:
-    """The ops that work on zeros, or on values that nobody uses, by kind, in a window with recorded sizes."""
+def calls_of(shaped: Rank) -> list[Call]:
+    """The ops that the program itself called in a window with recorded sizes, in their order."""
     trace, ops = shaped.trace, shaped.trace.ops
     rows = ops_of_program(trace, shaped.window)
     names = [trace.strings[code].removeprefix("aten::") for code in ops.name[rows].tolist()]
-    calls = [
-        _Call(row, name, sizes_of(trace.text(code)))
+    return [
+        Call(row, name, sizes_of(trace.text(code)))
         for row, name, code in zip(rows.tolist(), names, ops.dims[rows].tolist(), strict=True)
         if not name.startswith("autograd::")
     ]
+
+
+def find_unused_values(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
+    """The calls that work on zeros, or on values that nobody uses, by kind."""
     return {
         **_find_one_hot_products(calls),
         **_find_slices(shaped, calls),
@@ -163,7 +169,7 @@ def find_unused_values(shaped: Rank) -> dict[WorkKind, Work]:
     }
 
 
-def _find_one_hot_products(calls: list[_Call]) -> dict[WorkKind, Work]:
+def _find_one_hot_products(calls: list[Call]) -> dict[WorkKind, Work]:
     """One-hot rows, what stands between, and the product that takes them; the most classes of any."""
     found: dict[WorkKind, tuple[list[int], int]] = {}
     for at, call in enumerate(calls):
@@ -180,7 +186,7 @@ def _find_one_hot_products(calls: list[_Call]) -> dict[WorkKind, Work]:
     return {kind: Work(np.array(sorted(set(rows)), np.int64), classes) for kind, (rows, classes) in found.items()}
 
 
-def _classes_of(call: _Call, after: list[_Call]) -> int:
+def _classes_of(call: Call, after: list[Call]) -> int:
     """How many classes one-hot rows have, by the op that takes them, such as their cast; 0 where none does."""
     if not call.sizes or not after or not after[0].sizes:
         return 0
@@ -188,7 +194,7 @@ def _classes_of(call: _Call, after: list[_Call]) -> int:
     return classes if tuple(indices) == call.sizes[0] else 0
 
 
-def _kind_of_product(indices: int, classes: int, product: _Call) -> WorkKind | None:
+def _kind_of_product(indices: int, classes: int, product: Call) -> WorkKind | None:
     """What a product does with the one-hot rows of so many indices; None where it takes something else.
 
     A lookup sums over the classes, the last dimension from the left; a sum by index keeps them.
@@ -201,7 +207,7 @@ def _kind_of_product(indices: int, classes: int, product: _Call) -> WorkKind | N
     return _SUM_BY_INDEX if left == (classes, indices) and right[:1] == (indices,) else None
 
 
-def _find_slices(shaped: Rank, calls: list[_Call]) -> dict[WorkKind, Work]:
+def _find_slices(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
     """Slices of one size of tensor whose gradients make up that tensor."""
     trace, ops, steps = shaped.trace, shaped.trace.ops, max(shaped.steps.count, 1)
     gradient_numel: dict[int, int] = {}
@@ -234,7 +240,7 @@ def _join_ragged(groups: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ..
     return joined
 
 
-def _find_taken_after(calls: list[_Call]) -> dict[WorkKind, Work]:
+def _find_taken_after(calls: list[Call]) -> dict[WorkKind, Work]:
     """Products of which the next op takes a part, and no other op of the window anything."""
     found: list[int] = []
     most = 0
@@ -260,7 +266,7 @@ def _find_taken_after(calls: list[_Call]) -> dict[WorkKind, Work]:
     return {_TAKEN_AFTER: Work(np.array(sorted(found), np.int64), most)} if found else {}
 
 
-def _parts_of(size: tuple[int, ...], after: list[_Call]) -> int:
+def _parts_of(size: tuple[int, ...], after: list[Call]) -> int:
     """One part in how many the op after a cut takes of a tensor of this size; 0 where its input is none."""
     taken = after[0].sizes[0] if after and after[0].sizes else ()
     for dim, length in enumerate(size):
@@ -271,7 +277,7 @@ def _parts_of(size: tuple[int, ...], after: list[_Call]) -> int:
     return 0
 
 
-def _product_size(call: _Call) -> tuple[int, ...]:
+def _product_size(call: Call) -> tuple[int, ...]:
     """The size of what a product of a tensor and a matrix computes; empty for other ops."""
     if call.name not in ("linear", "matmul") or len(call.sizes) < 2 or len(call.sizes[1]) != 2:
         return ()
@@ -279,7 +285,7 @@ def _product_size(call: _Call) -> tuple[int, ...]:
     return (*left[:-1], right[0] if call.name == "linear" else right[1])
 
 
-def _find_low_rank(calls: list[_Call]) -> dict[WorkKind, Work]:
+def _find_low_rank(calls: list[Call]) -> dict[WorkKind, Work]:
     """Products of two thin matrices that are added to a matrix of their size, and the product that takes the sum."""
     found: list[int] = []
     rank = 0
@@ -301,7 +307,7 @@ def _find_low_rank(calls: list[_Call]) -> dict[WorkKind, Work]:
     return {_LOW_RANK: Work(np.array(sorted(set(found)), np.int64), rank)} if found else {}
 
 
-def _find_padding(calls: list[_Call]) -> dict[WorkKind, Work]:
+def _find_padding(calls: list[Call]) -> dict[WorkKind, Work]:
     """What computes with batches into which items of less than the batch's length are copied, one by one."""
     lengths: dict[tuple[int, ...], list[int]] = defaultdict(list)
     places: dict[tuple[int, ...], list[int]] = defaultdict(list)

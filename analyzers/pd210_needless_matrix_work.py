@@ -1,4 +1,4 @@
-"""PD210: matrix work that a formula with less of it replaces, in programs on the CPU alone."""
+"""PD210: work that a formula with less of it replaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, sizes_of, time_of_ops
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
-from perfdoctor.analyzers._pd210_unused_values import Sizes, Work, WorkKind, find_unused_values
+from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
+from perfdoctor.analyzers._pd210_unused_values import Sizes, Work, WorkKind, calls_of, find_unused_values
 from perfdoctor.rules import Advice, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import ops_of_program
@@ -90,8 +91,9 @@ class NeedlessMatrixWork(RankAnalyzer):
         (`a[:, None] - b[None]`) that are written out, squared and summed. Work on zeros and on what nobody uses, too:
         one-hot rows times a matrix; a tensor cut into slices one by one, each of which fills a whole tensor with zeros
         in the backward pass; a layer that computes all positions of which the next op takes one; an adapter of low rank
-        that is written out to a whole matrix; batches that are padded beyond their longest item, item by item; and text
-        that is generated without a cache, so that each token computes all tokens before it anew.
+        that is written out to a whole matrix; batches padded beyond their longest item, item by item; text that
+        is generated without a cache, so that each token computes all tokens before it anew; rows that are sorted for
+        the first few of each; linear layers of gathered rows; and convolutions with filters of 256 taps and more.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -104,13 +106,15 @@ class NeedlessMatrixWork(RankAnalyzer):
         capture's evidence window. The cost is the time of these ops and of what their backward pass takes. Measured by
         CPU time, 1 to 6 % of it remains of products with diagonal matrices, 44 to 64 % of an inverse with a
         determinant, 17 to 42 % of an inverse for a vector, 1 to 34 % of the differences of all pairs, 1 to 17 % of
-        one-hot products, 5 to 54 % of slices, and 4 to 17 % of a layer of which the last step is used.
+        one-hot products, 5 to 54 % of slices, 4 to 17 % of a layer of which the last step is used, 3 to 25 % of sorts,
+        6 to 37 % of long filters, and of gathered rows the share of those that differ and up to a quarter more.
 
     How to fix:
         `d[:, None] * A * d`; `torch.linalg.cholesky` with `torch.cholesky_solve`, or `torch.linalg.solve`; the square
         of the difference expanded into one product, or `torch.cdist`; an embedding or `index_add_` for one-hot rows,
         `split` or `unbind` once for slices, `layer(x[:, -1])` for `layer(x)[:, -1]`, two thin products for an adapter,
-        `pad_sequence` for batches.
+        `pad_sequence` for batches, `topk` for sorts, `layer(h)[index]` for `layer(h[index])`, and a product of Fourier
+        transforms for long filters.
 
     When it is wrong:
         Where the inverse is needed itself, beside the product; where tokens see those behind them, so that a new one
@@ -118,7 +122,7 @@ class NeedlessMatrixWork(RankAnalyzer):
         square loses their distance.
 
     Needs:
-        Ops with recorded sizes of a program on the CPU alone; a capture for the line.
+        Ops with recorded sizes; a capture for the line. On a GPU what remains was not measured: the saving is a bound.
 
     References:
         PyTorch, `torch.linalg.inv` ("consider using torch.linalg.solve"); Higham, Accuracy and Stability of Numerical
@@ -134,19 +138,22 @@ class NeedlessMatrixWork(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding for each kind of such work that takes `min_share` of the step."""
-        shaped = rank_with_shapes(rank) if rank.device_kind == "cpu" else None
+        shaped, on_gpu = rank_with_shapes(rank), rank.device_kind == "gpu"
         if shaped is None:
             return
+        calls = calls_of(shaped)
         for kind, work in {
             **_find_work(shaped),
-            **find_unused_values(shaped),
+            **find_unused_values(shaped, calls),
+            **find_sorts_gathers_filters(shaped.trace, calls),
             **find_recomputed_prefix(shaped),
         }.items():
             rows = work.rows
             marks = np.zeros(len(shaped.trace.ops), bool)
             marks[rows] = True
             forward = project(rank, shaped, marks)
-            time = time_of_ops(rank, forward | np.append(forward, False)[rank.forward_ops.forward])
+            both = forward | np.append(forward, False)[rank.forward_ops.forward]
+            time = rank.ops.where(both).kernels.in_steps().time if on_gpu else time_of_ops(rank, both)
             cost_ns = rank.per_step(iv.total(time))
             if not self.exceeds_min_share(rank, cost_ns):
                 continue
@@ -155,9 +162,10 @@ class NeedlessMatrixWork(RankAnalyzer):
                 rank,
                 title=kind.title.format(work.number),
                 cost_ns=cost_ns,
-                saving=Saving(low, expected, high, "bounded"),
+                # What remains was measured on CPUs.
+                saving=Saving(0, None, high, "bounded") if on_gpu else Saving(low, expected, high, "bounded"),
                 advice=kind.advice,
-                claim=Claim(time),
+                claim=Claim(time, kernels=on_gpu),
                 confidence=0.8,
                 location=line_of(shaped, rows if work.place is None else work.place),
                 evidence=(

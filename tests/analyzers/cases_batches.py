@@ -234,7 +234,7 @@ ONE_SAMPLE = ExpectedFinding(
     location="serve.py:11",
     title="one sample at a time",
     advice="Give it many samples at once",
-    fix="batch_size",
+    fix="torch.stack",
 )
 
 PD509 = [

@@ -97,6 +97,38 @@ def padded(lengths: Sequence[int], whole: Sizes = (8, 100, 4)) -> list[tuple[str
     return [*copies, ("linear", 300, (whole, (64, whole[-1]), (64,)))]
 
 
+SCORES = (64, 20_000)
+
+
+def sorted_rows(
+    *cut: str, sort: str = "argsort", dim: str = "1", between: Sizes | None = None, size: Sizes = SCORES
+) -> TraceBuilder:
+    """Rows that are sorted and cut: the dimension, the first and the end; an op of the sorted size may lie between."""
+    steps = Steps().op(f"aten::{sort}", 300, ("float", size), concrete=["", dim, "True"])
+    if between is not None:
+        steps.op("aten::cumsum", 10, ("float", between))
+    return steps.op("aten::slice", 2, ("float", size), concrete=["", *cut, "1"]).build("train.py(3): main")
+
+
+def sorts(why: str, trace: TraceBuilder, *, severity: str = "high") -> RuleCase:
+    return RuleCase(
+        "PD210", why, lambda: trace, (ExpectedFinding(severity, 300_000, location="train.py:3", fix="topk"),)
+    )
+
+
+def on_gpu(rows: int) -> TraceBuilder:
+    """A layer of gathered rows of a table of 2,000, 300 us on a GPU, in two steps."""
+    trace = TraceBuilder()
+    trace.frame("train.py(3): main", 0, 2000)
+    for start in (0, 1000):
+        trace.step(start, 1000)
+        trace.op("aten::index_select", start + 10, 20, shapes=[[2000, 64], [], [rows]])
+        trace.kernel("indexSelectLargeIndex", start + 40, 100, launch_us=start + 15)
+        trace.op("aten::linear", start + 40, 20, shapes=[[rows, 64], [64, 64], [64]])
+        trace.kernel("ampere_sgemm_128x64_tn", start + 150, 200, launch_us=start + 45)
+    return trace
+
+
 IDS, ONE_HOT = (128, 8), (128, 8, 500)
 A, POINTS = (300, 300), (300, 300, 8)
 SQUARE = ("mm", 100, (A, A))
@@ -282,6 +314,41 @@ CASES = [
     decodes_quietly("lengths that vary", [40, 44, 37, 45, 38, 41, 50, 42]),
     decodes_quietly("four lengths", range(40, 44)),
     decodes_quietly("mostly new rows", range(10, 60, 10)),
+    sorts("the first few of sorted rows", sorted_rows("1", "0", "20")),
+    sorts("the last few", sorted_rows("-1", "-20", "9223372036854775807", sort="sort", dim="-1")),
+    sorts("the first of sorted rows of another order", sorted_rows("1", "0", "20", between=(64, 20))),
+    sorts("columns that are sorted", sorted_rows("0", "0", "100", dim="0", size=(20_000, 64))),
+    RuleCase("PD210", "a half of sorted rows", lambda: sorted_rows("1", "0", "10000")),
+    RuleCase("PD210", "rows of another dimension", lambda: sorted_rows("0", "0", "2")),
+    RuleCase("PD210", "all that is sorted is summed", lambda: sorted_rows("1", "0", "20", between=SCORES)),
+    RuleCase("PD210", "few numbers", lambda: sorted_rows("1", "0", "20", size=(64, 500))),
+    fires(
+        "a layer of gathered rows",
+        400,
+        ("index", 100, ((2000, 64), ())),
+        ("linear", 20, ((24_000, 1), (1, 1), (1,))),
+        ("linear", 300, ((24_000, 64), (64, 64), (64,))),
+        fix="layer(h)[index]",
+    ),
+    fires(
+        "a layer of rows selected by index",
+        400,
+        *(("index_select", 100, ((500, 64), (), (9000,))), ("linear", 300, ((9000, 64), (8, 64), (8,)))),
+        fix="layer(h)[index]",
+    ),
+    stays_quiet("few rows twice", ("index", 100, ((2000, 64), ())), ("linear", 300, ((3000, 64), (64, 64), (64,)))),
+    stays_quiet("other rows", ("index", 100, ((2000, 64), ())), ("linear", 300, ((24_000, 32), (64, 32), (64,)))),
+    fires("a long filter", 300, ("conv1d", 300, ((32, 1, 18_000), (1, 1, 2000))), fix="torch.fft.rfft"),
+    fires("long filters by channel", 300, ("conv1d", 300, ((32, 8, 9000), (8, 1, 512))), fix="torch.fft.rfft"),
+    stays_quiet("a short filter", ("conv1d", 300, ((32, 1, 18_000), (1, 1, 64)))),
+    stays_quiet("many channels", ("conv1d", 300, ((32, 40, 18_000), (64, 40, 300)))),
+    RuleCase(
+        "PD210",
+        "on a GPU",
+        lambda: on_gpu(24_000),
+        (ExpectedFinding("medium", 300_000, (0, None, 145_000), location="train.py:3", fix="layer(h)[index]"),),
+    ),
+    RuleCase("PD210", "few rows on a GPU", lambda: on_gpu(3000)),
     RuleCase("PD210", "unknown sizes", lambda: Steps().op("aten::diag").op("aten::mm", 300).build()),
 ]
 

@@ -1,0 +1,120 @@
+"""Sorts of which the first few are used, layers of gathered rows, long filters: PD210 finds them by recorded sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+
+from perfdoctor.analyzers._pd210_unused_values import Call, Work, WorkKind
+from perfdoctor.rules import Advice, Int64Array, Trace
+
+# Measured by CPU time with one thread (torch 2.13). Rows of 1,000 to 1,000,000 numbers sorted for the first 5 to 1,000
+# of each against topk: 0.03 to 0.13, for an eighth of them 0.25.
+_SORTED = WorkKind(
+    "sort",
+    "Rows of {:,} numbers are sorted, and the first few of each are used",
+    Advice(
+        "Ask for the largest or smallest few alone: nothing else of the order is used.",
+        "values, indices = scores.topk(k, dim=-1)   # largest=False for the smallest",
+        "https://docs.pytorch.org/docs/stable/generated/torch.topk.html",
+    ),
+    (0.03, 0.1, 0.25),
+)
+_MIN_SORTED, _MIN_UNUSED = 1_000, 8
+# The layer and the gather, forward and backward pass, against the layer before the gather: 0.23, 0.31, 0.35 and 0.47 of
+# it for a twelfth, a tenth, a quarter and a half of the rows.
+_GATHERED = WorkKind(
+    "gather",
+    "A linear layer computes {:,} gathered rows, most of them several times",
+    Advice(
+        "Apply the layer to the rows before they are gathered, and gather what it computes: equal rows give equal "
+        "results.",
+        "layer(h)[index]   # in place of layer(h[index])",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
+    ),
+    (0.0, 0.0, 0.0),
+)
+_MIN_REPEATS, _MAX_REST = 2, 0.25
+# Filters of 256, 512, 1,000 and 2,000 taps over 16,000 to 48,000 samples against a product of Fourier transforms: 0.37,
+# 0.34, 0.12 and 0.06; of 128 taps 0.66, of 64 nothing is gained.
+_FILTERED = WorkKind(
+    "filter",
+    "A convolution with a filter of {:,} taps multiplies each sample with each tap",
+    Advice(
+        "Multiply Fourier transforms in place of a convolution with so many taps: their work grows with the logarithm "
+        "of that number.",
+        "n, taps = x.shape[-1], h.shape[-1]   # the same as conv1d(x, h) without padding\n"
+        "y = torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(h, n).conj(), n)[..., : n - taps + 1]",
+        "https://docs.pytorch.org/docs/stable/fft.html",
+    ),
+    (0.05, 0.25, 0.5),
+)
+_MIN_TAPS = 256
+# How many calls lie between a sort and the cut of its result, or a gather and the layer, at most.
+_MAX_DISTANCE = 6
+
+
+def find_sorts_gathers_filters(trace: Trace, calls: list[Call]) -> dict[WorkKind, Work]:
+    """Such calls by kind, among the calls of a window with recorded sizes."""
+    sorts: list[Call] = []
+    filters: list[Call] = []
+    gathers: list[tuple[Call, Call]] = []
+    for at, call in enumerate(calls):
+        after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
+        size, *others = call.sizes or ((),)
+        if call.name in ("sort", "argsort") and _uses_first_few(trace, call, after):
+            sorts.append(call)
+        elif call.name in ("index", "index_select") and len(size) == 2:
+            gathers += [(call, each) for each in after if _computes_gathered(size, each)][:1]
+        elif call.name == "conv1d" and others and others[0][1] == 1 and others[0][2] >= _MIN_TAPS:
+            filters.append(call)
+    found = {}
+    if sorts:
+        found[_SORTED] = Work(_rows_of(sorts), max(call.sizes[0][_dim_of(trace, call)] for call in sorts))
+    if filters:
+        found[_FILTERED] = Work(_rows_of(filters), max(call.sizes[1][2] for call in filters))
+    if gathers:
+        rows = max(layer.sizes[0][0] for _, layer in gathers)
+        share = max(gather.sizes[0][0] / layer.sizes[0][0] for gather, layer in gathers)
+        remaining = (share, min(share + _MAX_REST / 2, 1.0), min(share + _MAX_REST, 1.0))
+        layers = _rows_of([layer for _, layer in gathers])
+        found[_GATHERED] = Work(_rows_of([call for pair in gathers for call in pair]), rows, layers, remaining)
+    return found
+
+
+def _rows_of(calls: list[Call]) -> Int64Array:
+    return np.array([call.row for call in calls], np.int64)
+
+
+def _uses_first_few(trace: Trace, sort: Call, after: list[Call]) -> bool:
+    """Whether the first call that takes something of the size of what was sorted cuts few of each row off."""
+    size, dim = sort.sizes[0], _dim_of(trace, sort)
+    user = next((call for call in after if size in call.sizes), None)
+    if not size or size[dim] < _MIN_SORTED or user is None or user.name != "slice":
+        return False
+    values = _arguments_of(trace, user)
+    if len(values) < 4 or values[1] is None or values[1] % len(size) != dim % len(size):
+        return False
+    start, stop, _ = slice(values[2], values[3]).indices(size[dim])
+    return stop - start <= size[dim] / _MIN_UNUSED
+
+
+def _computes_gathered(size: tuple[int, ...], layer: Call) -> bool:
+    """Whether a linear layer computes many more rows than a table of this size has, of as many numbers each."""
+    rows = layer.sizes[0] if layer.name == "linear" and layer.sizes else ()
+    return len(rows) == 2 and rows[1] == size[1] and rows[0] >= _MIN_REPEATS * size[0]
+
+
+def _dim_of(trace: Trace, sort: Call) -> int:
+    """The dimension that a sort sorts: its second argument, the last one where it is left out."""
+    values = _arguments_of(trace, sort)
+    return values[1] if len(values) > 1 and values[1] is not None else -1
+
+
+def _arguments_of(trace: Trace, call: Call) -> list[int | None]:
+    """The arguments of an op that are whole numbers, None for others; empty where they were not recorded."""
+    try:
+        values = orjson.loads(trace.text(int(trace.ops.concrete[call.row])) or "[]")
+    except orjson.JSONDecodeError:
+        return []
+    return [int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else None for value in values]
