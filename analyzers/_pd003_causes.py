@@ -15,6 +15,8 @@ from perfdoctor.rules.internal import RunSteps
 _MIN_SHARE_OF_EXCESS = 0.5
 # Calls of an op or annotation in a slow step over those in another one, from which on the slow step does more.
 _MORE_CALLS = 1.2
+# From so many times as many ops on, all of them forward, a step evaluates; an augmentation calls a few more.
+_EVALUATION_CALLS = 2.0
 # Up to so many times as many nodes of backward passes are as many.
 _AS_MANY = 1.05
 
@@ -177,7 +179,8 @@ def cause_in_trace(
             )
     if ops.calls > _MORE_CALLS * ops.usual_calls > 0:
         times = f"{ops.calls:,.0f} ops instead of {ops.usual_calls:,.0f}"
-        if 0 < ops.backward_calls <= _AS_MANY * ops.usual_backward_calls:
+        is_larger = ops.calls >= _EVALUATION_CALLS * ops.usual_calls
+        if is_larger and 0 < ops.backward_calls <= _AS_MANY * ops.usual_backward_calls:
             return _BY_CONTENT["evaluation"]._replace(text=times)
         return SlowCause(times, _WORK_VARIES, is_seen=False)
     on_gpu = rank.device_kind == "gpu"

@@ -39,8 +39,9 @@ _MAX_BREAKS, _SAMPLES = 256, 4
 # What `perfdoctor run` does around each torch call of the evidence window, which the profiler records as well: up to
 # 0.1 ms a call. The module's call itself is around the user's forward pass and stays.
 _OWN_FRAME = r"/_perfdoctor_inject/(source_lines|user_code|module_call_lines\.py\(\d+\): _open_range)"
-# Python functions that make a tensor of numbers one by one, as stacks name them.
-_FROM_LISTS = r"built-in method (as_)?tensor of type"
+# Functions that make a tensor or an array of numbers one by one, as stacks name them.
+_TENSOR_OF_LIST = r"built-in method (as_)?tensor of type"
+_FROM_LISTS = rf"{_TENSOR_OF_LIST}|built-in function (as)?array>"
 _BACKWARD = rf"_engine_run_backward|{vocabulary.BACKWARD_RANGE}"
 
 
@@ -52,7 +53,8 @@ class PythonTime(NamedTuple):
             that PD110 and PD113 report.
         location: The line that takes most of it.
         share: The share of that line (0 to 1).
-        list_share: The share (0 to 1) of all of it in which Python lists become tensors.
+        list_share: The share (0 to 1) of all of it in which Python lists become tensors or arrays.
+        tensor_share: The same of tensors alone.
         path: What the functions and calls are that take most of it.
     """
 
@@ -60,6 +62,7 @@ class PythonTime(NamedTuple):
     location: SourceLocation
     share: float
     list_share: float
+    tensor_share: float
     path: HotPath
 
 
@@ -105,7 +108,11 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     share = spent[location] / max(iv.total(breaks), 1)
     path = find_hot_path(trace, breaks, loop_thread_of(trace))
     location = _find_comprehension(trace, location, path) or location
-    return PythonTime(time, location, share, _share_of_lists(trace, breaks), path)
+    list_share, tensor_share = (
+        iv.total(iv.intersect(breaks, _time_in_frames(trace, functions))) / max(iv.total(breaks), 1)
+        for functions in (_FROM_LISTS, _TENSOR_OF_LIST)
+    )
+    return PythonTime(time, location, share, list_share, tensor_share, path)
 
 
 def _find_comprehension(trace: Trace, line: SourceLocation, path: HotPath) -> SourceLocation | None:
@@ -147,10 +154,6 @@ def _long_breaks(trace: Trace, free: Intervals) -> Intervals:
     )
     breaks = iv.subtract(free, iv.union_of(others))
     return breaks[breaks[:, 1] - breaks[:, 0] >= _MIN_BREAK_NS]
-
-
-def _share_of_lists(trace: Trace, breaks: Intervals) -> float:
-    return iv.total(iv.intersect(breaks, _time_in_frames(trace, _FROM_LISTS))) / max(iv.total(breaks), 1)
 
 
 def _time_of_hooks(trace: Trace) -> Intervals:

@@ -14,7 +14,7 @@ _SORTED = WorkKind(
     "sort",
     "Rows of {:,} numbers are sorted, and the first few of each are used",
     Advice(
-        "Ask for the largest or smallest few alone: nothing else of the order is used.",
+        "Let topk find the largest or smallest few: nothing else of the order is used.",
         "values, indices = scores.topk(k, dim=-1)   # largest=False for the smallest",
         "https://docs.pytorch.org/docs/stable/generated/torch.topk.html",
     ),
@@ -27,8 +27,7 @@ _GATHERED = WorkKind(
     "gather",
     "A linear layer computes {:,} gathered rows, most of them several times",
     Advice(
-        "Apply the layer to the rows before they are gathered, and gather what it computes: equal rows give equal "
-        "results.",
+        "Call the layer with the rows before they are gathered, and gather its results: equal rows give equal ones.",
         "layer(h)[index]   # in place of layer(h[index])",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
     ),

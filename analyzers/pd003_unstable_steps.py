@@ -52,6 +52,9 @@ _MUCH_OF_RUN = 0.1
 # usual step alone is no measure of it.
 _PART_OF_RUN = 0.25
 
+# Of steps that range widely, without any that stand out, about half are longer than the middle of the range.
+_MOST_ARE_SLOW = 0.6
+
 
 class UnstableSteps(RankAnalyzer):
     """Most steps take their usual time, and a few take much longer.
@@ -200,6 +203,8 @@ class UnstableSteps(RankAnalyzer):
             return None
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
+        if is_slow[1:].mean() > _MOST_ARE_SLOW:
+            return None  # the usual step is a long one: a few short steps are no fault of the others
         seen = self._explain(rank, is_slow, upper_ns - quartile_ns)
         if not seen.cause.is_seen and may_be_preempted(rank, is_slow):
             return None

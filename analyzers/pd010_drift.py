@@ -71,6 +71,8 @@ class Drift(RankAnalyzer):
         cause = find_cause(rank, drift)
         if cause.id in SAME_WORK and drift.lasted_ns < self.settings["min_same_work_s"] * 1e9:
             return
+        if cause.id == "cores" and rank.contention.is_severe:
+            return  # the report says so of all its figures, which are without these waits
         text = TEXTS[cause.id]
         is_longer = rank.growth is not None and rank.mean_step_ns > drift.before_ns
         is_in_trace = is_longer and drift.is_in_every_step

@@ -20,6 +20,7 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
     situation_of,
 )
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
+from perfdoctor.analyzers._pd104_op_loops import OpLoop, find_op_loop
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
 from perfdoctor.analyzers._pd104_row_calls import find_row_calls
 from perfdoctor.rules import (
@@ -70,6 +71,13 @@ _WAITS: Mapping[str, str] = MappingProxyType(
 _MIN_LINE_SHARE = 0.2
 _ROWS_AT_ONCE = (Action("rows-at-once"),)
 
+_ONE_OP = Advice(
+    "Let one op do what the loop does piece by piece: operations on whole tensors, torch.bincount for counts, "
+    "torch.vmap, padded batches.",
+    source="https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
+    actions=_ROWS_AT_ONCE,
+)
+
 
 class LaunchBound(RankAnalyzer):
     """The GPU waits for the CPU to launch the next kernel: Python and the framework are the bottleneck.
@@ -77,7 +85,7 @@ class LaunchBound(RankAnalyzer):
     What it finds:
         Many short gaps that end with a kernel whose launch call began only after the GPU had run dry. In a program on
         the CPU alone: steps that go to Python and the dispatcher, between and around ops that have little to compute,
-        and modules that get the rows of a batch one by one.
+        and modules that get the rows of a batch one by one, and loops that call the same ops on tensors of one size.
 
     Why it costs time:
         A kernel costs the CPU 5 to 20 us in Python, the dispatcher and the runtime. Kernels shorter than that leave
@@ -221,14 +229,15 @@ class LaunchBound(RankAnalyzer):
             title=f"No op runs for {rank.share(cost_ns):.0%} of the {rank.unit_name}: {what}, most at "
             f"{python.location.short}",
             cost_ns=cost_ns,
-            saving=unprofiled.saving(None),  # nothing is known of what could do without that time
+            # What could do without that time is not known; of that at other lines this place says nothing.
+            saving=unprofiled.saving(None).cap(round(max(python.share, python.list_share) * cost_ns)),
             advice=advice,
             claim=Claim(python.time),
             confidence=0.8 if unprofiled.timed else 0.6,
             location=python.location,
             evidence=(
                 Evidence("of it at this line", round(100 * python.share, 1), "%"),
-                Evidence("of it in torch.tensor", round(100 * python.list_share, 1), "%"),
+                Evidence("of it in torch.tensor", round(100 * python.tensor_share, 1), "%"),
             ),
             subject="python",
         )
@@ -259,6 +268,28 @@ class LaunchBound(RankAnalyzer):
             yield from self._check_python(rank, python)
         if calls_ops and (share >= min_cpu_share or (line is not None and is_loop_over_rows(line))):
             yield self._report_calls(rank, ops, calling, line, cells)
+            return
+        loop = find_op_loop(rank, min_share)
+        if loop is not None:
+            yield from self._report_loop(rank, loop)
+
+    def _report_loop(self, rank: Rank, loop: OpLoop) -> Iterator[Finding]:
+        """A loop whose ops compute for longer than it takes to call them."""
+        cost_ns = rank.per_step(iv.total(loop.time))
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
+        yield self.finding(
+            rank,
+            title=f"A loop calls {loop.calls_per_step:,} ops {rank.per_unit} on tensors of one size, at "
+            f"{loop.location.short}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=_ONE_OP,
+            claim=Claim(loop.time),
+            confidence=0.7,
+            location=loop.location,
+            subject="loop",
+        )
 
     def _report_calls(
         self,
@@ -361,11 +392,7 @@ def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None)
             "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.tolist.html",
         )
     if loop:
-        return Advice(
-            "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches.",
-            source="https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
-            actions=_ROWS_AT_ONCE,
-        )
+        return _ONE_OP
     if cells:
         return _advise_lstm(cells)
     return advise(situation_of(rank), rank.context)
@@ -464,11 +491,12 @@ def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> i
 def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     """What runs while no op does, for a title, and what to do about it."""
     if python.list_share >= _MIN_LIST_SHARE:
-        return "lists become tensors number by number", Advice(
+        of_tensors = python.tensor_share >= python.list_share / 2
+        return f"lists become {'tensors' if of_tensors else 'arrays'} number by number", Advice(
             "Keep the numbers in arrays or tensors from where they are made on, and index those: Python makes lists of "
-            "numbers one by one, and torch.tensor goes over them one by one.",
+            f"numbers one by one, and {'torch.tensor' if of_tensors else 'numpy.array'} goes over them one by one.",
             None
-            if python.list_share < _MOST
+            if python.tensor_share < _MOST
             else "torch.from_numpy(np.stack(rows)).float()   # .long() for whole numbers",
             "https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
         )

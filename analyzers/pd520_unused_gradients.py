@@ -103,9 +103,10 @@ class UnusedGradientsMade(RankAnalyzer):
         call = None if work is None else work.call
         place = captured_location(unused.passes[0]) if unused.passes else None
         at = f" at {place.short}" if place else ""
+        optimizers = rank.facts.optimizers
         if work is None:
             what = f"The backward pass{at} makes gradients of {unused.tensors or 0:,} tensors that nobody uses"
-            advice = _FREEZE if unused.optimizer is None else _DETACH
+            advice = _FREEZE_REST if unused.optimizer is None else _DETACH
         elif work.is_last:
             what = f"The backward pass{at} goes on through the module{_called(call)}, whose gradients nobody uses"
             advice = _NO_GRAD if unused.optimizer is None else _DETACH
@@ -123,7 +124,10 @@ class UnusedGradientsMade(RankAnalyzer):
             advice=advice,
             claim=Claim(vain, kernels=rank.device_kind == "gpu"),
             confidence=0.5 if work is None else 0.8,
-            location=place,
+            location=(
+                captured_location(optimizers[0].created) if advice is _FREEZE_REST and len(optimizers) == 1 else None
+            )
+            or place,
             evidence=(
                 Evidence("parameters of these tensors", unused.parameters, "count"),
                 Evidence("cleared before their optimizer stepped", unused.times, "count"),
@@ -157,6 +161,13 @@ _FREEZE_MEANWHILE = Advice(
     "discriminator.requires_grad_(False)   # before this step's forward pass; True after it",
     _AUTOGRAD,
     (Action("freeze", "meanwhile"),),
+)
+_FREEZE_REST = Advice(
+    "Let only what the optimizer trains require gradients, once it is made: it has none of these parameters.",
+    "trained = {p for group in optimizer.param_groups for p in group['params']}\n"
+    "for p in model.parameters(): p.requires_grad_(p in trained)",
+    _AUTOGRAD,
+    (Action("freeze"),),
 )
 _FREEZE = Advice(
     "Let parameters that stay as they are require no gradients; no optimizer has these.",

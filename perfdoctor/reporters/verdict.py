@@ -396,13 +396,27 @@ def _busiest_share(report: Report) -> float:
 
 
 def _describe_healthy_cpu(report: Report, ran: int) -> str:
-    """That no rule found anything in a program on the CPU, and where its time goes."""
-    healthy = f", and {_say_nothing_found(report)} ({format_count(ran, 'rule')} judged it)"
+    """That no rule found anything in a program on the CPU, and where its time goes.
+
+    Only where most of it are products, convolutions and the like is that a clean bill: of other ops nobody knows how
+    much of their work is needed.
+    """
+    computes = _share_of_parts(report, "compute") >= _MOST_OF_STEP
+    nothing = _say_nothing_found(report) if computes else "no rule knows how to shorten it"
+    healthy = f", and {nothing} ({format_count(ran, 'rule')} judged it)"
     outside = _describe_unexplained(report)
     largest = largest_op(report)
     if outside or largest is None or largest[1] < MIN_UNEXPLAINED_SHARE:
         return f"{healthy}{outside}"
-    return f"{healthy}; most of it goes to {largest[0]} ({format_share(largest[1])}){_name_largest_line(report)}"
+    op = "most of it goes to" if largest[1] >= _MOST_OF_STEP else "its largest op is"
+    return f"{healthy}; {op} {largest[0]} ({format_share(largest[1])}){_name_largest_line(report)}"
+
+
+def _share_of_parts(report: Report, *parts: str) -> float:
+    """The share (0 to 1) of some parts of the account in the analysed time of all ranks."""
+    window_ns = sum(account.window_ns for account in report.account)
+    part_ns = sum(account.detail.get(part, 0) for account in report.account for part in parts)
+    return part_ns / (window_ns or 1)
 
 
 def _name_largest_line(report: Report) -> str:
@@ -416,11 +430,10 @@ def _name_largest_line(report: Report) -> str:
 
 def _describe_unexplained(report: Report) -> str:
     """The share of a CPU program that passes outside of PyTorch: no rule looks there, so it may not be healthy."""
-    window_ns = sum(account.window_ns for account in report.account)
-    unexplained_ns = sum(account.detail.get("idle_unexplained", 0) for account in report.account)
-    if not is_cpu_program(report) or unexplained_ns < MIN_UNEXPLAINED_SHARE * (window_ns or 1):
+    unexplained = _share_of_parts(report, "idle_unexplained")
+    if not is_cpu_program(report) or unexplained < MIN_UNEXPLAINED_SHARE:
         return ""
-    share = format_share(unexplained_ns / window_ns)
+    share = format_share(unexplained)
     where = "the lines below say where" if report.tables.get("lines") else "where a profiler for Python sees more"
     return f"; but {share} of it passes outside of PyTorch, {where}"
 

@@ -730,7 +730,7 @@ PD520 = [
         adversarial,
         (
             ExpectedFinding(
-                "medium", 200_000, (0, None, 200_000), location="train.py:17", title="2 tensors", fix="for parameter in"
+                "medium", 200_000, (0, None, 200_000), location="train.py:17", title="2 tensors", fix="p in trained"
             ),
         ),
         unused(optimizer=None),

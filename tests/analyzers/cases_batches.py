@@ -240,6 +240,7 @@ ONE_SAMPLE = ExpectedFinding(
 PD509 = [
     RuleCase("PD509", "one-sample-after-the-other", inference, (ONE_SAMPLE,)),
     RuleCase("PD509", "one-sample-on-a-gpu", lambda: inference(device="NVIDIA A100-SXM4-80GB"), (ONE_SAMPLE,)),
+    RuleCase("PD509", "one-sample-with-short-pauses", lambda: inference(pause_us=180), (ONE_SAMPLE,)),
     RuleCase("PD509", "requests-with-pauses", lambda: inference(pause_us=900)),
     RuleCase("PD509", "a-batch-of-eight", lambda: inference(8)),
     RuleCase("PD509", "a-training-with-one-sample", lambda: cpu_step(200, 600, ONE_ROW)),

@@ -108,6 +108,19 @@ def python_beside_ops(function: str) -> TraceBuilder:
     return trace.range(f"@train.py:9 {function}", 500, 320)
 
 
+def ops_in_a_loop(op: str = "aten::eq", *, sizes: int = 1, calls_each: int = 64) -> TraceBuilder:
+    """Two steps of 1 ms with 64 ops of 10 us at a line, of so many sizes, so many in a call of their function."""
+    trace = TraceBuilder(device=None)
+    for start in (0, STEP_US):
+        trace.step(start, STEP_US)
+        for first in range(0, 64, calls_each):
+            trace.frame("train.py(3): update", start + 10 * first, 10 * calls_each)
+        for number in range(64):
+            trace.op(op, start + 10 * number, 10, shapes=[[512 + number % sizes, 256], []])
+        trace.op("aten::mm", start + 660, 300, shapes=[[256, 256], [256, 256]])
+    return trace
+
+
 def python_gap_of_lines(us: float, *, lists: float = 0) -> TraceBuilder:
     """The same, with a quarter of the while at each of four lines."""
     trace = python_gap(us, None, lists=lists)
@@ -384,6 +397,24 @@ PD104 = [
     ),
     RuleCase(
         "PD104",
+        "cpu-ops-of-one-size-in-a-loop",
+        ops_in_a_loop,
+        (
+            ExpectedFinding(
+                "high",
+                640_000,
+                (0, None, 640_000),
+                location="train.py:3",
+                title="A loop calls 64 ops a step on tensors of one size",
+                advice="torch.bincount for counts",
+            ),
+        ),
+    ),
+    RuleCase("PD104", "cpu-ops-of-many-sizes-in-a-loop", lambda: ops_in_a_loop(sizes=8)),
+    RuleCase("PD104", "cpu-an-op-in-each-layer", lambda: ops_in_a_loop(calls_each=4)),
+    RuleCase("PD104", "cpu-products-in-a-loop", lambda: ops_in_a_loop("aten::bmm")),
+    RuleCase(
+        "PD104",
         "cpu-an-environment",
         lambda: python_gap(frame="gymnasium/wrappers/common.py(393): step"),
         (
@@ -508,7 +539,7 @@ PD104 = [
             .range("@train.py:9 sample", 100, 200)
             .range("@train.py:8 sample", 400, 200)
         ),
-        (ExpectedFinding("high", 400_000, location="train.py:9", title="for 40% of the step: Python"),),
+        (ExpectedFinding("medium", 400_000, (0, None, 200_000), location="train.py:9", title="for 40% of the step"),),
         base(1000),
     ),
     RuleCase(  # an event of 1 us is the profiler's

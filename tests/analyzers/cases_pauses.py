@@ -221,6 +221,12 @@ PD113 = [
         lambda: evaluating(function="test_epoch", device=GPU),
         (ExpectedFinding("high", 460_000, location="train.py:8", title="Each step evaluates for 46%"),),
     ),
+    RuleCase(
+        "PD113",
+        "two-calls-of-eval-step",
+        lambda: evaluating(2, "eval_step"),
+        (ExpectedFinding("high", 220_000, location="train.py:8", title="2 calls of a model"),),
+    ),
     RuleCase("PD113", "a-teacher-in-each-step", lambda: evaluating(function="soft_targets")),
     RuleCase("PD113", "an-evaluation-in-every-other-step", lambda: evaluating(every=2)),
     RuleCase("PD113", "a-loss-of-what-is-validated", lambda: evaluating(used=True)),

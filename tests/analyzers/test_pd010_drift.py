@@ -192,7 +192,7 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
     "a neighbour who slows Python most": (
         "cores",
         lambda: rank_of(
-            run_of(JUMP * 2, cpu_ns=JUMP * 1.2, queued_ns=JUMP * 0.8),
+            run_of(JUMP * 2, cpu_ns=JUMP + 10, queued_ns=JUMP - 10),
             window_of(OPS, 9_000),
             window_of({"aten::mm": (1, 18_000)}, 20_000, first_step=400),
         ),
@@ -200,7 +200,7 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
     "a neighbour who slows the ops, too": (
         "cores",
         lambda: rank_of(
-            run_of(JUMP * 2, cpu_ns=JUMP * 1.2, queued_ns=JUMP * 0.8),
+            run_of(JUMP, cpu_ns=JUMP / 2 + 5, queued_ns=JUMP / 2 - 5),
             EARLY,
             window_of({"aten::mm": (1, 20_000)}, first_step=400),
         ),
@@ -244,6 +244,7 @@ QUIET = {
     "epochs": lambda: run_of(10 + (np.arange(COUNT) % 100) / 20),
     "two shapes": lambda: run_of(np.where(np.arange(COUNT) % 3, 10.0, 14.0)),
     "collections as ever": lambda: run_of(LEVEL + TENTH * 3, gc_ns=TENTH * 3),
+    "a machine that is busy throughout": lambda: run_of(JUMP * 2, cpu_ns=JUMP * 1.2, queued_ns=JUMP * 0.8),
     "checkpoints as ever": lambda: run_of(LEVEL + TENTH * 3, host_call_ns=TENTH * 3),
 }
 

@@ -85,7 +85,18 @@ def test_the_line_with_most_of_the_time_is_named_where_nothing_was_found(
     outcomes = tuple(replace(each, status="ran", why=None) for each in report.outcomes)
     tables = {**report.tables, "ops": ({"name": "addmm", "share": 0.33},), "lines": (row,)}
     verdict = verdict_of(replace(report, outcomes=outcomes, tables=tables))
-    assert ("most of it goes to addmm (33%); of all lines mlm.py:36 takes most (41%)" in verdict) == said
+    assert ("its largest op is addmm (33%); of all lines mlm.py:36 takes most (41%)" in verdict) == said
+
+
+@pytest.mark.parametrize(("part", "said"), [("compute", "nothing was found"), ("bandwidth", "no rule knows how to")])
+def test_only_products_and_the_like_get_a_clean_bill(part: str, said: str) -> None:
+    account = samples.account(**{part: 95, "idle_unexplained": 5})
+    report = replace(samples.cpu_only(), findings=(), account=(account,))
+    outcomes = tuple(replace(each, status="ran", why=None) for each in report.outcomes)
+    tables = {**report.tables, "ops": ({"name": "sort", "share": 0.88},)}
+    verdict = verdict_of(replace(report, outcomes=outcomes, tables=tables))
+    assert said in verdict
+    assert "most of it goes to sort (88%)" in verdict
 
 
 def test_one_length_of_the_step_is_shown_and_the_median_is_for_the_long_form():

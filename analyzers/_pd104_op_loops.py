@@ -1,0 +1,89 @@
+"""Loops at one line that call the same ops on tensors of one size again and again, in programs on the CPU alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from pathlib import PurePath
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, time_of_ops
+from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS
+from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, classify_op, vocabulary
+from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, ops_of_program
+
+# Of the calls of the op that takes most of the loop's time, how many have one size: parameters of a model have many.
+_ALIKE = 0.9
+
+
+class OpLoop(NamedTuple):
+    """A line that calls ops again and again.
+
+    Attributes:
+        location: The line.
+        calls_per_step: How many ops it calls.
+        time: When they run.
+    """
+
+    location: SourceLocation
+    calls_per_step: int
+    time: Intervals
+
+
+def find_op_loop(rank: Rank, min_share: float) -> OpLoop | None:
+    """The line whose repeated ops take most of a step; None where none takes `min_share` (0 to 1), or without stacks.
+
+    Layers of a model call their ops again and again as well: each in a call of its own of their function.
+    """
+    if not len(_find_repeated(rank, min_share)):
+        return None
+    shown = rank_with_stacks(rank, with_shapes=True)
+    if shown is None:
+        return None
+    trace, ops = shown.trace, shown.trace.ops
+    rows = _find_repeated(shown, min_share)
+    rows_at: dict[SourceLocation, list[int]] = defaultdict(list)
+    for row, location in zip(rows.tolist(), find_locations(trace, ops.thread[rows], ops.start_ns[rows]), strict=True):
+        if location is not None:
+            rows_at[location].append(row)
+    if not rows_at:
+        return None
+    location, at_line = max(rows_at.items(), key=lambda pair: (int(ops.dur_ns[pair[1]].sum()), str(pair[0])))
+    marked = np.array(at_line, np.int64)
+    if not _is_loop(shown, location, marked):
+        return None
+    marks = np.zeros(len(ops), bool)
+    marks[marked] = True
+    return OpLoop(location, shown.count_per_step(len(marked)), time_of_ops(rank, project(rank, shown, marks)))
+
+
+def _find_repeated(rank: Rank, min_share: float) -> Int64Array:
+    """The ops of the forward pass that a step calls often, without matrix work; none where they take too little."""
+    trace, ops = rank.trace, rank.trace.ops
+    rows = ops_of_program(trace, rank.window)
+    rows = rows[~trace.match_rows(ops, vocabulary.BACKWARD_OP)[rows]]
+    names, name, count = np.unique(ops.name[rows], return_inverse=True, return_counts=True)
+    is_often = np.array(
+        [
+            rank.count_per_step(number) >= MIN_LOOP_CALLS and classify_op(trace.strings[code]) not in MATRIX_CATEGORIES
+            for code, number in zip(names.tolist(), count.tolist(), strict=True)
+        ],
+        bool,
+    )
+    rows = rows[is_often[name]] if len(rows) else rows
+    return rows if int(ops.dur_ns[rows].sum()) >= min_share * rank.window_ns else rows[:0]
+
+
+def _is_loop(shown: Rank, location: SourceLocation, rows: Int64Array) -> bool:
+    """Whether the ops of a line repeat on one size within few calls of its function."""
+    trace, ops = shown.trace, shown.trace.ops
+    name = np.unique(ops.name[rows], return_inverse=True)[1]
+    main = rows[name == np.bincount(name, ops.dur_ns[rows]).argmax()]
+    sizes = Counter(ops.dims[main].tolist())
+    function = rf"{re.escape(PurePath(location.file).name)}\(\d+\): {re.escape(location.function or '')}$"
+    frames = trace.frames.start_ns[trace.match_rows(trace.frames, function)]
+    calls = int((shown.steps.at(frames) >= 0).sum()) if shown.steps.count else len(frames)
+    is_often = shown.count_per_step(len(main)) >= MIN_LOOP_CALLS
+    return is_often and sizes.most_common(1)[0][1] >= _ALIKE * len(main) and 0 < calls * MIN_LOOP_CALLS <= len(main)
