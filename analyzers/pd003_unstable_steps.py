@@ -90,6 +90,7 @@ class UnstableSteps(RankAnalyzer):
         cause was seen, record a slow step: `perfdoctor run --skip N`.
 
     When it is wrong:
+        Passes of a serving engine that differ in kind or size by their names are not judged: they are to differ.
         Slow steps that are intended (an evaluation every 1000 steps) are a price, no fault: such a finding is low, and
         from a quarter of the run on medium, and the saving has no lower bound. Traces without captured CPU times cannot
         tell a machine that was shared, so that on a CPU a finding without a cause is low at most, too.
@@ -124,6 +125,8 @@ class UnstableSteps(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding: of slow steps, else of uneven ones, else of growth; and what only looks like one."""
+        if rank.engine_passes is not None and len(set(rank.engine_passes.passes)) > 1:
+            return
         steps = rank.run_steps
         run = None if steps is None else OwnSteps(steps, rank.contention, is_alone=is_alone(rank), drift=rank.drift)
         in_run = self._check_run(rank, run)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoctor.analyzers._engine_gaps import find_engine_gaps
 from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
 from perfdoctor.analyzers._pd102_advice import advise_on_cause, name_cause
 from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
@@ -219,8 +220,11 @@ def _group_by_line(rank: Rank, blocking: BlockingCalls) -> Iterator[WaitsAtLine]
     lines = rank.locations.at(calls.thread[some], calls.start_ns[some])
     lines += [None] * (len(blocking) - len(lines))
     groups: dict[tuple[str, SourceLocation | None], list[int]] = {}
+    gaps = find_engine_gaps(rank)  # PD801 reports the waits of an engine between its passes
+    of_engine = set() if gaps is None else set(gaps.waits.index.tolist())
     for row, key in enumerate(zip(blocking.cause, lines, strict=True)):
-        groups.setdefault(key, []).append(row)
+        if int(blocking.call[row]) not in of_engine:
+            groups.setdefault(key, []).append(row)
     for (cause, location), rows in groups.items():
         yield _sum_up_waits(rank, blocking, cause, location, np.array(rows))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoctor.analyzers._engine_gaps import find_engine_gaps, is_recorded_alone
 from perfdoctor.analyzers._host_pauses import time_of_reported_calls
 from perfdoctor.analyzers._pd103_pause_work import PauseWork, can_be_done_ahead, describe_pause
 from perfdoctor.analyzers._pd303_gpu_optimizers import idle_of_unfused_optimizers
@@ -225,12 +226,16 @@ class GpuIdle(RankAnalyzer):
 
 
 def _leave_out_other_rules(rank: Rank) -> Iterator[PauseGroup]:
-    """The pauses without those that other rules report."""
+    """The pauses without those that other rules report, and those that only begin the recording of an engine."""
+    if is_recorded_alone(rank):
+        return
     groups = [
         group for group in rank.pauses if not _is_of_another_rule(rank, group) and not _may_be_a_first_use(rank, group)
     ]
     claimed = idle_of_unfused_optimizers(rank) if groups else iv.EMPTY
     calls = time_of_reported_calls(rank) if groups else iv.EMPTY
+    gaps = find_engine_gaps(rank) if groups else None  # of PD801 and PD807
+    calls = calls if gaps is None else iv.union_of((calls, gaps.time))
     for group in groups:
         if 2 * iv.total(iv.intersect(group.time, calls)) >= iv.total(group.time):
             continue

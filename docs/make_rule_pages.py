@@ -24,6 +24,7 @@ FAMILIES = {
     "PD5": "Settings and results",
     "PD6": "The GPU itself",
     "PD7": "What fills the memory",
+    "PD8": "Serving engines",
 }
 # What to know first comes first; the docstring begins with how a number is measured.
 SECTIONS = (

@@ -8,12 +8,12 @@ from typing import Annotated
 import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.timeline.engine_passes import BETWEEN, MODEL, EnginePasses
+from perfdoctor.analysis.timeline.engine_passes import EnginePasses
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.activity_kinds import ENGINE_WORK
+from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL, ENGINE_WORK
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -50,7 +50,7 @@ class PassSummary:
     tokens: Amount | None
     time_ns: int
     busy_ns: int
-    idle_ns: Annotated[Mapping[str, int], ("required", (*ENGINE_WORK, MODEL, BETWEEN))]
+    idle_ns: Annotated[Mapping[str, int], ("required", (*ENGINE_WORK, ENGINE_MODEL, BETWEEN_PASSES))]
     graph_share: Share | None
     collectives: Amount
     communication_ns: int

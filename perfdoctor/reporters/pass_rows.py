@@ -19,6 +19,7 @@ _WORK: Mapping[str, str] = {
     "model": "running the model",
     "between": "between passes",
 }
+_ALONE = "recorded alone: in a row of passes the engine prepares each while the GPU works on the one before"
 
 
 class PassRow(NamedTuple):
@@ -44,15 +45,16 @@ def pass_text_of(report: Report) -> PassText | None:
     rows = [row for row in report.passes if row.rank == longest]
     on_rank = f" on rank {longest}" if len(report.account) > 1 else ""
     title = f"Passes of the engine{on_rank}: mean time, GPU busy"
-    return PassText(title, tuple(_describe(row) for row in rows))
+    is_alone = report.context.schedules_ahead and sum(row.passes for row in rows) == 1
+    return PassText(title, tuple(_describe(row, is_alone) for row in rows))
 
 
-def _describe(row: PassSummary) -> PassRow:
+def _describe(row: PassSummary, is_alone: bool) -> PassRow:
     sizes = [f"of {format_count(round(row.requests), 'request')}"] if row.requests else []
     sizes += [format_count(round(row.tokens), "token")] if row.tokens and row.tokens != row.requests else []
     kind = "" if row.kind == "other" else f"{row.kind} "
     passes = format_count(row.passes, f"{kind}pass", f"{kind}passes")
-    parts = [" ".join((passes, ", ".join(sizes))).strip(), *_details(row)]
+    parts = [" ".join((passes, ", ".join(sizes))).strip(), *_details(row), *([_ALONE] if is_alone else [])]
     return PassRow(format_duration(row.time_ns), format_share(row.busy_ns / max(row.time_ns, 1)), "; ".join(parts))
 
 

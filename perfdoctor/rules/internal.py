@@ -50,6 +50,9 @@ from perfdoctor.analysis.communication.late_starts import lateness_by_start, sta
 from perfdoctor.analysis.communication.rank_waits import exposed_wait_of, find_longest_waiter
 from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
 
+# The passes of a serving engine: what PD801 to PD807 tell, as long as its form follows them alone.
+from perfdoctor.analysis.timeline.engine_passes import EnginePasses
+
 # Functions of a trace whose result a `Rank` keeps. Built-in rules ask them of the evidence window as well.
 from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.analysis.host.compile_time import compile_time

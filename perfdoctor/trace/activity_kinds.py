@@ -175,6 +175,8 @@ ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
 
 Waiting for "no_requests" means that there is nothing to serve.
 """
+ENGINE_MODEL, BETWEEN_PASSES = "model", "between"
+"""Work of an engine's CPU that has no other name: within the range of a pass, and outside of them."""
 HAPPENING_ONCE = frozenset({GRAPH_CAPTURE, MODULE_LOAD, COMPILATION})
 """Kinds of work that a program does when it uses something for the first time."""
 

@@ -16,9 +16,18 @@ FRAMES: Mapping[str, str] = {
     "detokenizing": "vllm/v1/engine/detokenizer.py(90): update",
     "messages": "vllm/v1/serial_utils.py(120): encode",
     "model": "nn.Module: LlamaForCausalLM_0",
+    "no_requests": "vllm/v1/engine/core.py(1148): _process_input_queue",
     "between": "serve.py(10): log_requests",
 }
 """A Python frame of vLLM, or of its program, for each kind of work."""
+SGLANG: Mapping[str, str] = {
+    "loop": "sglang/srt/managers/scheduler.py(1500): event_loop_normal",
+    "scheduling": "sglang/srt/managers/scheduler.py(1900): get_next_batch_to_run",
+    "preparing": "sglang/srt/model_executor/cuda_graph_runner.py(1275): replay_prepare",
+}
+RANGES: Mapping[str, str] = {"scheduling": "schedule: allocate_slots", "preparing": "gpu_model_runner: preprocess"}
+"""The ranges of vLLM's parts, with VLLM_CUSTOM_SCOPES_FOR_PROFILING=1."""
+DEQUEUE = "vllm/distributed/device_communicators/shm_broadcast.py(520): dequeue"
 IN_RANGE = ("sampling", "model", "preparing", "launch")
 """What the CPU does in the range of a pass; "launch" is its Python before each kernel of a pass without a graph."""
 LAUNCH_US, COPY_US = 10, 2
@@ -34,6 +43,7 @@ class Pass(NamedTuple):
         gpu_us: How long its kernels take.
         kernels: How many they are.
         graphed: Whether a graph launches them.
+        label: The name of its range; "" for vLLM's.
         host_us: What the CPU does before the range (scheduling, messages, ...) and within it (`IN_RANGE`), by kind.
     """
 
@@ -42,68 +52,99 @@ class Pass(NamedTuple):
     gpu_us: float = 10_000
     kernels: int = 100
     graphed: bool = True
+    label: str = ""
     host_us: Mapping[str, float] = {"scheduling": 300, "preparing": 200}
 
     @property
     def name(self) -> str:
         """The name of its range."""
-        return f"execute_context_{len(self.prompt)}({sum(self.prompt)})_generation_{self.decoded}({self.decoded})"
+        vllm = f"execute_context_{len(self.prompt)}({sum(self.prompt)})_generation_{self.decoded}({self.decoded})"
+        return self.label or vllm
 
 
-def serve(passes: Sequence[Pass], overlapped: bool = False, device: str = "NVIDIA H100 80GB HBM3") -> TraceBuilder:
+class _Engine:
+    """The trace, and where CPU and GPU are; times in microseconds."""
+
+    def __init__(self, frames: Mapping[str, str], stacks: bool, worker: bool) -> None:
+        self.trace = TraceBuilder(device="NVIDIA H100 80GB HBM3", capability=(9, 0), sm_count=132)
+        self.frames, self.stacks, self.worker = frames, stacks, worker
+        self.at = self.gpu_free = 0.0
+
+    def work(self, name: str, dur: float) -> None:
+        """Work of the CPU in a frame, or in a range of vLLM."""
+        if name in RANGES.values():
+            self.trace.range(name, self.at, dur)
+        elif self.stacks:
+            self.trace.frame(name, self.at, dur)
+        self.at += dur
+
+    def wait(self, until: float) -> None:
+        """Wait for the tokens of a pass, or as a worker for the next message."""
+        if until > self.at and self.worker:
+            self.work(DEQUEUE, until + 5 - self.at)
+        elif until > self.at:
+            self.trace.call("cudaEventSynchronize", self.at, until + 5 - self.at)
+            self.at = until + 5
+
+    def run(self, each: Pass) -> None:
+        """A pass: what comes before its range, its inputs, and its kernels."""
+        for kind in each.host_us:
+            if kind not in IN_RANGE:
+                self.work(self.frames[kind], each.host_us[kind])
+        began = self.at
+        for kind in IN_RANGE[:-1]:
+            if kind in each.host_us:
+                self.work(self.frames[kind], each.host_us[kind])
+        start = max(self.at + LAUNCH_US, self.gpu_free)
+        self.trace.memcpy("HtoD", start, COPY_US, 64, launch_us=self.at, pinned=True)
+        self.at, self.gpu_free = self.at + LAUNCH_US, start + COPY_US
+        (self._launch_graph if each.graphed else self._launch_kernels)(each, each.gpu_us / each.kernels)
+        self.trace.range(each.name, began, self.at - began)
+
+    def _launch_graph(self, each: Pass, dur: float) -> None:
+        graph = self.trace.call("cudaGraphLaunch", self.at, LAUNCH_US)
+        self.at += LAUNCH_US
+        self.gpu_free = max(self.gpu_free, self.at)
+        for _ in range(each.kernels):
+            self.trace.kernel(DECODE_GEMM, self.gpu_free, dur, correlation=graph)
+            self.gpu_free += dur
+
+    def _launch_kernels(self, each: Pass, dur: float) -> None:
+        for _ in range(each.kernels):
+            self.trace.op("aten::mm", self.at, LAUNCH_US)
+            start = max(self.gpu_free, self.at + LAUNCH_US)
+            self.trace.kernel(DECODE_GEMM, start, dur, launch_us=self.at + 1)
+            self.gpu_free, self.at = start + dur, self.at + LAUNCH_US + each.host_us.get("launch", 0)
+
+
+def serve(
+    passes: Sequence[Pass],
+    overlapped: bool = False,
+    stacks: bool = True,
+    worker: bool = False,
+    frames: Mapping[str, str] = FRAMES,
+) -> TraceBuilder:
     """An engine that makes these passes, with its loop as a frame.
 
     The CPU reads the tokens of a pass before it works on the next one; `overlapped` it works on the next one first.
+
+    Args:
+        passes: The passes.
+        overlapped: Whether the engine schedules ahead.
+        stacks: Whether Python frames are recorded.
+        worker: Whether it is a process that only runs the model, and gets its work by messages in place of tokens.
+        frames: The frame of each kind of work.
     """
-    trace = TraceBuilder(device=device, capability=(9, 0), sm_count=132)
-    at, gpu_free, results = 0.0, 0.0, [0.0]
+    engine, results = _Engine(frames, stacks, worker), [0.0]
     for each in passes:
         if not overlapped:
-            at = _wait(trace, at, results[-1])
-        for work, took in each.host_us.items():
-            if work not in IN_RANGE:
-                trace.frame(FRAMES[work], at, took)
-                at += took
-        began = at
-        for work in IN_RANGE[:-1]:
-            took = each.host_us.get(work, 0)
-            if took:
-                trace.frame(FRAMES[work], at, took)
-                at += took
-        trace.memcpy("HtoD", max(at + LAUNCH_US, gpu_free), COPY_US, 64, launch_us=at, pinned=True)
-        gpu_free = max(at + LAUNCH_US, gpu_free) + COPY_US
-        at += LAUNCH_US
-        at, gpu_free = _run_model(trace, each, at, gpu_free)
-        trace.range(each.name, began, at - began)
+            engine.wait(results[-1])
+        engine.run(each)
         if overlapped:
-            at = _wait(trace, at, results[-1])
-        results.append(gpu_free)
-    _wait(trace, at, results[-1])
-    loop = "step_with_batch_queue" if overlapped else "step"
-    trace.frame(f"vllm/v1/engine/core.py(423): {loop}", 0, max(at, results[-1]) + 100)
-    return trace
-
-
-def _run_model(trace: TraceBuilder, each: Pass, at: float, gpu_free: float) -> tuple[float, float]:
-    """Launch the kernels of a pass: where the CPU and the GPU are after that."""
-    dur = each.gpu_us / each.kernels
-    if each.graphed:
-        graph = trace.call("cudaGraphLaunch", at, LAUNCH_US)
-        gpu_free = max(gpu_free, at + LAUNCH_US)
-        for _ in range(each.kernels):
-            trace.kernel(DECODE_GEMM, gpu_free, dur, correlation=graph)
-            gpu_free += dur
-        return at + LAUNCH_US, gpu_free
-    for _ in range(each.kernels):
-        gpu_free = max(gpu_free, at + LAUNCH_US)
-        trace.op("aten::mm", at, LAUNCH_US)
-        trace.kernel(DECODE_GEMM, gpu_free, dur, launch_us=at + 1)
-        gpu_free, at = gpu_free + dur, at + LAUNCH_US + each.host_us.get("launch", 0)
-    return at, gpu_free
-
-
-def _wait(trace: TraceBuilder, at: float, until: float) -> float:
-    """Wait for the tokens of a pass: the time at which the CPU goes on."""
-    if until > at:
-        trace.call("cudaEventSynchronize", at, until - at + 5)
-    return max(at, until + 5)
+            engine.wait(results[-1])
+        results.append(engine.gpu_free)
+    engine.wait(results[-1])
+    took, engine.at = engine.at, 0.0
+    loop = f"vllm/v1/engine/core.py(423): {'step_with_batch_queue' if overlapped else 'step'}"
+    engine.work(frames.get("loop", loop), took + 100)
+    return engine.trace

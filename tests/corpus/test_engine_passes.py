@@ -10,7 +10,8 @@ import pytest
 from real_traces import analyze_once, read_once
 
 from perfdoctor.analysis.context.name_signs import SCHEDULES_AHEAD
-from perfdoctor.analysis.timeline.engine_passes import BETWEEN, MODEL, find_engine_passes
+from perfdoctor.analysis.timeline.engine_passes import find_engine_passes
+from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL
 
 pytestmark = pytest.mark.corpus
 
@@ -33,7 +34,9 @@ def test_passes_are_those_of_the_raw_file(truth: dict[str, Any], shared: Path) -
     idle_us = {name: ns / 1e3 for name, ns in row.idle_ns.items()}
     for name in ("preparing", "scheduling", "sampling", "tokenizing", "detokenizing", "messages", "no_requests"):
         assert idle_us[name] == pytest.approx(truth["idle_us"].get(name, 0), abs=NAMED_TOLERANCE_US)
-    assert idle_us[MODEL] + idle_us[BETWEEN] == pytest.approx(truth["idle_us"]["model"], abs=NAMED_TOLERANCE_US)
+    assert idle_us[ENGINE_MODEL] + idle_us[BETWEEN_PASSES] == pytest.approx(
+        truth["idle_us"]["model"], abs=NAMED_TOLERANCE_US
+    )
     assert row.graph_share == pytest.approx(truth["graphed"], abs=0.001)
     assert row.collectives == truth["collectives"]
     assert row.communication_ns / 1e3 == pytest.approx(truth.get("collectives_us", 0), rel=0.01)

@@ -20,6 +20,7 @@ from real_traces import analyze_once
 from perfdoctor.report.finding import STEP_AFTER, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.once_only import is_first_run, once_text_of
+from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.trace.tables import intervals as iv
 
 pytestmark = pytest.mark.corpus
@@ -131,6 +132,7 @@ def texts_in(report: Report) -> list[str | None]:
     of_findings = [text for finding in report.findings for text in texts_of(finding)]
     of_traces = [warning for trace in report.traces for warning in trace.warnings]
     of_rules = [outcome.why for outcome in report.outcomes]
+    passes = pass_text_of(report)
     return [
         *of_findings,
         *once_texts(report),
@@ -138,6 +140,7 @@ def texts_in(report: Report) -> list[str | None]:
         *of_traces,
         *of_rules,
         *report.context.evidence,
+        *(row.what for row in (passes.rows if passes else ())),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, PARALLELISM_SIGNS, SERVING_ENGINES
+from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, PARALLELISM_SIGNS, SCHEDULES_AHEAD, SERVING_ENGINES
 from perfdoctor.analysis.context.names_in_trace import NamesInTrace, names_in_trace
 from perfdoctor.analysis.context.program_phase import FORWARD_ONLY, Phase, phase_of
 from perfdoctor.analysis.context.warm_up import describe_once, steadiness_of
@@ -70,6 +70,11 @@ class Context:
     is_server_host: bool = False
     lacks_triton: bool = False
     lacks_bfloat16: bool = False
+
+    @property
+    def schedules_ahead(self) -> bool:
+        """Whether it is a serving engine that prepares a pass while the GPU works on the one before."""
+        return SCHEDULES_AHEAD in self.frameworks
 
     @property
     def is_forward_only(self) -> bool:

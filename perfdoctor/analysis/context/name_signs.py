@@ -79,9 +79,9 @@ FRAMEWORK_SIGNS = (
         "Transformer Engine", _within("transformer_engine", "pytorch/", "common/"), "", "", r"\btransformer_engine::"
     ),
     # Kernels of vLLM run inside SGLang, and those of TensorRT-LLM inside both: they are no sign.
-    NameSigns("vLLM", _within("vllm", *_VLLM), "", r"^vllm::"),
+    NameSigns("vLLM", _within("vllm", *_VLLM), r"^execute_(context_\d+\(|new_\d+_cached_)", r"^vllm::"),
     NameSigns("SGLang", ("/sglang/srt/",), r"^step\[(DECODE|EXTEND|PREFILL)\b", r"^(sglang_profiler|sgl_kernel)::"),
-    NameSigns("TensorRT-LLM", ("/tensorrt_llm/",), "", r"^(trtllm|tensorrt_llm)::"),
+    NameSigns("TensorRT-LLM", ("/tensorrt_llm/",), r"^\[Executor\] _forward_step", r"^(trtllm|tensorrt_llm)::"),
     # The loops of the three engines that prepare a pass while the GPU works on the one before.
     NameSigns(SCHEDULES_AHEAD, frames=r"\): (event_loop_overlap\w*|step_with_batch_queue|_executor_loop_overlap\w*)$"),
     NameSigns(

@@ -18,15 +18,12 @@ import numpy as np
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.activity_kinds import ENGINE_WORK
+from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL, ENGINE_WORK
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.step_marks import keep_outermost, select_busiest_thread
-
-MODEL, BETWEEN = "model", "between"
-"""Work of the CPU that has no other name: within the range of a pass, and outside of them."""
 
 
 @frozen_dataclass(eq=False)
@@ -36,14 +33,18 @@ class EnginePasses:
     Attributes:
         passes: What the name of each one's range says.
         windows: int64 (n, 2), ``[start, end)`` in nanoseconds on the GPU; they touch.
+        began_ns: When the range of each one begins on the CPU.
         pass_of_item: For each GPU item the pass in which it was launched; NONE before the first.
-        idle: Idle time of the GPU in the windows by what the thread of the ranges did: a key of `ENGINE_WORK`, MODEL or
-            BETWEEN.
+        thread: The thread of the ranges, an index into `Trace.threads`.
+        idle: Idle time of the GPU in the windows by what that thread did: a key of `ENGINE_WORK`, ENGINE_MODEL or
+            BETWEEN_PASSES.
     """
 
     passes: tuple[vocabulary.EnginePass, ...]
     windows: Intervals
+    began_ns: Int64Array
     pass_of_item: Int64Array
+    thread: int
     idle: Mapping[str, Intervals]
 
     def __len__(self) -> int:
@@ -72,12 +73,13 @@ def find_engine_passes(trace: Trace) -> EnginePasses | None:
     busy = iv.union(gpu.start_ns, gpu.end_ns)
     idle = iv.subtract(iv.union(windows[:, 0], windows[:, 1]), busy)
     passes = tuple(each for number in working.tolist() if (each := names[number]) is not None)
-    return EnginePasses(passes, windows, pass_of_item, _split_by_work(trace, rows, idle))
+    thread = int(ranges.thread[rows[0]])
+    idle_by_work = _split_by_work(trace, thread, rows, idle)
+    return EnginePasses(passes, windows, ranges.start_ns[rows[working]], pass_of_item, thread, idle_by_work)
 
 
-def _split_by_work(trace: Trace, rows: Int64Array, idle: Intervals) -> Mapping[str, Intervals]:
+def _split_by_work(trace: Trace, thread: int, rows: Int64Array, idle: Intervals) -> Mapping[str, Intervals]:
     """Idle time by what the thread of some ranges did meanwhile."""
-    thread = trace.ranges.thread[rows[0]]
     layers = []
     for patterns in ENGINE_WORK.values():
         pattern, spans = "|".join(patterns), []
@@ -87,4 +89,4 @@ def _split_by_work(trace: Trace, rows: Int64Array, idle: Intervals) -> Mapping[s
         layers.append(iv.union_of(spans))
     layers.append(iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]))
     parts = iv.partition(idle, layers)
-    return dict(zip((*ENGINE_WORK, MODEL, BETWEEN), parts, strict=True))
+    return dict(zip((*ENGINE_WORK, ENGINE_MODEL, BETWEEN_PASSES), parts, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoctor.analysis.context.name_signs import SCHEDULES_AHEAD
 from perfdoctor.report.finding import Action
 from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
@@ -31,11 +32,17 @@ _WITHOUT_TRITON = Row(
     since="PyTorch 2.0",
 )
 _ENGINE_LAUNCHES = (
+    (
+        When(uses=(SCHEDULES_AHEAD,), min_graphed=MAIN_SHARE),
+        f"Serve more requests at a time: the engine schedules ahead already. {_GRAPHS_ALREADY}",
+        None,
+        pages.VLLM_TUNING,
+    ),
     Row(
         When(uses=("vLLM",), min_graphed=MAIN_SHARE),
         "Let the engine schedule the next step while this one runs, or serve more requests at a time. "
         f"{_GRAPHS_ALREADY}",
-        "vllm serve ... --async-scheduling",
+        "vllm serve ... --async-scheduling   # the default from vLLM 0.14 on",
         pages.VLLM,
         since="vLLM 0.10",
     ),

@@ -5,6 +5,7 @@ The kinds are those of `perfdoctor.trace.activity_kinds`. `{ahead}` is what the 
 
 from __future__ import annotations
 
+from perfdoctor.analysis.context.name_signs import SCHEDULES_AHEAD
 from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, any_program, rows_of
@@ -30,10 +31,17 @@ _RECORD_STACKS = (
 _SAMPLE = "nsys profile --sample=process-tree --trace=cuda,nvtx,osrt ./program"
 _MORE_REQUESTS = "More requests at a time make each pause count less."
 _OVERLAPS = (
+    (
+        When(uses=(SCHEDULES_AHEAD,)),
+        "Serve more requests at a time, so that a pass takes the GPU longer than the engine's own work takes the CPU: "
+        "it schedules ahead already.",
+        None,
+        pages.VLLM_TUNING,
+    ),
     Row(
         When(uses=("vLLM",)),
         f"Let the engine schedule the next batch while the GPU works on this one. {_MORE_REQUESTS}",
-        "vllm serve ... --async-scheduling",
+        "vllm serve ... --async-scheduling   # the default from vLLM 0.14 on",
         pages.VLLM,
         since="vLLM 0.10",
     ),

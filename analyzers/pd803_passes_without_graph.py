@@ -1,0 +1,136 @@
+"""PD803: large batches of a serving engine decode without the CUDA graphs that smaller ones have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfdoctor.rules import (
+    CallRows,
+    Claim,
+    Evidence,
+    Finding,
+    FloatArray,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    Trace,
+    When,
+    activity_kinds,
+    advise,
+    distinct,
+    rows_of,
+    shorten_launches,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import EnginePasses
+
+_VLLM_SIZES = "https://docs.vllm.ai/en/v0.13.0/api/vllm/config/compilation/"
+_SGLANG_SIZES = "https://docs.sglang.io/advanced_features/server_arguments.html"
+_TENSORRT_LLM_SIZES = "https://nvidia.github.io/TensorRT-LLM/1.0.0/examples/llm_runtime.html"
+_CAPTURE = "Capture graphs up to the batch that is served: more memory and a longer start are what it costs."
+_ROWS = rows_of(
+    "large batches decode without graphs",
+    (
+        When(uses=("vLLM",)),
+        _CAPTURE,
+        """vllm serve ... --compilation-config '{"cudagraph_capture_sizes": [1, 2, 4, 8, ..., {size}]}'""",
+        _VLLM_SIZES,
+    ),
+    (When(uses=("SGLang",)), _CAPTURE, "python -m sglang.launch_server ... --cuda-graph-max-bs {size}", _SGLANG_SIZES),
+    (
+        When(uses=("TensorRT-LLM",)),
+        _CAPTURE,
+        "LLM(..., cuda_graph_config=CudaGraphConfig(batch_sizes=[1, 2, 4, 8, ..., {size}], enable_padding=True))",
+        _TENSORRT_LLM_SIZES,
+    ),
+    (When(), f"{_CAPTURE} The largest here is {{size}}.", None, _TENSORRT_LLM_SIZES),
+)
+# So many passes of each kind tell a limit on the batch from a pass that is an exception.
+_MIN_PASSES = 3
+_GRAPHED = 0.5
+
+
+class PassesWithoutGraph(RankAnalyzer):
+    """Decoding runs in CUDA graphs up to a size of the batch, and kernel by kernel above it.
+
+    What it finds:
+        Passes of a serving engine that decode more requests than any pass that runs in a graph, and launch their
+        kernels one by one, while the GPU waits for the launches.
+
+    Why it costs time:
+        A pass has hundreds of kernels of a few microseconds, and each launch takes the CPU longer than that. Engines
+        capture graphs for a list of sizes; a batch above the largest runs without.
+
+    How it is measured:
+        By the names of the engine's ranges, which say how many requests a pass decodes, and by the calls that launched
+        its kernels. It costs the idle time within those passes that is not the engine's own work; the saving is a
+        replay in which their launches take no time.
+
+    How to fix:
+        Capture graphs for the sizes that are served, or limit the requests that run at a time to what is captured.
+
+    When it is wrong:
+        Graphs of large batches take memory that the cache then lacks; kernels of large batches may be long enough to
+        hide their launches, and then it says nothing.
+
+    Needs:
+        Launches; three decoding passes with a graph and three without.
+
+    References:
+        vLLM, "CompilationConfig"; SGLang, "Server Arguments"; TensorRT-LLM, "Runtime Configuration Examples".
+    """
+
+    rule = "PD803"
+    name = "passes-without-graph"
+    needs = frozenset({"kernels", "launches"})
+    # min_share: of the time of a pass, as for what an engine does between passes.
+    defaults = {"min_share": 0.02}
+    references = (_VLLM_SIZES, _SGLANG_SIZES, _TENSORRT_LLM_SIZES)
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding when the idle time of such passes takes at least `min_share` of all passes."""
+        passes = rank.engine_passes
+        if passes is None:
+            return
+        trace, decoding = rank.trace, [each.requests if each.kind == "decode" else None for each in passes.passes]
+        size = np.array([each or 0 for each in decoding])
+        graphed = _share_of_items_in_graphs(trace, passes) >= _GRAPHED
+        with_graph, eager = (size > 0) & graphed, (size > 0) & ~graphed
+        if min(with_graph.sum(), eager.sum()) < _MIN_PASSES or size[eager].min() <= size[with_graph].max():
+            return
+        inside = iv.intersect(iv.union(passes.windows[eager, 0], passes.windows[eager, 1]), rank.window)
+        idle = iv.intersect(passes.idle[activity_kinds.ENGINE_MODEL], inside)
+        cost_ns = rank.per_step(iv.total(idle))
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
+        items = np.append(eager, False)[passes.pass_of_item] & (trace.gpu.call >= 0)
+        launches = CallRows(trace.calls, distinct(trace.gpu.call[items]))
+        largest, captured = int(size[eager].max()), int(size[with_graph].max())
+        yield self.finding(
+            rank,
+            title=f"{int(eager.sum())} of {int((size > 0).sum())} passes that decode run without a graph, those of "
+            f"more than {captured} requests, and the GPU waits for their launches",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=advise(_ROWS, rank.context, size=largest),
+            claim=Claim(idle),
+            edit=shorten_launches(launches, rank.window, pause_ns=rank.pause_threshold_ns),
+            confidence=0.8,
+            evidence=(
+                Evidence("largest batch with a graph", captured, "count"),
+                Evidence("largest batch without", largest, "count"),
+                Evidence("GPU idle in a pass without", round(iv.total(idle) / int(eager.sum())), "ns"),
+            ),
+        )
+
+
+def _share_of_items_in_graphs(trace: Trace, passes: EnginePasses) -> FloatArray:
+    """For each pass the share (0 to 1) of its GPU items that graphs launched."""
+    in_graph = np.append(trace.match_rows(trace.calls, vocabulary.GRAPH_LAUNCH_CALL), False)[trace.gpu.call]
+    mine = passes.pass_of_item >= 0
+    counts = np.bincount(passes.pass_of_item[mine], minlength=len(passes))
+    result: FloatArray = np.bincount(passes.pass_of_item[mine], in_graph[mine], len(passes)) / np.maximum(counts, 1)
+    return result

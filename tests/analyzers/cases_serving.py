@@ -1,0 +1,205 @@
+"""Cases of the rules about serving engines: PD801, PD803, PD807."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine_programs import FRAMES, RANGES, SGLANG, Pass, serve
+
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import build_healthy_trace
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
+
+SGLANG_DECODE = "step[DECODE bs=4]"
+TENSORRT_LLM_DECODE = "[Executor] _forward_step 6: 0 ctx reqs, 0 ctx tokens, 4 gen reqs"
+
+
+def decode(passes: int = 5, label: str = "", **host_us: float) -> list[Pass]:
+    """Passes of 10 ms that decode; of five, four have a gap behind them: of 1000 us a gap, 800 us a pass."""
+    return [Pass(label=label, host_us=host_us)] * passes
+
+
+def batches(
+    sizes: Sequence[int],
+    captured: int = 8,
+    label: str = "",
+    gpu_us: float = 2000,
+    frames: Mapping[str, str] = FRAMES,
+    stacks: bool = True,
+    overlapped: bool = False,
+) -> TraceBuilder:
+    """An engine that captured graphs up to a batch: above it a kernel of 20 us is launched every 60 us."""
+    return serve(
+        [
+            Pass(
+                decoded=size,
+                gpu_us=gpu_us,
+                graphed=size <= captured,
+                label=label.format(size=size),
+                host_us={"preparing": 50, "launch": 50},
+            )
+            for size in sizes
+        ],
+        overlapped,
+        stacks=stacks,
+        frames=frames,
+    )
+
+
+MANY_SIZES = (4, 8, 16, 4, 8, 16, 4, 8, 32)
+
+PD801 = [
+    RuleCase(
+        "PD801",
+        "scheduling-and-inputs",
+        lambda: serve(decode(scheduling=700, preparing=300)),
+        (
+            ExpectedFinding(
+                "low",
+                800_000,
+                (0, None, 800_000),
+                title="while the engine schedules (560 us) and prepares inputs (240 us)",
+                advice="schedule the next batch while the GPU works",
+                fix="--async-scheduling",
+                evidence={"passes": 5, "GPU idle in scheduling per step": 560_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD801",
+        "sampling",
+        lambda: serve(decode(sampling=2000)),
+        (ExpectedFinding("medium", 1_600_000, title="samples (1.6 ms)"),),
+    ),
+    RuleCase(
+        "PD801",
+        "messages-of-a-worker",
+        lambda: serve(decode(messages=1000), worker=True),
+        (ExpectedFinding("low", 800_000 + 4_000, title="exchanges messages (804 us)"),),
+    ),
+    RuleCase(
+        "PD801",
+        "sglang",
+        lambda: serve(decode(label=SGLANG_DECODE, scheduling=700, preparing=300), frames=SGLANG),
+        (ExpectedFinding("low", 800_000, title="schedules (560 us)", fix="without --disable-overlap-schedule"),),
+    ),
+    RuleCase(
+        "PD801",
+        "ranges-without-stacks",
+        lambda: serve(decode(scheduling=700, preparing=300), frames=RANGES, stacks=False),
+        (ExpectedFinding("low", 800_000, title="schedules (560 us) and prepares inputs (240 us)"),),
+    ),
+    RuleCase(
+        "PD801",
+        "schedules-ahead-and-is-slower-than-the-gpu",
+        lambda: serve(
+            [Pass(gpu_us=2000, kernels=20, host_us={"scheduling": 1500, "preparing": 1500})] * 5, overlapped=True
+        ),
+        (ExpectedFinding("high", 800_000, title="prepares inputs", advice="schedules ahead already"),),
+    ),
+    RuleCase("PD801", "schedules-ahead", lambda: serve(decode(scheduling=2000, preparing=900), overlapped=True)),
+    RuleCase("PD801", "short", lambda: serve(decode(scheduling=100, preparing=100))),
+    RuleCase("PD801", "two-passes", lambda: serve(decode(2, scheduling=2000))),
+    RuleCase("PD801", "without-stacks", lambda: serve(decode(scheduling=2000), stacks=False)),
+    RuleCase("PD801", "no-requests", lambda: serve(decode(no_requests=8000))),
+    RuleCase("PD801", "healthy", build_healthy_trace),
+]
+PD803 = [
+    RuleCase(
+        "PD803",
+        "vllm",
+        lambda: batches(MANY_SIZES),
+        (
+            ExpectedFinding(
+                "high",
+                1_331_556,
+                title="3 of 9 passes that decode run without a graph, those of more than 8 requests",
+                fix='"cudagraph_capture_sizes": [1, 2, 4, 8, ..., 32]',
+                evidence={"largest batch with a graph": 8, "largest batch without": 32},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD803",
+        "sglang",
+        lambda: batches(MANY_SIZES, label="step[DECODE bs={size}]", frames=SGLANG),
+        (ExpectedFinding("high", 1_331_556, fix="--cuda-graph-max-bs 32"),),
+    ),
+    RuleCase(
+        "PD803",
+        "tensorrt-llm",
+        lambda: batches(
+            MANY_SIZES, label="[Executor] _forward_step 6: 0 ctx reqs, 0 ctx tokens, {size} gen reqs", stacks=False
+        ),
+        (ExpectedFinding("high", 1_342_667, fix="CudaGraphConfig(batch_sizes=[1, 2, 4, 8, ..., 32]"),),
+    ),
+    RuleCase(
+        "PD803",
+        "beside-prompts",
+        lambda: serve(
+            [
+                *[Pass(prompt=[900], decoded=0, graphed=False, host_us={"preparing": 50})] * 3,
+                *[Pass(host_us={"preparing": 50})] * 3,
+                *[Pass(decoded=64, gpu_us=2000, graphed=False, host_us={"preparing": 50, "launch": 50})] * 3,
+            ]
+        ),
+        (ExpectedFinding("medium", 1_331_556, title="3 of 6 passes that decode", fix="..., 64]"),),
+    ),
+    RuleCase(
+        "PD803", "schedules-ahead", lambda: batches(MANY_SIZES, overlapped=True), (ExpectedFinding("high", 685_889),)
+    ),
+    RuleCase("PD803", "all-in-graphs", lambda: batches(MANY_SIZES, captured=64)),
+    RuleCase("PD803", "none-in-graphs", lambda: batches(MANY_SIZES, captured=0)),
+    RuleCase("PD803", "one-large-batch", lambda: batches((4, 8, 4, 8, 4, 8, 32))),
+    RuleCase("PD803", "kernels-hide-their-launches", lambda: batches(MANY_SIZES, gpu_us=9000)),
+    RuleCase("PD803", "healthy", build_healthy_trace),
+]
+PD807 = [
+    RuleCase(
+        "PD807",
+        "tokenizing",
+        lambda: serve(decode(tokenizing=2000)),
+        (
+            ExpectedFinding(
+                "medium",
+                1_600_000,
+                (0, None, 1_600_000),
+                title="tokenizes (1.6 ms)",
+                advice="another process",
+                fix="VLLM_ENABLE_V1_MULTIPROCESSING=1",
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD807",
+        "detokenizing",
+        lambda: serve(decode(detokenizing=500)),
+        (ExpectedFinding("low", 400_000, title="turns tokens into text (400 us)"),),
+    ),
+    RuleCase(
+        "PD807",
+        "longer-than-the-gpu",
+        lambda: serve(decode(tokenizing=12_000), overlapped=True),
+        (ExpectedFinding("medium", 1_600_000, title="tokenizes"),),
+    ),
+    RuleCase(
+        "PD807",
+        "both",
+        lambda: serve(decode(tokenizing=600, detokenizing=400)),
+        (ExpectedFinding("low", 800_000, title="tokenizes (480 us) and turns tokens into text (320 us)"),),
+    ),
+    RuleCase(
+        "PD807",
+        "beside-scheduling",
+        lambda: serve(decode(tokenizing=500, scheduling=4000)),
+        (ExpectedFinding("low", 400_000, title="engine tokenizes (400 us)"),),
+    ),
+    RuleCase("PD807", "other-work-of-the-engine", lambda: serve(decode(scheduling=2000, messages=500))),
+    RuleCase("PD807", "hidden-behind-the-gpu", lambda: serve(decode(tokenizing=2000), overlapped=True)),
+    RuleCase("PD807", "short", lambda: serve(decode(tokenizing=100, scheduling=700))),
+    RuleCase("PD807", "two-passes", lambda: serve(decode(2, tokenizing=2000))),
+    RuleCase("PD807", "healthy", build_healthy_trace),
+]
