@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
-from perfdoctor.rules import Action, Advice, Int64Array, Rank
+from perfdoctor.rules import Action, Advice, Int64Array, Rank, SourceLocation
 from perfdoctor.rules.internal import ops_of_program
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -39,12 +39,14 @@ class Work(NamedTuple):
         number: What the title names.
         place: The ops whose line is the one to change; None where that is the line of `rows`.
         remaining: What remains of it where the sizes say that; None where the kind does.
+        location: The line to change, where it is not that of an op.
     """
 
     rows: Int64Array
     number: int
     place: Int64Array | None = None
     remaining: tuple[float, float, float] | None = None
+    location: SourceLocation | None = None
 
 
 # Measured by CPU time with one thread (torch 2.13), forward and backward pass: one-hot rows of 128 to 4,096 indices of

@@ -8,9 +8,10 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, sizes_of, time_of_ops
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
+from perfdoctor.analyzers._pd210_repeated_calls import find_repeated_calls
 from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
 from perfdoctor.analyzers._pd210_unused_values import Sizes, Work, WorkKind, calls_of, find_unused_values
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import ops_of_program
 
@@ -93,7 +94,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         in the backward pass; a layer that computes all positions of which the next op takes one; an adapter of low rank
         that is written out to a whole matrix; batches padded beyond their longest item, item by item; text that
         is generated without a cache, so that each token computes all tokens before it anew; rows that are sorted for
-        the first few of each; linear layers of gathered rows; and convolutions with filters of 256 taps and more.
+        the first few of each; linear layers of gathered rows; convolutions with filters of 256 taps and more; and calls
+        of a module with the very tensors of an earlier call, while its weights are as they were.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -147,12 +149,13 @@ class NeedlessMatrixWork(RankAnalyzer):
             **find_unused_values(shaped, calls),
             **find_sorts_gathers_filters(shaped.trace, calls),
             **find_recomputed_prefix(shaped),
+            **find_repeated_calls(shaped),
         }.items():
             rows = work.rows
             marks = np.zeros(len(shaped.trace.ops), bool)
             marks[rows] = True
             forward = project(rank, shaped, marks)
-            both = forward | np.append(forward, False)[rank.forward_ops.forward]
+            both = _with_gradients(rank, forward)
             time = rank.ops.where(both).kernels.in_steps().time if on_gpu else time_of_ops(rank, both)
             cost_ns = rank.per_step(iv.total(time))
             if not self.exceeds_min_share(rank, cost_ns):
@@ -167,13 +170,21 @@ class NeedlessMatrixWork(RankAnalyzer):
                 advice=kind.advice,
                 claim=Claim(time, kernels=on_gpu),
                 confidence=0.8,
-                location=line_of(shaped, rows if work.place is None else work.place),
+                location=work.location or line_of(shaped, rows if work.place is None else work.place),
                 evidence=(
                     Evidence("ops per {unit}", rank.count_per_step(int(forward.sum())), "count"),
                     Evidence("sizes of the first", shaped.trace.text(int(shaped.trace.ops.dims[rows[0]]))),
                 ),
                 subject=kind.name,
             )
+
+
+def _with_gradients(rank: Rank, forward: BoolArray) -> BoolArray:
+    """Some ops of the forward pass, those of their backward pass, and those of the backward pass of that one."""
+    marked = forward
+    for _ in range(2):
+        marked = marked | np.append(marked, False)[rank.forward_ops.forward]
+    return marked
 
 
 def _find_work(shaped: Rank) -> dict[WorkKind, Work]:

@@ -458,8 +458,10 @@ SOURCE_MARK = r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$"
 
 The line is the one that executes. Recordings of 0.1.0 name no function.
 """
-MODULE_CALL_MARK = rf"^perfdoctor::module_call {SOURCE_MARK[1:]}"
+MODULE_CALL_MARK = rf"^perfdoctor::module_call(_again)? {SOURCE_MARK[1:]}"
 """Pattern of the ranges that `perfdoctor run` puts around outermost calls of modules: the line calls the model."""
+REPEATED_CALL_MARK = r"^perfdoctor::module_call_again @"
+"""The same for calls with the very tensors and weights of an earlier call."""
 RECORDER_FRAME = r"perfdoctor/capture/inject/|^_perfdoctor_inject/"
 """Pattern of the functions that `perfdoctor run` puts around those of a program; the profiler may cut the path off."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
@@ -490,7 +492,7 @@ def _source_line(found: re.Match[str] | None) -> SourceLine | None:
 ANNOTATION = "|".join(
     (
         *(PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE),
-        *(r"^perfdoctor::module_call @", SOURCE_MARK),
+        *(r"^perfdoctor::module_call(_again)? @", SOURCE_MARK),
     )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""

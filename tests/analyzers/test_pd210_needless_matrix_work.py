@@ -129,6 +129,21 @@ def on_gpu(rows: int) -> TraceBuilder:
     return trace
 
 
+def called_again(mark: str = "module_call_again", *, backward: bool = True) -> TraceBuilder:
+    """Two steps that train a model and then call it at line 9, 200 us."""
+    trace = TraceBuilder(device=None)
+    trace.frame("train.py(3): main", 0, 2000)
+    for step, start in enumerate((0, 1000)):
+        trace.step(start, 1000)
+        trace.range("perfdoctor::module_call @train.py:5 main", start, 200)
+        trace.op("aten::linear", start, 200, shapes=[[32, 64], [64, 64], [64]], sequence=step)
+        if backward:
+            trace.op("autograd::engine::evaluate_function: AddmmBackward0", start + 300, 200, sequence=step)
+        trace.range(f"perfdoctor::{mark} @train.py:9 main", start + 600, 200)
+        trace.op("aten::linear", start + 600, 200, shapes=[[32, 64], [64, 64], [64]])
+    return trace
+
+
 IDS, ONE_HOT = (128, 8), (128, 8, 500)
 A, POINTS = (300, 300), (300, 300, 8)
 SQUARE = ("mm", 100, (A, A))
@@ -348,6 +363,13 @@ CASES = [
         lambda: on_gpu(24_000),
         (ExpectedFinding("medium", 300_000, (0, None, 145_000), location="train.py:3", fix="layer(h)[index]"),),
     ),
+    RuleCase(
+        "PD210",
+        "a model called again with the same",
+        called_again,
+        (ExpectedFinding("high", 200_000, (140_000, 190_000, 200_000), location="train.py:9", fix="out = model(x)"),),
+    ),
+    RuleCase("PD210", "a model called with something else", lambda: called_again("module_call")),
     RuleCase("PD210", "few rows on a GPU", lambda: on_gpu(3000)),
     RuleCase("PD210", "unknown sizes", lambda: Steps().op("aten::diag").op("aten::mm", 300).build()),
 ]

@@ -14,9 +14,11 @@ import torch
 
 from .gradient_use import GradientUse
 from .module_calls import End, ModuleCalls
+from .repeated_calls import RepeatedCalls
 from .user_code import user_line
 
 MARK = "perfdoctor::module_call"
+AGAIN = "perfdoctor::module_call_again"
 
 
 class ModuleCallLines:
@@ -25,6 +27,7 @@ class ModuleCallLines:
     def __init__(self, calls: ModuleCalls, gradients: GradientUse) -> None:
         self._calls = calls
         self._gradients = gradients
+        self._repeated = RepeatedCalls()
 
     def start(self) -> None:
         """Mark calls of the training thread from now on."""
@@ -35,6 +38,7 @@ class ModuleCallLines:
         """Mark no more calls."""
         self._gradients.stop()
         self._calls.remove(self._open_range)
+        self._repeated.clear()
 
     def _open_range(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
         """Open a range that names the line of the user's code in `frame`; None where it is none."""
@@ -42,10 +46,13 @@ class ModuleCallLines:
         name = user_line(frame)
         if name is None:
             return None
-        line_range = torch._C._profiler._RecordFunctionFast(f"{MARK} {name}")
+        with torch._C.DisableTorchFunction():  # its looks at tensors are no calls of the program
+            is_repeated, keep = self._repeated.add(module, (*args, *kwargs.values()))
+        line_range = torch._C._profiler._RecordFunctionFast(f"{AGAIN if is_repeated else MARK} {name}")
         line_range.__enter__()
 
         def close(_: Any) -> None:
+            keep()
             # Where the window has ended and another one has begun inside the call, the range is no longer open.
             with contextlib.suppress(RuntimeError):
                 line_range.__exit__(None, None, None)

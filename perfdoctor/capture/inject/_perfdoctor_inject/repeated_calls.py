@@ -1,0 +1,85 @@
+"""Calls of a module with the very tensors of an earlier call, while its weights are as they were: one result again.
+
+A loss and a metric that call the model each, or derivatives that evaluate the network anew::
+
+    loss = criterion(net(x), y)
+    accuracy = (net(x).argmax(1) == y).float().mean()   # again
+
+Dropout and other random numbers make two results of one input, which may be meant.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+_PLAIN = (int, float, str, bool, type(None))
+
+
+class _Call(NamedTuple):
+    """What a call was given: its tensors, in which states, other arguments, the weights' states, and the mode."""
+
+    tensors: tuple[Any, ...]
+    versions: tuple[int, ...]
+    others: tuple[Any, ...]
+    weights: int
+    is_training: bool
+
+
+class RepeatedCalls:
+    """The last calls of each module."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, list[_Call]] = {}
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._calls.clear()
+
+    def add(self, module: torch.nn.Module, arguments: Iterable[Any]) -> tuple[bool, Callable[[], None]]:
+        """Whether a call repeats an earlier one; and what to call at its end, which keeps it for later ones."""
+        call = _describe(module, tuple(arguments))
+        if call is None:
+            return False, _do_nothing
+        calls = self._calls.setdefault(id(module), [])
+        calls[:] = [
+            each for each in calls if each.weights == call.weights and all(ref() is not None for ref in each.tensors)
+        ]
+        if any(_is_same(each, call) for each in calls):
+            return True, _do_nothing
+        state = torch.get_rng_state()
+
+        def keep() -> None:
+            if torch.equal(state, torch.get_rng_state()):
+                calls.append(call)
+
+        return False, keep
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _describe(module: torch.nn.Module, arguments: tuple[Any, ...]) -> _Call | None:
+    """A call by what decides its result; None where an argument is neither a tensor nor plain, or dropout draws."""
+    tensors = tuple(each for each in arguments if isinstance(each, torch.Tensor))
+    others = tuple(each for each in arguments if not isinstance(each, torch.Tensor))
+    draws = module.training and any(
+        isinstance(each, torch.nn.modules.dropout._DropoutNd) and each.p > 0 for each in module.modules()
+    )
+    if draws or not tensors or not all(isinstance(each, _PLAIN) for each in others):
+        return None
+    return _Call(
+        tuple(map(weakref.ref, tensors)),
+        tuple(each._version for each in tensors),
+        others,
+        sum(each._version for each in module.parameters()),
+        module.training,
+    )
+
+
+def _is_same(call: _Call, other: _Call) -> bool:
+    return call[1:] == other[1:] and all(a() is b() for a, b in zip(call.tensors, other.tensors, strict=True))

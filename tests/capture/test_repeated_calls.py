@@ -1,0 +1,95 @@
+"""Which calls of a module repeat an earlier one: the same tensors, weights and mode, and no random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from perfdoctor.capture.inject._perfdoctor_inject.repeated_calls import RepeatedCalls
+
+
+class Noisy(torch.nn.Linear):
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return super().forward(x) + torch.randn(4) * scale
+
+
+class Scaled(torch.nn.Linear):
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return super().forward(x) * scale
+
+
+def call(calls: RepeatedCalls, module: torch.nn.Module, *arguments: object) -> bool:
+    is_repeated, keep = calls.add(module, arguments)
+    module(*arguments)
+    keep()
+    return is_repeated
+
+
+def nothing(module: torch.nn.Module, x: torch.Tensor) -> None:
+    pass
+
+
+def train(module: torch.nn.Module, x: torch.Tensor) -> None:
+    module(x).sum().backward()
+    torch.optim.SGD(module.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize(
+    "between", [nothing, lambda module, x: module(x).sum().backward()], ids=["nothing", "backward"]
+)
+def test_the_same_tensor_gives_the_same_again(between: Callable[[torch.nn.Module, torch.Tensor], None]) -> None:
+    calls, module, x = RepeatedCalls(), torch.nn.Linear(4, 4), torch.randn(2, 4)
+    assert not call(calls, module, x)
+    between(module, x)
+    assert call(calls, module, x)
+    assert call(calls, module, x)
+
+
+def change_input(_: torch.nn.Module, x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+def change_mode(module: torch.nn.Module, _: torch.Tensor) -> None:
+    module.eval()
+
+
+@pytest.mark.parametrize("between", [train, change_input, change_mode])
+def test_what_changes_the_result_makes_another_call(between: Callable[[torch.nn.Module, torch.Tensor], object]) -> None:
+    calls, module, x = RepeatedCalls(), torch.nn.Linear(4, 4), torch.randn(2, 4)
+    call(calls, module, x)
+    between(module, x)
+    assert not call(calls, module, x)
+
+
+@pytest.mark.parametrize("draws", [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.1)), Noisy(4, 4)])
+def test_random_numbers_make_two_results_of_one_input(draws: torch.nn.Module) -> None:
+    calls, x = RepeatedCalls(), torch.randn(2, 4)
+    assert not any(call(calls, draws, x) for _ in range(3))
+    if isinstance(draws, torch.nn.Sequential):  # none are drawn in evaluation
+        draws.eval()
+        assert [call(calls, draws, x) for _ in range(2)] == [False, True]
+
+
+def test_other_tensors_numbers_and_modules_are_other_calls() -> None:
+    calls, module, x = RepeatedCalls(), Scaled(4, 4), torch.randn(2, 4)
+    assert not call(calls, module, x)
+    assert not call(calls, module, x.clone())
+    assert not call(calls, module, x, 2.0)
+    assert not call(calls, Scaled(4, 4), x)
+    assert call(calls, module, x, 2.0)
+    assert calls.add(module, (x, [x]))[0] is False
+
+
+def test_no_tensor_is_kept_alive_and_nothing_is_known_after_the_window() -> None:
+    calls, module = RepeatedCalls(), torch.nn.Linear(4, 4)
+    assert not call(calls, module, torch.randn(2, 4))
+    x = torch.randn(2, 4)  # most likely at the address of the one before
+    assert not call(calls, module, x)
+    assert len(calls._calls[id(module)]) == 1
+    calls.clear()
+    assert not call(calls, module, x)
