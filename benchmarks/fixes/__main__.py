@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,13 @@ from benchmarks.programs.__main__ import STEP as STEP_MS
 from benchmarks.programs.truths import read_programs
 from benchmarks.run_python import ProgramFailedError, run_python
 from perfdoctor.fixes.propose_patch import find_project
+from perfdoctor.trials.program_run import ProgramRun
+from perfdoctor.trials.run_log import read_state
 
-BUDGET_S = 150
+BUDGET_S = 240
+PAIRS = 8
+# On a machine that others use as well a recording takes this long.
+RUN_SECONDS = 600
 NOISE = 0.03
 COUNTED = ("high", "medium", "low")
 
@@ -91,23 +97,24 @@ def fix_script(program: Script, folder: Path, *, measures: bool) -> Fixed:
             ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
         ):
             subprocess.run(["git", "-C", str(folder), *words], check=True)
-        run_python(["-m", "perfdoctor", "run", "-q", "--out", str(capture), *command], folder)
-    plain = run_python(["-m", "perfdoctor", "analyze", "--json", str(capture)], folder)
+        run_python(["-m", "perfdoctor", "run", "-q", "--out", str(capture), *command], folder, RUN_SECONDS)
+    plain = run_python(["-m", "perfdoctor", "analyze", "--json", str(capture)], folder, RUN_SECONDS)
     findings = [each for each in json.loads(plain)["findings"] if is_counted(each)]
     edited, refused = look_for_edits(capture, findings)
     if not measures or not edited:
         return Fixed(script.stem, edited, refused)
     out = folder / "perfdoctor-fix"
-    options = ["--pairs", "4", "--budget", f"{BUDGET_S}s", "--wait", "0", "--out", str(out)]
-    run_python(["-m", "perfdoctor", "fix", "-q", *options, *command], folder, seconds=4 * BUDGET_S)
-    report = json.loads((out / "report.json").read_text())
-    measured = [each for each in report["trials"] if each["pairs"] and each["change"] != "all"]
-    lines = [*map(describe, measured), *filter(None, map(judge_promise, report["findings"]))]
+    options = ["--allow-changes", "--pairs", str(PAIRS), "--budget", f"{BUDGET_S}s", "--wait", "0", "--out", str(out)]
+    run_python(["-m", "perfdoctor", "fix", "-q", *options, *command], folder, RUN_SECONDS + 4 * BUDGET_S)
+    report, runs = json.loads((out / "report.json").read_text()), read_state(out)["runs"]
+    measured = [each for each in report["trials"] if each["pairs"]]
+    lines = [describe(each, runs) for each in measured]
+    lines += filter(None, map(judge_promise, report["findings"]))
     patched = None
     if (out / "perfdoctor.patch").exists():
-        before = step_of(run_python(command, folder))
+        before = step_of(run_python(command, folder, RUN_SECONDS))
         run_python(["-m", "perfdoctor", "fix", "--apply", str(out / "perfdoctor.patch")], folder)
-        patched = step_of(run_python(command, folder)) / before
+        patched = step_of(run_python(command, folder, RUN_SECONDS)) / before
     return Fixed(script.stem, edited, refused, tuple(lines), patched)
 
 
@@ -188,10 +195,21 @@ def step_of(output: str) -> float:
     return float((STEP.findall(output) or STEP_MS.findall(output))[-1])
 
 
-def describe(trial: dict[str, Any]) -> str:
-    """A trial in a line."""
-    name = f"{trial['change']}={trial['setting']}" if trial["setting"] else trial["change"]
-    return f"{name} {trial['step_ns'] / trial['before_ns']:.2f} {trial['verdict']}"
+def describe(trial: dict[str, Any], runs: Mapping[str, ProgramRun]) -> str:
+    """A trial in a line: the step, its range, the pairs, the CPU time of the process by pairs, and the losses."""
+    name = f"{trial['change']}={trial['setting']}" if trial["setting"] and trial["change"] != "all" else trial["change"]
+    before_ns = trial["before_ns"]
+    low, median, high = (1 - trial[key] / before_ns for key in ("high_ns", "saved_ns", "low_ns"))
+    cpu = [
+        run.cpu_ns / plain.cpu_ns
+        for key, run in runs.items()
+        if key.endswith(f"-{name}") and (plain := runs.get(key.replace(f"-{name}", "-plain"))) is not None
+        if run.cpu_ns and plain.cpu_ns
+    ]
+    said = f"; CPU time {statistics.median(cpu):.2f}" if cpu else ""
+    loss = trial["loss_difference"]
+    losses = "not comparable" if loss is None else "same" if loss == 0 else f"{loss:.0e}"
+    return f"{name} {median:.2f} ({low:.2f} to {high:.2f}, {trial['pairs']}) {trial['verdict']}{said}; losses {losses}"
 
 
 def judge_promise(finding: dict[str, Any]) -> str:
