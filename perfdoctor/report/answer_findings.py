@@ -9,7 +9,7 @@ from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding,
 from perfdoctor.report.pricing import step_after_fixes_ns
 from perfdoctor.report.report import Report
 from perfdoctor.report.trial_result import Trial
-from perfdoctor.savings.saving import Saving, SavingAlone, SavingPromise, worth_ns
+from perfdoctor.savings.saving import Saving, SavingAlone, SavingPromise, scale_figures, worth_ns
 
 TRIED = "tried"
 """Label of the evidence that says what came of a trial."""
@@ -54,15 +54,29 @@ def answer_findings(findings: Sequence[Finding], answers: Mapping[int, Sequence[
 
 
 def answer_report(report: Report, answers: Mapping[int, Sequence[Trial]]) -> Report:
-    """The report with its findings answered, and with the step after all fixes by what is known now."""
-    findings = answer_findings(report.findings, answers)
+    """The report with its findings answered, and with the step after all fixes by what is known now.
+
+    What a trial measured is the same share of the report's step: the step of the trial may be longer, with what the
+    usual step has not (workers that start anew) or on a busier machine.
+    """
     limit, median_ns = report.limit, report.steps.median_ns
-    if answers and median_ns is not None:
-        mean_ns = report.steps.mean_ns or median_ns
+    mean_ns = report.steps.mean_ns or median_ns
+    if mean_ns:
+        answers = {position: [_scale_trial(each, mean_ns) for each in trials] for position, trials in answers.items()}
+    findings = answer_findings(report.findings, answers)
+    if answers and median_ns is not None and mean_ns is not None:
         ranks = [account.rank for account in report.account] or [None]
         after_ns = step_after_fixes_ns(findings, mean_ns, median_ns, dict.fromkeys(ranks, mean_ns))
         limit = replace(limit, after_fixes_ns=after_ns)
     return replace(report, findings=findings, limit=limit)
+
+
+def _scale_trial(trial: Trial, step_ns: int) -> Trial:
+    """A trial as if the plain step took so long."""
+    if trial.ratio is None or not trial.before_ns:
+        return trial
+    in_turn = None if trial.in_turn is None else SavingAlone(*scale_figures(trial.in_turn, step_ns / trial.before_ns))
+    return replace(trial, before_ns=step_ns, step_ns=round(step_ns * trial.ratio.median), in_turn=in_turn)
 
 
 def choose_trial(trials: Sequence[Trial]) -> Trial | None:

@@ -85,6 +85,13 @@ class Saving:
         return _likely_ns(self)
 
 
+def scale_figures(saving: SavingAlone | SavingPromise, factor: float) -> tuple[int | None, int | None, int | None]:
+    """Low, expected and high figure of a saving, of a step that is `factor` times as long."""
+    figures = (saving.low_ns, saving.expected_ns, saving.high_ns)
+    low, expected, high = (None if ns is None else round(ns * factor) for ns in figures)
+    return low, expected, high
+
+
 def worth_ns(saving: Saving | SavingAlone, confidence: float) -> float:
     """What a saving is worth, for order and severity: what is expected, else half of the bound times the confidence.
 

@@ -10,7 +10,7 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.answer_findings import promise_of
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.trial_result import ALL, RatioRange, Trial, Verdict
-from perfdoctor.savings.saving import SavingAlone, SavingPromise
+from perfdoctor.savings.saving import SavingAlone, SavingPromise, scale_figures
 from perfdoctor.trials.combine_winners import Combination
 from perfdoctor.trials.program_run import ProgramRun, compare_losses
 from perfdoctor.trials.run_log import Choice
@@ -32,7 +32,11 @@ def compare_plain_losses(plain: Sequence[ProgramRun]) -> float | None:
 
 
 def make_trial(
-    candidate: Candidate, combination: Combination, plain_loss_difference: float | None, promising: Iterable[Finding]
+    candidate: Candidate,
+    combination: Combination,
+    plain_loss_difference: float | None,
+    promising: Iterable[Finding],
+    recorded_step_ns: int | None = None,
 ) -> Trial:
     """The row of one candidate.
 
@@ -41,6 +45,7 @@ def make_trial(
         combination: What was combined of the winners.
         plain_loss_difference: What `compare_plain_losses` returned.
         promising: The findings that the trial answers.
+        recorded_step_ns: The step of which they promise something; None where it is that of the trial.
     """
     choice, change = candidate.choice, candidate.choice.loaded.change
     findings = list(promising)
@@ -50,6 +55,7 @@ def make_trial(
     row = _measured_row(candidate.pairs)
     met = next((m for pair in candidate.pairs if (m := pair.changed.changes.get(change.name))), None)
     ratio = _ratio_of(candidate.pairs)
+    factor = row["before_ns"] / recorded_step_ns if row["before_ns"] and recorded_step_ns else 1.0
     return Trial(
         change=change.name,
         setting=choice.setting,
@@ -61,7 +67,7 @@ def make_trial(
         detail=met.detail if met else "",
         fix=fix_of(choice),
         locations=tuple(SourceLocation(*place) for place in met.locations) if met else (),
-        promised=_promise_of(findings),
+        promised=_promise_of(findings, factor),
         rules=tuple(dict.fromkeys(finding.rule for finding in findings)),
         in_turn=_in_turn(candidate, combination, row.get("before_ns")),
         alters_numerics=change.alters_numerics,
@@ -157,10 +163,13 @@ def _is_expected(choice: Choice, difference: float | None, plain_difference: flo
     return change.alters_numerics or effect not in ("", "none")
 
 
-def _promise_of(findings: Sequence[Finding]) -> SavingPromise | None:
-    """The promise of the finding that promises most: together they are not worth the sum."""
+def _promise_of(findings: Sequence[Finding], factor: float) -> SavingPromise | None:
+    """The promise of the finding that promises most: together they are not worth the sum.
+
+    Of a step that is `factor` times as long as the recorded one: a promise is a share of it.
+    """
     promises = [promise_of(finding.saving) for finding in findings]
-    known = [each for each in promises if each.basis != "unknown"]
+    known = [SavingPromise(*scale_figures(each, factor), each.basis) for each in promises if each.basis != "unknown"]
     return max(known, key=lambda each: each.expected_ns or (each.high_ns or 0) / 2, default=None)
 
 

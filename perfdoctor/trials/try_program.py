@@ -373,7 +373,9 @@ def make_report(state: TrialState, settings: TrySettings) -> Report:
         positions = each.answers
         if positions is None:
             positions = match_findings(each.choice, met.locations if met else (), findings)
-        trial = make_trial(each, state.combination, plain_difference, [base.findings[n] for n in positions])
+        promising = [base.findings[n] for n in positions]
+        recorded_ns = base.steps.mean_ns or base.steps.median_ns
+        trial = make_trial(each, state.combination, plain_difference, promising, recorded_ns)
         trials.append(trial)
         for position in positions:
             answered.setdefault(position, []).append(trial)

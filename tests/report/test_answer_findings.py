@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.report.answer_findings import TRIED, answer_findings, choose_trial, promise_of
+from perfdoctor.report.answer_findings import TRIED, answer_findings, answer_report, choose_trial, promise_of
 from perfdoctor.report.finding import STEP_AFTER, Evidence, Finding
+from perfdoctor.report.report import Report, StepSummary
 from perfdoctor.report.trial_result import RatioRange, Trial
 from perfdoctor.savings.saving import Saving, SavingAlone, SavingPromise
 
@@ -39,6 +40,19 @@ def test_what_was_measured_takes_the_place_of_the_promise_which_stays_beside_it(
     )  # fmt: skip
     assert (answered.severity, answered.fix) == ("high", "new fix")
     assert evidence_of(answered, TRIED) == ["workers=2: faster, 0.80 (0.78 to 0.81) of the step in 3 pairs"]
+
+
+def test_what_was_measured_of_a_longer_step_is_the_same_share_of_the_steps_of_the_report():
+    # Workers start anew in each fourth step: the mean of the trial has them, the usual step of the report has not.
+    steps = StepSummary(20, "annotated", 10 * MS, mean_ns=10 * MS)
+    report = Report("1", (), steps, (), (), (finding("PD112", 4),), ())
+    measured = trial("persistent-workers", 0.4, before_ns=35 * MS, in_turn=SavingAlone(7 * MS, 14 * MS, 21 * MS))
+    answered = answer_report(report, {0: [measured]})
+    saving = answered.findings[0].saving
+    assert saving.alone == SavingAlone(round(5.9 * MS), 6 * MS, round(6.2 * MS))
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (2 * MS, 4 * MS, 6 * MS)
+    assert saving.promised == SavingPromise(2 * MS, 4 * MS, 8 * MS, "bounded")
+    assert answered.limit.after_fixes_ns == 6 * MS
 
 
 def test_findings_that_no_trial_answers_stay_as_they_were():

@@ -90,6 +90,14 @@ def attempt(monkeypatch, tmp_path):
 GOOD = {"workers=2": 0.8, "workers=4": 0.7, "fused": 0.9}
 
 
+def test_a_promise_is_a_share_of_the_step_and_stands_beside_the_trial_as_such(attempt):
+    report, _, _, _ = attempt(FakeProgram(GOOD, step_ms=30.0))
+    first, (finding,) = report.trials[0], report.findings
+    assert (first.before_ns, first.saved_ns) == (30 * MS, 6 * MS)
+    assert (first.promised.low_ns, first.promised.expected_ns, first.promised.high_ns) == (3 * MS, 6 * MS, 9 * MS)
+    assert (finding.saving.alone.expected_ns, finding.saving.promised.expected_ns) == (3 * MS, 2 * MS)
+
+
 def test_changes_are_measured_combined_and_answer_their_findings(attempt):
     report, ended_by, listener, written = attempt(FakeProgram(GOOD, noise=0.002), only_advised=False)
     assert ended_by is None
