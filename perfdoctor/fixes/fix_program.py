@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.fixes import edited_source
 from perfdoctor.fixes.choose_edits import FoundEdit, RefusedEdit, apply_edits, choose_edits
 from perfdoctor.fixes.patch import PATCH_FILE, make_patch
@@ -164,17 +165,17 @@ def fix_program(
         return Fixed(report, None, project.root, state.ended_by)
     patch = folder / PATCH_FILE
     with open_atomically(patch, "free some space, or name another --out") as file:
-        file.write(make_patch(kept, describe_proof(report, kept, command)))
+        file.write(make_patch(kept, describe_proof(report, kept, command, state.diagnosis.facts)))
     return Fixed(report, patch, project.root, state.ended_by)
 
 
-def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence[str]) -> str:
-    """The message of a patch: what was measured, of which edits, and what it did to the losses."""
+def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence[str], facts: CapturedFacts) -> str:
+    """The message of a patch: what was measured and where, of which edits, and what it did to the losses."""
     lines = [
         f"perfdoctor: {verdict_of_trials(report)}",
         "",
         describe_trials(report),
-        f"Measured: {describe_command(command)}",
+        f"Measured: {describe_command(command)}{describe_machine(facts)}",
     ]
     codes = {(each.action, each.code): each.place for each in kept}
     for trial in report.trials:
@@ -185,6 +186,16 @@ def describe_proof(report: Report, kept: Iterable[SourceEdit], command: Sequence
             on_purpose = f"; {INTENDED[trial.intended_change]}" if trial.intended_change else ""
             lines.append(f"- {place}: {trial.fix}\n  {between}; losses {format_losses(trial)}{on_purpose}")
     return "\n".join(lines)
+
+
+def describe_machine(facts: CapturedFacts) -> str:
+    """Where it was measured, as the end of a sentence; "" where that is not known."""
+    names = [each.name for each in facts.devices if each.name]
+    where = [names[0] if len(names) == 1 else f"{len(names)} x {names[0]}"] if names else []
+    if not names and facts.cores.available:
+        where = [f"{facts.cores.available:g} cores"]
+    where += [f"PyTorch {facts.torch}"] if facts.torch else []
+    return f", on {', '.join(where)}" if where else ""
 
 
 def describe_command(command: Sequence[str]) -> str:

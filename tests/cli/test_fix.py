@@ -87,7 +87,11 @@ def test_a_program_is_fixed_and_the_patch_applied_and_taken_back():
     workers = next(each for each in report["trials"] if each["change"] == "workers")
     assert workers["verdict"] == "faster"
     assert workers["loss_difference"] == 0
-    assert "num_workers=" in Path("fix.pr.md").read_text()
+    comment = Path("fix.pr.md").read_text()
+    assert "num_workers=" in comment
+    (row,) = [line for line in comment.splitlines() if line.startswith("| workers=")]
+    assert [cell.strip() for cell in row.split("|")][7:9] == ["same", "faster"]
+    assert " cores, PyTorch " in patch
 
     assert fix("--apply", "out/perfdoctor.patch").returncode == 0
     assert "num_workers=" in Path("train.py").read_text()

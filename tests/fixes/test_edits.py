@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 import difflib
+import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from plain_finding import AT, CALL, find_mark, finding_at, take_marks_out
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.choose_edits import EDITS
+from perfdoctor.fixes.patch import make_patch
 from perfdoctor.fixes.project import Project
 
 
@@ -69,7 +74,61 @@ def test_an_edit_is_not_made_twice(edit_text, name):
 def test_each_edit_has_cases_that_fit_or_says_why_there_is_none():
     fitting = {action for action, *_ in FITS.values()}
     assert EDITS.keys() - fitting == {"allocator", "prefetch-factor"}
-    assert len(REFUSES) >= len(FITS)
+    refused = Counter(each.action for each in REFUSES.values())
+    assert all(refused[action] >= count for action, count in Counter(each.action for each in FITS.values()).items())
+
+
+LINES = st.lists(
+    st.sampled_from(
+        ["", "# note", "one = {'a': 1,\n  'b': [2,\n3]}", "text = 'ä → 😀'", "def other(a):\n\treturn a ;"]
+    ),
+    max_size=4,
+)
+
+
+@given(
+    name=st.sampled_from(sorted(FITS)),
+    before=LINES,
+    after=LINES,
+    newline=st.sampled_from(["\n", "\r\n"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig"]),
+    ends=st.booleans(),
+)
+def test_an_edit_in_any_surroundings_compiles_and_leaves_them_alone(
+    tmp_path_factory, name, before, after, newline, encoding, ends
+):
+    action, setting, text, _ = FITS[name]
+    above, own, below = ("\n".join(each).splitlines() for each in (before, [take_marks_out(text)], after))
+    data = (newline.join([*above, *own, *below]) + newline * ends).encode(encoding)
+    script = tmp_path_factory.mktemp("any") / "train.py"
+    script.write_bytes(data)
+    line, called = (number and number + len(above) for number in (find_mark(text, AT), find_mark(text, CALL)))
+    finding = finding_at(line, action, setting, called=f"train.py:{called}" if called else "")
+    edit = EDITS[action](finding, setting, Project(script, tmp_path_factory.getbasetemp()))
+    edited = edit.source.splice(edit.splices)
+    assert script.read_bytes() == data
+    compile(edited, "train.py", "exec", dont_inherit=True)
+    was, is_now = data.split(b"\n"), edited.split(b"\n")
+    assert is_now[: len(above)] == was[: len(above)]
+    behind = len(below) + ends
+    assert is_now[len(is_now) - behind :] == was[len(was) - behind :]
+    assert edit.source.splice(()) == data
+
+
+@pytest.mark.parametrize("name", ["workers-said-to-be-none", "attention", "no-sync-inner-loop", "rows-in-a-loop", "gc"])
+@pytest.mark.parametrize(("newline", "encoding", "end"), [("\n", "utf-8", ""), ("\r\n", "utf-8-sig", "\r\n")])
+def test_git_applies_the_patch_of_an_edit_and_takes_it_back(tmp_path, name, newline, encoding, end):
+    action, setting, text, _ = FITS[name]
+    script = tmp_path / "train.py"
+    data = (newline.join(["# ä", *take_marks_out(text).splitlines()]) + end).encode(encoding)
+    script.write_bytes(data)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    edit = EDITS[action](finding_at(find_mark(text, AT) + 1, action, setting), setting, Project(script, tmp_path))
+    patch = tmp_path / "perfdoctor.patch"
+    patch.write_bytes(make_patch([edit], "What was measured\nand where"))
+    for options, expected in (((), edit.source.splice(edit.splices)), (("-R",), data)):
+        subprocess.run(["git", "-C", tmp_path, "apply", *options, patch], check=True)
+        assert script.read_bytes() == expected
 
 
 @pytest.mark.parametrize("name", ["gelu-tanh", "gelu-erf"])

@@ -60,7 +60,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(TRAIN)
     report = Report("1", (), StepSummary(20, "annotated", 10 * MS, mean_ns=10 * MS), (), (), FINDINGS, ())
-    facts = CapturedFacts.parse({"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1})
+    facts = CapturedFacts.parse(
+        {"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1, "torch": "2.13.0"}
+        | {"cores": {"available": 4.0}}
+    )
     monkeypatch.setattr(trying, "diagnose_program", lambda *_: Diagnosis(report, facts))
     monkeypatch.setattr(proposing, "analyze_traces", lambda *_: report)
     monkeypatch.setattr(proposing, "find_traces", lambda paths: paths)
@@ -96,7 +99,7 @@ def test_what_pays_is_in_the_patch_with_its_proof_and_the_rest_is_not(project, m
     assert fixed.root == project
     text = fixed.patch.read_text()
     head, _, diff = text.partition("diff --git")
-    assert "Measured: perfdoctor fix train.py --epochs 1\n" in head
+    assert "Measured: perfdoctor fix train.py --epochs 1, on 4 cores, PyTorch 2.13.0\n" in head
     assert "- train.py:3: loader = DataLoader(rows, num_workers=2, persistent_workers=True)\n  0.50 of the step" in head
     assert "losses same" in head
     added = [line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
@@ -222,6 +225,19 @@ def test_a_package_is_taken_from_the_copy(project, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{project}/lib")
     path = fixing.make_search_path(project_of(COMMAND), Path("/copy"))
     assert path.split(":") == ["/copy", "/copy/src", "/elsewhere", "/copy/lib"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "where"),
+    [
+        ({}, ""),
+        ({"torch": "2.13.0", "cores": {"available": 2.0}}, ", on 2 cores, PyTorch 2.13.0"),
+        ({"devices": [{"name": "NVIDIA H100"}] * 2, "cores": {"available": 2.0}}, ", on 2 x NVIDIA H100"),
+        ({"devices": [{"name": "NVIDIA H100"}]}, ", on NVIDIA H100"),
+    ],
+)
+def test_a_patch_says_where_it_was_measured(facts, where):
+    assert fixing.describe_machine(CapturedFacts.parse(facts)) == where
 
 
 def test_a_command_is_shown_as_one_types_it():

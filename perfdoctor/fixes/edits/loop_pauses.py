@@ -55,7 +55,7 @@ def do_less_often(finding: PlainFinding, setting: str, project: Project) -> Sour
                 return edit_line("less-often", setting, file, at, longer, intended_change="files")
         if not isinstance(statement, ast.Expr):
             raise EditRefusedError(f"{source.name}:{line} keeps what it gets, and no interval decides how often")
-        code = f"if {_counter_of(source, here[0])} % {setting} == 0:"
+        code = f"if {counter_of(source, here[0])} % {setting} == 0:"
         splices = wrap_statements(source, [statement], code)
         return SourceEdit("less-often", setting, source, statement.lineno, splices, code, intended_change="files")
     raise EditRefusedError("nothing is called on the line")
@@ -121,7 +121,7 @@ def _lengthen_interval(source: SourceFile, statement: ast.stmt, steps: int, proj
     return []
 
 
-def _counter_of(source: SourceFile, call: ast.Call) -> str:
+def counter_of(source: SourceFile, call: ast.Call) -> str:
     """The variable that counts the steps of the training loop around a call.
 
     Raises:

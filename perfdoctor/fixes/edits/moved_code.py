@@ -6,6 +6,8 @@ import ast
 
 from perfdoctor.errors import EditRefusedError
 from perfdoctor.fixes.edits.call_arguments import is_optimizer
+from perfdoctor.fixes.edits.contexts import wrap_statements
+from perfdoctor.fixes.edits.loop_pauses import counter_of
 from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.source_edit import (
     MakeEdit,
@@ -19,6 +21,8 @@ from perfdoctor.fixes.source_edit import (
 )
 from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
 
+# How often a loop that logs in each step does so after the edit.
+_READ_EVERY = 10
 # Factories of torch that take device=; of the first ones the numbers depend on the device.
 _RANDOM = ("randn", "rand", "randint", "randperm", "normal")
 _FACTORIES = (*_RANDOM, "zeros", "ones", "full", "empty", "arange", "eye", "linspace", "tensor")
@@ -43,7 +47,10 @@ def make_on_device(finding: PlainFinding, setting: str, project: Project) -> Sou
 
 
 def move_item(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
-    """A sum or a list of `.item()` that is kept as tensors in the loop, and becomes numbers after it."""
+    """A sum or a list of `.item()` that is kept as tensors in the loop, and becomes numbers after it.
+
+    What prints or logs the number does so every so many steps.
+    """
     for source, line in places_of(finding, project):
         for call in source.nodes(ast.Call):
             if call.lineno == line and method_of(call) == "item":
@@ -135,6 +142,10 @@ def _move_item_of(source: SourceFile, call: ast.Call, setting: str) -> SourceEdi
     ):
         kept = append.func.value
         splices, after = [detached], "{name}[:] = [float(value) for value in {name}]"
+    elif isinstance(statement, ast.Expr):
+        code = f"if {counter_of(source, call)} % {_READ_EVERY} == 0:"
+        splices = wrap_statements(source, [statement], code)
+        return SourceEdit("what-if-item", setting, source, statement.lineno, splices, code, intended_change="files")
     else:
         raise EditRefusedError(f"{source.name}:{call.lineno} uses the number at once: read it every N steps")
     if not isinstance(kept, ast.Name):
