@@ -115,6 +115,7 @@ def test_an_edit_in_any_surroundings_compiles_and_leaves_them_alone(
     assert edit.source.splice(()) == data
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["workers-said-to-be-none", "attention", "no-sync-inner-loop", "rows-in-a-loop", "gc"])
 @pytest.mark.parametrize(("newline", "encoding", "end"), [("\n", "utf-8", ""), ("\r\n", "utf-8-sig", "\r\n")])
 def test_git_applies_the_patch_of_an_edit_and_takes_it_back(tmp_path, name, newline, encoding, end):

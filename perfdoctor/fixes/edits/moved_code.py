@@ -144,8 +144,8 @@ def _move_item_of(source: SourceFile, call: ast.Call, setting: str) -> SourceEdi
         splices, after = [detached], "{name}[:] = [float(value) for value in {name}]"
     elif isinstance(statement, ast.Expr):
         code = f"if {counter_of(source, call)} % {_READ_EVERY} == 0:"
-        splices = wrap_statements(source, [statement], code)
-        return SourceEdit("what-if-item", setting, source, statement.lineno, splices, code, intended_change="files")
+        wrapped = wrap_statements(source, [statement], code)
+        return SourceEdit("what-if-item", setting, source, statement.lineno, wrapped, code, intended_change="files")
     else:
         raise EditRefusedError(f"{source.name}:{call.lineno} uses the number at once: read it every N steps")
     if not isinstance(kept, ast.Name):

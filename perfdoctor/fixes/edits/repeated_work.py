@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -24,9 +25,9 @@ from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
 
 # What reads or changes something outside of its arguments.
 _IMPURE_BUILTINS = ("open", "input", "print", "exec", "eval", "globals", "locals", "vars", "setattr", "delattr", "next")
-# Modules whose functions give the same result for the same arguments, if none of the words below is in their names.
+# Modules whose functions give the same result for the same arguments, but for those below.
 _PURE_MODULES = ("math", "re", "json", "string", "unicodedata", "itertools", "operator", "numpy", "torch", "struct")
-_IMPURE_WORDS = ("rand", "seed", "normal", "multinomial", "bernoulli", "shuffle", "permutation", "load", "save", "file")
+_IMPURE_NAMES = re.compile(r"rand|seed|multinomial|bernoulli|shuffle|permutation|\.(normal|load|save|.*file)\b")
 # Methods that change what they are called on; those of torch end in an underscore.
 _CHANGING = ("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "add")
 
@@ -220,7 +221,7 @@ def _find_impure_name(source: SourceFile, name: ast.Name, seen: tuple[str, ...])
     dotted = max((each for each in ast.walk(whole) if _begins_with(each, name)), key=source.span, default=name)
     meaning = source.meaning(dotted)
     if meaning:
-        is_pure = meaning.partition(".")[0] in _PURE_MODULES and not any(word in meaning for word in _IMPURE_WORDS)
+        is_pure = meaning.partition(".")[0] in _PURE_MODULES and not _IMPURE_NAMES.search(meaning)
         return "" if is_pure else f"uses {meaning}"
     functions = [each for each in source.tree.body if isinstance(each, ast.FunctionDef) and each.name == name.id]
     if functions:
