@@ -16,6 +16,7 @@ from perfdoctor.cli.report_output import ReportOutput, print_analysis, save_outp
 from perfdoctor.errors import GateError, InputError, PerfdoctorError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
+from perfdoctor.reporters.verdict import describe_server_host
 from perfdoctor.reporters.write_report import OUTPUT_FORMATS, render_report, suffix_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def emit_job_reports(
     jobs: Sequence[Job], analyze: Callable[[Job], Report], output: ReportOutput, *, strict: bool
 ) -> None:
     """Analyse the jobs one by one, and write the report of each as soon as it is there.
+
+    A process of a server in which no model runs has a line at the end, where its engine was recorded as well.
 
     A job that cannot be analysed costs a line on stderr, and its report.
 
@@ -60,6 +63,8 @@ def emit_job_reports(
     )
     failed: list[PerfdoctorError] = []
     gates: list[PerfdoctorError] = []
+    hosts: list[tuple[Report, str]] = []
+    has_engine = False
     for job, name in zip(jobs, names, strict=True):
         try:
             report = analyze(job)
@@ -68,9 +73,27 @@ def emit_job_reports(
             if len(failed) < len(jobs):  # else the last error becomes the line at the end
                 sys.stderr.write(f"perfdoctor: no report on {clean_line(name)}: {clean_line(str(error))}\n")
             continue
-        _print_report(report, name, output)
+        has_engine |= bool(report.passes)
+        if report.context.is_server_host and output.format == "text":
+            hosts.append((report, name))  # of an engine, once all were read
+        else:
+            _print_report(report, name, output)
         save_outputs(report, replace(output, files=tuple(name_output(path, name) for path in output.files)))
         gates += _failed_gates(report, name, strict=strict, gate=output.gate)
+    for report, name in hosts:
+        _print_report(report, name, output, has_engine=has_engine)
+    _raise_first(jobs, failed, gates, output, strict=strict)
+
+
+def _raise_first(
+    jobs: Sequence[Job],
+    failed: Sequence[PerfdoctorError],
+    gates: Sequence[PerfdoctorError],
+    output: ReportOutput,
+    *,
+    strict: bool,
+) -> None:
+    """Raise what the exit code is about, if anything failed; see `emit_job_reports`."""
     if len(failed) == len(jobs):
         raise failed[-1]
     if failed and strict:
@@ -95,8 +118,11 @@ def _failed_gates(report: Report, name: str, *, strict: bool, gate: Gate | None)
     return failed
 
 
-def _print_report(report: Report, name: str, output: ReportOutput) -> None:
-    """The report on standard output: under a heading, or as a line of JSON."""
+def _print_report(report: Report, name: str, output: ReportOutput, *, has_engine: bool = False) -> None:
+    """The report on standard output: under a heading, or as a line of JSON.
+
+    With `has_engine` it is on the host side of a server whose engine has a report: then a sentence says it all.
+    """
     if output.format in _LINES:
         text = render_report(report, OUTPUT_FORMATS[output.format])
         write_stdout(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
@@ -104,7 +130,10 @@ def _print_report(report: Report, name: str, output: ReportOutput) -> None:
     if output.format == "text":
         heading = clean_line(name)
         write_stdout(f"\n{heading}\n{'=' * len(heading)}\n")
-    print_analysis(report, output)
+    if has_engine:
+        write_stdout(f"{describe_server_host(report, has_engine=True)}\n")
+    else:
+        print_analysis(report, output)
 
 
 def name_jobs(jobs: Sequence[Job]) -> list[str]:

@@ -144,7 +144,7 @@ def _describe_program(report: Report) -> str:
     if is_snapshot(report):
         return f"A snapshot of memory, without times: {memory_lines(report)[0]}."
     if report.context.is_server_host and len(report.traces) == 1:
-        return _describe_server_host(report)
+        return describe_server_host(report)
     subject = _describe_step(report)
     if is_first_run(report) and not step_length_ns(report):
         return f"{subject}."
@@ -235,14 +235,14 @@ def _describe_step(report: Report) -> str:
     return f"{trace} covers {length} {machine}, without steps{left_out}"
 
 
-def _describe_server_host(report: Report) -> str:
-    """What is known of a process that serves a model which another one runs."""
+def describe_server_host(report: Report, *, has_engine: bool = False) -> str:
+    """What is known of a process that serves a model which another one runs; `has_engine` where that was recorded."""
     names = [clean_line(name) for name in report.context.frameworks if name != "PyTorch"]
     server = f"a server ({', '.join(names)})" if names else "a server"
-    return (
-        f"The host side of {server}, recorded for {format_duration(step_length_ns(report))}: no model runs in this "
-        "process. Record the one that runs it, the engine's worker."
-    )
+    recorded = f"The host side of {server}, recorded for {format_duration(step_length_ns(report))}"
+    if has_engine:
+        return f"{recorded}: no model runs in this process. Another report here is on the one that does."
+    return f"{recorded}: no model runs in this process. Record the one that runs it, the engine's worker."
 
 
 def _describe_time_between(report: Report) -> str:

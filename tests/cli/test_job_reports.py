@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from engine_programs import Pass, serve
 
 from perfdoctor.cli.job_reports import name_jobs, name_output
 from perfdoctor.fleet.discover import TraceFile
@@ -31,6 +32,26 @@ def test_each_trace_of_a_folder_gets_a_report_with_its_name(perfdoctor, folder):
     assert second == alone
     assert "PD101" in second
     assert "PD101" not in first
+
+
+@pytest.mark.parametrize("has_engine", [True, False])
+def test_the_host_side_of_a_server_is_a_line_beside_its_engine(perfdoctor, folder, has_engine):
+    host = TraceBuilder()
+    loop = host.frame("uvicorn/server.py(60): run", 0, 240_000)
+    host.frame("vllm/v1/engine/async_llm.py(300): output_handler", 1000, 3000, parent=loop)
+    for row in range(50):
+        host.op("aten::to", 5000 + 100 * row, 20)
+    host.write(folder / "api.json")
+    if has_engine:
+        serve([Pass()] * 4).write(folder / "engine.json")
+    ended = perfdoctor("analyze", folder)
+    heading = "\napi.json\n========\n"
+    assert ended.code == 0
+    before, after = ended.out.split(heading)
+    assert after.startswith("The host side of a server (vLLM), recorded for 240 ms: no model runs in this")
+    assert ("Another report here is on the one that does." in after) == has_engine
+    assert ("Where the 240 ms went" in after) != has_engine
+    assert ("Passes of the engine" in before) == has_engine
 
 
 def test_json_is_a_report_a_line(perfdoctor, folder):

@@ -40,8 +40,8 @@ ONCE = {
     # A hipLaunchKernel of 6.5 ms.
     "mi250-minitoy.json.gz": ("module_loading", 6.5, 6.7),
 }
-# Their pauses are 4 % and 0 of the trace: syncs, not pauses, are what they wait for. A cudaGraphLaunch of 0.98 ms of the
-# third begins the recording of an engine that hides it behind the GPU's work from the second pass on.
+# Their pauses are 4 % and 0 of the trace: syncs, not pauses, are what they wait for. A cudaGraphLaunch of 0.98 ms of
+# the third begins the recording of an engine that hides it behind the GPU's work from the second pass on.
 WITHOUT_PAUSES = ("a100-sam-bf16.json.gz", "a100-sam-fp32.json.gz", "b300-decode-graph.json.gz")
 
 
