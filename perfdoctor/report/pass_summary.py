@@ -39,6 +39,7 @@ class PassSummary:
         collectives: How many collectives a pass has.
         communication_ns: Time of the collectives.
         cache_ns: Time of kernels that write into the cache of keys and values, or move its blocks.
+        cache_writes: How many such kernels a pass has: one for each layer with attention.
         floor_ns: Of decode passes, the time in which the memory gives what the products and the attention read and
             write: weights, and the cache where its size is known; null where too few shapes are recorded.
     """
@@ -55,6 +56,7 @@ class PassSummary:
     collectives: Amount
     communication_ns: int
     cache_ns: int
+    cache_writes: Amount
     floor_ns: int | None
 
 
@@ -105,6 +107,7 @@ def _summarize_kind(
         collectives=int(collectives.sum()) / count,
         communication_ns=mean_ns(iv.union(gpu.start_ns[collectives], gpu.end_ns[collectives])),
         cache_ns=mean_ns(iv.union(gpu.start_ns[caching], gpu.end_ns[caching])),
+        cache_writes=int(caching.sum()) / count,
         floor_ns=_floor_ns(items, classes, bounds, count) if kind == "decode" else None,
     )
 

@@ -14,7 +14,6 @@ _MIN_SHARE = 0.01
 _NAMED = 2
 _WORK: Mapping[str, str] = {
     "no_requests": "waiting for requests",
-    "messages": "messages to other processes",
     "preparing": "preparing inputs",
     "model": "running the model",
     "between": "between passes",
@@ -63,9 +62,10 @@ def _details(row: PassSummary) -> Iterator[str]:
     least_ns = _MIN_SHARE * row.time_ns
     idle = sorted(((ns, name) for name, ns in row.idle_ns.items() if ns >= least_ns), reverse=True)[:_NAMED]
     if idle:
-        yield "idle while " + ", ".join(f"{_WORK.get(name, name)} {format_duration(ns)}" for ns, name in idle)
+        yield "idle: " + ", ".join(f"{_WORK.get(name, name)} {format_duration(ns)}" for ns, name in idle)
     if row.communication_ns >= least_ns:
-        yield f"{format_count(round(row.collectives), 'collective')} {format_duration(row.communication_ns)}"
+        by_layer = f" ({row.collectives / row.cache_writes:.2g} a layer)" if row.cache_writes >= 1 else ""
+        yield f"{format_count(round(row.collectives), 'collective')}{by_layer} {format_duration(row.communication_ns)}"
     if row.cache_ns >= least_ns:
         yield f"KV cache {format_duration(row.cache_ns)}"
     if row.floor_ns is not None:

@@ -144,6 +144,7 @@ ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
     "no_requests": (
         r"vllm/v1/engine/core\.py\(\d+\): _process_input_queue",
         r"sglang/srt/managers/scheduler\w*\.py\(\d+\): (self_check_during_idle|maybe_sleep_on_idle)",
+        r"^_fetch_new_requests$",
     ),
     "detokenizing": (
         r"transformers/tokenization_\w+\.py\(\d+\): (batch_|_)?(decode|convert_(ids|tokens)_to_\w+)",
@@ -156,7 +157,7 @@ ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
         r"sglang/srt/(layers/sampler|sampling/|managers/overlap_utils\.py\(\d+\): set_)",
         r"tensorrt_llm/_torch/pyexecutor/sampler",
         r"transformers/generation/logits_process",
-        r"^(v2_)?gpu_model_runner: (sample|draft|prompt_logprobs)",
+        r"^(v2_)?gpu_model_runner: (sample|draft|prompt_logprobs)|^_sample_async$",
     ),
     "messages": (
         r"(^|/)(zmq|msgspec|msgpack)/|multiprocessing/connection\.py|shm_broadcast\.py",
@@ -167,9 +168,9 @@ ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
         r"sglang/srt/managers/overlap_utils\.py\(\d+\): resolve_",
         r"vllm/v1/worker/\w+\.py\(\d+\): _preprocess",
         r"^(v2_)?gpu_model_runner: (preprocess|prepare_|state_update|dispatch|mm_embeddings)",
-        r"^_prepare_(inputs|tp_inputs)",
+        r"^_prepare_(tp_)?inputs$",
     ),
-    "scheduling": (*_SCHEDULING, r"^schedule: ", r"^(v2_)?gpu_model_runner: bookkeep", r"^_schedule"),
+    "scheduling": (*_SCHEDULING, r"^schedule: ", r"^(v2_)?gpu_model_runner: bookkeep", r"^_schedule$"),
 }
 """What serving engines do beside the model, in the order in which they are asked: patterns of frames and ranges.
 
