@@ -70,6 +70,8 @@ _WAITS: Mapping[str, str] = MappingProxyType(
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
 _ROWS_AT_ONCE = (Action("rows-at-once"),)
+# Results that a function may remember of which nothing is known: they may be tensors.
+_REMEMBERED = 1024
 
 _ONE_OP = Advice(
     "Let one op do what the loop does piece by piece: operations on whole tensors, torch.bincount for counts, "
@@ -509,6 +511,7 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
         return "files are written or read", Advice(
             "Write every so many steps, in larger pieces, or from another thread; read ahead in another one, too.",
             source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+            actions=(Action("less-often", 10),),
         )
     function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
     is_named = function is not None and not function.startswith("<")
@@ -517,4 +520,5 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
         "run this in another thread or process beside the steps; what does not change from step to step can go before "
         "the loop. No op of PyTorch runs there.",
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        actions=(Action("remember", _REMEMBERED),),
     )

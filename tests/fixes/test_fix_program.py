@@ -260,6 +260,21 @@ def test_a_patch_for_a_recording_is_said_to_be_unproven(capsys):
     assert "no finding of this recording has an edit" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_of_a_recording_too_what_changes_results_has_to_be_allowed(monkeypatch, capsys, allowed):
+    Path("train.py").write_text(SCALED)
+    report = Report("1", (), StepSummary(), (), (), ON_PURPOSE, ())
+    monkeypatch.setattr(proposing, "analyze_traces", lambda *_: report)
+    assert main(["fix", *["--allow-changes"] * allowed, "capture"]) == 0
+    printed = capsys.readouterr()
+    assert ("+scaler.unscale_(optimizer)" in printed.out) == allowed
+    marked = "train.py:3: scaler.unscale_(optimizer); it repairs results, so that they differ on purpose\n"
+    assert (marked in printed.out) == allowed
+    assert ("unscale has no edit: it repairs results" in printed.err) != allowed
+    assert "num_workers=2" in printed.out
+
+
 @pytest.fixture
 def git(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """What git is asked for; it answers that all is well."""

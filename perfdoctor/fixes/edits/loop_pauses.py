@@ -47,17 +47,21 @@ def do_less_often(finding: PlainFinding, setting: str, project: Project) -> Sour
         here = source.nodes_at(line, ast.Call)
         if not here:
             continue
-        statement = source.statement(here[0])
-        for file, caller in _callers(source, statement, project):
+        callers = list(_callers(source, source.statement(here[0]), project))
+        for file, caller in callers:
             longer = _lengthen_interval(file, caller, int(setting), project)
             if longer:
                 at = file.line_of(longer[0].start)
                 return edit_line("less-often", setting, file, at, longer, intended_change="files")
-        if not isinstance(statement, ast.Expr):
-            raise EditRefusedError(f"{source.name}:{line} keeps what it gets, and no interval decides how often")
-        code = f"if {counter_of(source, here[0])} % {setting} == 0:"
-        splices = wrap_statements(source, [statement], code)
-        return SourceEdit("less-often", setting, source, statement.lineno, splices, code, intended_change="files")
+        in_loops = [
+            each for each in callers if any(isinstance(up, ast.For | ast.While) for up in each[0].parents(each[1]))
+        ]
+        file, caller = (in_loops or callers)[-1]
+        if not isinstance(caller, ast.Expr):
+            raise EditRefusedError(f"{file.name}:{caller.lineno} keeps what it gets, and no interval decides how often")
+        code = f"if {counter_of(file, caller)} % {setting} == 0:"
+        splices = wrap_statements(file, [caller], code)
+        return SourceEdit("less-often", setting, file, caller.lineno, splices, code, intended_change="files")
     raise EditRefusedError("nothing is called on the line")
 
 
@@ -83,7 +87,12 @@ def _callers(source: SourceFile, statement: ast.stmt, project: Project) -> Itera
         scope = source.scope(statement)
         if not isinstance(scope, ast.FunctionDef):
             return
-        calls = calls_of(scope.name, source, project)
+        is_method = isinstance(next(source.parents(scope)), ast.ClassDef)
+        calls = [
+            (file, call)
+            for file, call in calls_of(scope.name, source, project)
+            if is_method or isinstance(call.func, ast.Name) or file.meaning(call.func)
+        ]
         if len(calls) != 1:
             return
         source, statement = calls[0][0], calls[0][0].statement(calls[0][1])
@@ -121,13 +130,13 @@ def _lengthen_interval(source: SourceFile, statement: ast.stmt, steps: int, proj
     return []
 
 
-def counter_of(source: SourceFile, call: ast.Call) -> str:
-    """The variable that counts the steps of the training loop around a call.
+def counter_of(source: SourceFile, node: ast.AST) -> str:
+    """The variable that counts the steps of the training loop around a piece of code.
 
     Raises:
         EditRefusedError: There is none.
     """
-    loops = [each for each in source.parents(call) if isinstance(each, ast.For | ast.While)]
+    loops = [each for each in source.parents(node) if isinstance(each, ast.For | ast.While)]
     trains = [each for each in loops if any(method_of(part) in ("backward", "step") for part in ast.walk(each))]
     for loop in (trains or loops[::-1])[:1]:
         if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
@@ -136,4 +145,6 @@ def counter_of(source: SourceFile, call: ast.Call) -> str:
                 target = target.elts[0]
             if name in ("enumerate", "range") and isinstance(target, ast.Name):
                 return target.id
-    raise EditRefusedError(f"no loop around {source.name}:{call.lineno} counts its steps: do it every so many steps")
+    raise EditRefusedError(
+        f"no loop around {source.name}:{source.statement(node).lineno} counts its steps: do it every so many steps"
+    )
