@@ -297,6 +297,7 @@ class CpuFacts(CapturedPart):
     Attributes:
         affinity: Cores that the process may use.
         threads_set: The line that called torch.set_num_threads last.
+        bfloat16: Whether the CPU has instructions for products in bfloat16; None where the system does not say.
     """
 
     count: int | None = None
@@ -307,6 +308,7 @@ class CpuFacts(CapturedPart):
     mkl_num_threads: str | None = None
     numa_nodes: int | None = None
     threads_set: OrNull[CapturedLine] = CapturedLine()
+    bfloat16: Later[bool | None] = None
 
 
 class CoreUse(CapturedPart):

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from perfdoctor.facts.captured import CapturedFacts
     from perfdoctor.trials.change import Program
 
-# Instructions of x86 CPUs for products in bfloat16; without them autocast is slower than float32.
-CPU_FLAGS = ("amx_bf16", "avx512_bf16")
 MIN_CAPABILITY = 8.0
 
 
@@ -19,18 +17,18 @@ class AutocastBf16:
 
     name = "autocast-bf16"
     summary = "forward pass and loss under autocast in bfloat16"
-    rules = ("PD201", "PD203", "PD204")
+    rules = ("PD201", "PD203", "PD204", "PD513")
     alters_numerics = True
     effect_on_results = "products in bfloat16: 8 bits of mantissa"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
-        """Where the device computes products in bfloat16, and the program does not use autocast."""
+        """Where the device may compute products in bfloat16, and the program does not use autocast."""
         if facts.amp.autocast:
             return ()
         if facts.devices:
             capable = all(float(each.capability or 0) >= MIN_CAPABILITY for each in facts.devices)
             return ("on",) if capable else ()
-        return ("on",) if cpu_has_bfloat16() else ()
+        return () if facts.cpu.bfloat16 is False else ("on",)
 
     def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
         """Enter autocast at each forward of a model, and leave it before the backward pass."""
@@ -97,13 +95,3 @@ class _OpenAutocast:
             return original(*args, **kwargs)
 
         return backward
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this machine's CPU has instructions for products in bfloat16, as Linux lists them."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return False
-    return any(flag in flags.split() for flag in CPU_FLAGS)
