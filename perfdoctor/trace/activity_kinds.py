@@ -141,11 +141,7 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
 KINDS = tuple(_PATTERNS)
 """Every kind of work, in the order in which they are asked: the first that takes most of the time is the answer."""
 ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
-    "no_requests": (
-        r"vllm/v1/engine/core\.py\(\d+\): _process_input_queue",
-        r"sglang/srt/managers/scheduler\w*\.py\(\d+\): (self_check_during_idle|maybe_sleep_on_idle)",
-        r"^_fetch_new_requests$",
-    ),
+    "no_requests": (r"vllm/v1/engine/core\.py\(\d+\): _process_input_queue", r"^_fetch_new_requests$"),
     "detokenizing": (
         r"transformers/tokenization_\w+\.py\(\d+\): (batch_|_)?(decode|convert_(ids|tokens)_to_\w+)",
         r"vllm/v1/engine/(detokenizer|output_processor)\.py",
@@ -176,6 +172,8 @@ ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
 
 Waiting for "no_requests" means that there is nothing to serve.
 """
+IDLE_ENGINE = r"sglang/srt/managers/scheduler\w*\.py\(\d+\): (self_check_during_idle|maybe_sleep_on_idle)"
+"""Pattern of the frames of an engine that goes round its loop with nothing to serve."""
 ENGINE_MODEL, BETWEEN_PASSES = "model", "between"
 """Work of an engine's CPU that has no other name: within the range of a pass, and outside of them."""
 HAPPENING_ONCE = frozenset({GRAPH_CAPTURE, MODULE_LOAD, COMPILATION})

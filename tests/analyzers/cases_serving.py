@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine_programs import FRAMES, RANGES, SGLANG, Pass, serve
+from engine_programs import FRAMES, RANGES, SGLANG, TENSORRT_LLM, Pass, serve
 
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import build_healthy_trace
@@ -98,11 +98,29 @@ PD801 = [
         ),
         (ExpectedFinding("high", 800_000, title="prepares inputs", advice="schedules ahead already"),),
     ),
+    RuleCase(
+        "PD801",
+        "tensorrt-llm",
+        lambda: serve(decode(label=TENSORRT_LLM_DECODE, scheduling=1000), frames=TENSORRT_LLM, stacks=False),
+        (ExpectedFinding("low", 800_000, title="schedules (800 us)", fix="disable_overlap_scheduler=False"),),
+    ),
+    RuleCase(
+        "PD801",
+        "prompts-and-decoding",
+        lambda: serve([Pass([900], 0, host_us={"scheduling": 1000})] * 2 + decode(3, scheduling=1000)),
+        (ExpectedFinding("low", 800_000, title="schedules (800 us)"),),
+    ),
     RuleCase("PD801", "schedules-ahead", lambda: serve(decode(scheduling=2000, preparing=900), overlapped=True)),
     RuleCase("PD801", "short", lambda: serve(decode(scheduling=100, preparing=100))),
     RuleCase("PD801", "two-passes", lambda: serve(decode(2, scheduling=2000))),
     RuleCase("PD801", "without-stacks", lambda: serve(decode(scheduling=2000), stacks=False)),
     RuleCase("PD801", "no-requests", lambda: serve(decode(no_requests=8000))),
+    RuleCase(
+        "PD801",
+        "loop-without-requests",
+        lambda: serve(decode(label=SGLANG_DECODE, scheduling=3000, no_requests=100), frames=SGLANG),
+    ),
+    RuleCase("PD801", "worker-without-messages", lambda: serve(decode(messages=30_000), worker=True)),
     RuleCase("PD801", "healthy", build_healthy_trace),
 ]
 PD803 = [

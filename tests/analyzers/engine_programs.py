@@ -22,11 +22,13 @@ FRAMES: Mapping[str, str] = {
 """A Python frame of vLLM, or of its program, for each kind of work."""
 SGLANG: Mapping[str, str] = {
     "loop": "sglang/srt/managers/scheduler.py(1500): event_loop_normal",
+    "no_requests": "sglang/srt/managers/scheduler.py(2000): self_check_during_idle",
     "scheduling": "sglang/srt/managers/scheduler.py(1900): get_next_batch_to_run",
     "preparing": "sglang/srt/model_executor/cuda_graph_runner.py(1275): replay_prepare",
 }
 RANGES: Mapping[str, str] = {"scheduling": "schedule: allocate_slots", "preparing": "gpu_model_runner: preprocess"}
 """The ranges of vLLM's parts, with VLLM_CUSTOM_SCOPES_FOR_PROFILING=1."""
+TENSORRT_LLM: Mapping[str, str] = {"scheduling": "_schedule"}
 DEQUEUE = "vllm/distributed/device_communicators/shm_broadcast.py(520): dequeue"
 IN_RANGE = ("sampling", "model", "preparing", "launch")
 """What the CPU does in the range of a pass; "launch" is its Python before each kernel of a pass without a graph."""
@@ -71,8 +73,8 @@ class _Engine:
         self.at = self.gpu_free = 0.0
 
     def work(self, name: str, dur: float) -> None:
-        """Work of the CPU in a frame, or in a range of vLLM."""
-        if name in RANGES.values():
+        """Work of the CPU in a frame, or in a range of the engine."""
+        if name in (*RANGES.values(), *TENSORRT_LLM.values()):
             self.trace.range(name, self.at, dur)
         elif self.stacks:
             self.trace.frame(name, self.at, dur)

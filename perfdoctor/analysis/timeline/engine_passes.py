@@ -18,12 +18,17 @@ import numpy as np
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL, ENGINE_WORK
+from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL, ENGINE_WORK, IDLE_ENGINE
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.step_marks import keep_outermost, select_busiest_thread
+
+# A gap that is so many times as long as the GPU works in a pass, and at least so long, is no work of the engine's loop.
+_LONG_GAP, _MIN_LONG_GAP_NS = 2, 20_000_000
+# This and what comes after it in `ENGINE_WORK` an engine does in each round of its loop, with requests or without.
+_FIRST_WORK_OF_LOOP = "messages"
 
 
 @frozen_dataclass(eq=False)
@@ -55,6 +60,8 @@ def find_engine_passes(trace: Trace) -> EnginePasses | None:
     """The passes of the engine whose ranges a trace has; None without any, and where launches were not recorded."""
     ranges, gpu = trace.ranges, trace.gpu
     rows = keep_outermost(ranges, select_busiest_thread(ranges, trace.match_rows(ranges, vocabulary.ENGINE_PASS)))
+    if not len(rows):
+        return None
     names = [vocabulary.parse_engine_pass(trace.strings[code]) for code in ranges.name[rows].tolist()]
     launched_ns, _ = launch_instants(trace)
     item_pass = np.searchsorted(ranges.start_ns[rows], launched_ns, side="right") - 1
@@ -70,16 +77,36 @@ def find_engine_passes(trace: Trace) -> EnginePasses | None:
     np.minimum.at(start_ns, pass_of_item[mine], gpu.start_ns[mine])
     start_ns = np.maximum.accumulate(start_ns)
     windows = np.column_stack((start_ns, np.append(start_ns[1:], gpu.end_ns[mine].max())))
-    busy = iv.union(gpu.start_ns, gpu.end_ns)
-    idle = iv.subtract(iv.union(windows[:, 0], windows[:, 1]), busy)
-    passes = tuple(each for number in working.tolist() if (each := names[number]) is not None)
+    idle = iv.subtract(iv.union(windows[:, 0], windows[:, 1]), iv.union(gpu.start_ns, gpu.end_ns))
     thread = int(ranges.thread[rows[0]])
-    idle_by_work = _split_by_work(trace, thread, rows, idle)
-    return EnginePasses(passes, windows, ranges.start_ns[rows[working]], pass_of_item, thread, idle_by_work)
+    return EnginePasses(
+        tuple(each for number in working.tolist() if (each := names[number]) is not None),
+        windows,
+        ranges.start_ns[rows[working]],
+        pass_of_item,
+        thread,
+        _split_by_work(trace, thread, rows, idle, _find_gaps_without_requests(trace, thread, windows, idle)),
+    )
 
 
-def _split_by_work(trace: Trace, thread: int, rows: Int64Array, idle: Intervals) -> Mapping[str, Intervals]:
-    """Idle time by what the thread of some ranges did meanwhile."""
+def _find_gaps_without_requests(trace: Trace, thread: int, windows: Intervals, idle: Intervals) -> Intervals:
+    """The gaps that are far longer than passes, or in which the engine says that it has nothing to serve.
+
+    A worker waits for its next message, and a loop goes round, whether the engine schedules or has no requests.
+    """
+    start_ns, end_ns = idle[:, 0], idle[:, 1]
+    busy_ns = windows[:, 1] - windows[:, 0] - iv.overlap(windows[:, 0], windows[:, 1], idle)
+    frames = trace.frames
+    says_idle = trace.match_rows(frames, IDLE_ENGINE) & (frames.thread == thread)
+    found = iv.overlap(start_ns, end_ns, iv.union(frames.start_ns[says_idle], frames.end_ns[says_idle])) > 0
+    found |= end_ns - start_ns > max(_MIN_LONG_GAP_NS, _LONG_GAP * float(np.median(busy_ns)))
+    return idle[found]
+
+
+def _split_by_work(
+    trace: Trace, thread: int, rows: Int64Array, idle: Intervals, without_requests: Intervals
+) -> Mapping[str, Intervals]:
+    """Idle time by what the thread of some ranges did meanwhile; of gaps without requests only what takes long."""
     layers = []
     for patterns in ENGINE_WORK.values():
         pattern, spans = "|".join(patterns), []
@@ -88,5 +115,9 @@ def _split_by_work(trace: Trace, thread: int, rows: Int64Array, idle: Intervals)
             spans.append(iv.union(table.start_ns[found], table.end_ns[found]))
         layers.append(iv.union_of(spans))
     layers.append(iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]))
-    parts = iv.partition(idle, layers)
-    return dict(zip((*ENGINE_WORK, ENGINE_MODEL, BETWEEN_PASSES), parts, strict=True))
+    works = [*ENGINE_WORK, ENGINE_MODEL, BETWEEN_PASSES]
+    before = works.index(_FIRST_WORK_OF_LOOP)
+    parts = iv.partition(idle, [*layers[:before], without_requests, *layers[before:]])
+    waiting = parts.pop(before)
+    found = dict(zip(works, parts, strict=True))
+    return {**found, "no_requests": iv.union_of((found["no_requests"], waiting))}
