@@ -75,12 +75,15 @@ def can_hide_cpu_work(rank: Rank, waits: CallRows) -> bool:
 
 
 def is_recorded_alone(rank: Rank) -> bool:
-    """Whether the only pass of the recording is one that a running engine prepares while the GPU works on another.
+    """Whether the only pass of the recording idles no longer than it works, and a running engine would hide that.
 
-    Starting the profiler takes longer than a pass, so that the first one begins behind an empty queue.
+    Starting the profiler takes longer than a pass, so that the first one begins behind an empty queue; the engine
+    prepares those after it while the GPU works.
     """
     passes = rank.engine_passes
-    return passes is not None and len(passes) == 1 and rank.context.schedules_ahead
+    if passes is None or len(passes) > 1 or not rank.context.schedules_ahead:
+        return False
+    return 2 * sum(map(iv.total, passes.idle.values())) <= iv.total(passes.windows)
 
 
 def _find_waits_between_passes(rank: Rank) -> CallRows:

@@ -44,8 +44,8 @@ def pass_text_of(report: Report) -> PassText | None:
     rows = [row for row in report.passes if row.rank == longest]
     on_rank = f" on rank {longest}" if len(report.account) > 1 else ""
     title = f"Passes of the engine{on_rank}: mean time, GPU busy"
-    is_alone = report.context.schedules_ahead and sum(row.passes for row in rows) == 1
-    return PassText(title, tuple(_describe(row, is_alone) for row in rows))
+    is_only = report.context.schedules_ahead and sum(row.passes for row in rows) == 1
+    return PassText(title, tuple(_describe(row, is_only and 2 * row.busy_ns >= row.time_ns) for row in rows))
 
 
 def _describe(row: PassSummary, is_alone: bool) -> PassRow:

@@ -113,6 +113,16 @@ def pause_in_engine(call: str = "") -> TraceBuilder:
     return trace
 
 
+def one_pass_of_an_engine(pause: float) -> TraceBuilder:
+    """A pass of SGLang with a graph of 3000 us behind a pause, in the loop that prepares passes ahead."""
+    trace = TraceBuilder().memcpy("HtoD", 20, 2, 64, launch_us=10, pinned=True)
+    graph = trace.call("cudaGraphLaunch", 30, pause)
+    trace.kernel(TENSOR_GEMM, 30 + pause, 3000, correlation=graph)
+    trace.range("step[DECODE bs=16]", 0, pause + 40)
+    trace.frame("sglang/srt/managers/scheduler.py(1594): event_loop_overlap", 0, pause + 3100)
+    return trace
+
+
 def buffers_of_ddp(forward_ops: int = 0, marked: bool = False) -> TraceBuilder:
     """A pause for the buffers; PD405 speaks of it where the forward pass of DDP is marked."""
     trace = forward_pass(pauses(2000), forward_ops)
@@ -505,6 +515,13 @@ PD103 = [
             ("nothing-recorded", lambda: pauses(2000)),
         )
     ),
+    RuleCase(
+        "PD103",
+        "one-pass-that-cannot-hide-its-pause",
+        lambda: one_pass_of_an_engine(6000),
+        (ExpectedFinding("high", 6_008_000, title="launches a CUDA graph", advice="schedules ahead already"),),
+    ),
+    RuleCase("PD103", "one-pass-that-hides-its-pause", lambda: one_pass_of_an_engine(2000)),
     RuleCase("PD103", "in-the-loaders-wait", lambda: pause_in("data.py(9): preprocess").range(LOADER, 900, 2100)),
     RuleCase("PD103", "short-preprocessing", lambda: short_pauses_in("data.py(9): preprocess")),
     RuleCase("PD103", "short-collection", lambda: short_pauses_in("<built-in function collect>")),

@@ -46,10 +46,15 @@ def test_all_formats_show_the_rows(report: Report, kind: str) -> None:
 def test_a_pass_that_was_recorded_alone_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
     alone = pass_text_of(report_on(serve([Pass()], overlapped=True), tmp_path_factory))
     waiting = pass_text_of(report_on(serve([Pass()]), tmp_path_factory))
+    starved = pass_text_of(
+        report_on(serve([Pass(graphed=False, host_us={"launch": 500})], overlapped=True), tmp_path_factory)
+    )
     assert alone is not None
     assert waiting is not None
     assert "recorded alone" in alone.rows[0].what
     assert "recorded alone" not in waiting.rows[0].what
+    assert starved is not None
+    assert "recorded alone" not in starved.rows[0].what
 
 
 def test_other_programs_have_no_passes(tmp_path_factory: pytest.TempPathFactory) -> None:
