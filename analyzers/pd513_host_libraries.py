@@ -166,7 +166,7 @@ class HostLibraries(RankAnalyzer):
                 "Try autocast in bfloat16, where 8 bits of mantissa will do: large products took 0.32 to 0.76 of their "
                 "time on such a CPU, small ones longer than before. What it gives here perfdoctor try --only "
                 "autocast-bf16 measures.",
-                'with torch.autocast("cpu", dtype=torch.bfloat16): ...   # forward pass and loss',
+                'with torch.autocast("cpu", dtype=torch.bfloat16): ...',
                 "https://docs.pytorch.org/docs/stable/amp.html",
                 (Action("autocast-bf16"),),
             ),
