@@ -79,7 +79,11 @@ def choose_edits(findings: Sequence[PlainFinding], project: Project) -> tuple[li
     """
     found: dict[tuple[str, str, str], FoundEdit] = {}
     refused: dict[tuple[str, str], RefusedEdit] = {}
-    for position, finding in enumerate(findings):
+    # A better fix makes others pointless, once it is made for sure.
+    for position in sorted(range(len(findings)), key=lambda position: findings[position].get("covered_by") is not None):
+        finding = findings[position]
+        if finding.get("covered_by") in {n for each in found.values() if _is_made(each) for n in each.answers}:
+            continue
         for action, setting in _actions_of(finding):
             make = EDITS.get(action)
             try:
@@ -112,10 +116,13 @@ def apply_edits(edits: Iterable[SourceEdit]) -> dict[str, bytes]:
     }
 
 
+def _is_made(found: FoundEdit) -> bool:
+    """Whether an edit needs no leave of the user, whatever it is worth."""
+    return not found.edit.intended_change
+
+
 def _actions_of(finding: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The actions of a finding with each of their settings; nothing of one that a better fix makes pointless."""
-    if finding.get("covered_by") is not None:
-        return
+    """The actions of a finding with each of their settings."""
     for action in finding.get("actions") or ():
         value = action["value"]
         for each in value if isinstance(value, list) else [value]:

@@ -20,7 +20,8 @@ def find_constant(source: SourceFile, value: ast.expr, argument: str, project: P
     Args:
         source: The file of the call.
         value: What the call passes: `WORKERS`, `workers`, `args.workers`, `self.workers`.
-        argument: The name of the argument; a variable that is used for anything else as well decides more than that.
+        argument: The name of the argument; a variable that is used for anything else as well decides more than that. ""
+            where it is no argument: then the statement must be the only one that uses the variable.
         project: The user's program, with the words of its command line.
 
     Returns:
@@ -37,7 +38,12 @@ def find_constant(source: SourceFile, value: ast.expr, argument: str, project: P
         return _default_of_parameter(source, scope, value.id, project)
     uses = [each for each in source.nodes(ast.Name) if each.id == value.id]
     stores = [each for each in uses if not isinstance(each.ctx, ast.Load)]
-    is_only_this = all(_is_argument(source, each, argument) for each in uses if each not in stores)
+    place = source.statement(value)
+    is_only_this = all(
+        _is_argument(source, each, argument) if argument else source.statement(each) is place
+        for each in uses
+        if each not in stores
+    )
     statement = source.statement(stores[0]) if len(stores) == 1 else None
     if not is_only_this or not isinstance(statement, ast.Assign | ast.AnnAssign):
         return None

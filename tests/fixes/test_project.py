@@ -115,6 +115,15 @@ def test_findings_of_one_place_and_action_are_one_edit_and_covered_ones_none(pro
     assert [each.label for each in refused] == ["allocator"]
 
 
+def test_a_finding_is_edited_where_the_better_fix_is_not_made_or_has_to_be_allowed(project):
+    seldom = finding_at(1, "less-often", "10", file="other.py")
+    covered = finding_at(1, "workers", "2") | {"covered_by": 0}
+    (project.root / "other.py").write_text("for i in range(9): pass\nfor i in range(9):\n    print(i)\n")
+    for better in (seldom | {"location": {"file": "other.py", "line": 3}}, finding_at(1, "consider-compiling")):
+        found, _ = choose_edits([better, covered], project)
+        assert "workers" in [each.edit.action for each in found]
+
+
 def test_an_action_without_an_edit_says_so(project):
     found, [refused] = choose_edits([finding_at(1, "consider-compiling")], project)
     assert not found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from perfdoctor.report.finding import Action
 from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
-from perfdoctor.rules.advice.programs import ANY, any_program, rows_of
+from perfdoctor.rules.advice.programs import ANY, rows_of
 
 _FREEZE = (Action("gc"),)
 _NO_FSYNC = (Action("no-fsync"),)
@@ -121,11 +121,15 @@ HOST_PAUSE_ROWS = (
             actions=_SELDOM,
         ),
     ),
-    any_program(
+    *rows_of(
         "the step evaluates",
-        "Evaluate every so many steps, once an epoch, or on fewer batches: the steps between go without.",
-        "if step % evaluate_every == 0:\n    validate()",
-        pages.TUNING_GUIDE,
+        Row(
+            ANY,
+            "Evaluate every so many steps, once an epoch, or on fewer batches: the steps between go without.",
+            "if step % evaluate_every == 0:\n    validate()",
+            pages.TUNING_GUIDE,
+            actions=(Action("less-often", 10),),
+        ),
     ),
     *rows_of(
         "the step prints",
