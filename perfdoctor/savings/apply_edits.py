@@ -50,10 +50,17 @@ _Limits = Iterator[tuple[Int64Array, Int64Array | int]]
 
 
 @frozen_dataclass(eq=False)
-class _Lags:
-    """The lags after some edits, and what these removed of each thread, as `_CpuTime` has it."""
+class _Applied:
+    """An edit that was applied: the edges that it shortens with their lags before it, and what is removed after it.
 
-    lag_ns: Int64Array
+    Attributes:
+        number: The number of the edit.
+        before: Edges, and the lags that they had.
+        removed: What this edit and those before it remove of each thread, as `_CpuTime` has it.
+    """
+
+    number: int
+    before: tuple[tuple[Int64Array, Int64Array], ...]
     removed: dict[int, Int32Array]
 
 
@@ -61,7 +68,8 @@ class LagChanges:
     """Edits of a graph, each worked out once: the lags after any set of them then cost what the set changes.
 
     An edit only shortens, so it is a list of edges and the most that the lag of each can be then. Removed time of the
-    CPU is looked at together, as none is removed twice.
+    CPU is looked at together, as none is removed twice. The lags are kept between calls, since many edits are tried
+    after the same ones: copying them takes as long as the replay.
 
     Args:
         graph: The graph.
@@ -74,38 +82,30 @@ class LagChanges:
             (*_shorten_items(graph, item_at, *each), *_unblock_calls(graph, call_at, *each)) for each in edits
         ]
         self._cpu_time = _find_cpu_time(graph, edits)
-        self._none = _Lags(graph.lag_ns, {})
-        self._scratch = np.empty_like(graph.lag_ns)  # memory of its own for each replay takes as long as the replay
-        self._last: tuple[tuple[int, ...], _Lags] = ((), self._none)
+        self._lag_ns = graph.lag_ns.copy()
+        self._applied: list[_Applied] = []
 
     def lag_ns(self, numbers: Sequence[int]) -> Int64Array:
         """The lags after some of the edits, by their numbers; the next call may write to the array."""
-        if not numbers:
-            return self._none.lag_ns
-        return self._change(self._lags_after(tuple(numbers[:-1])), numbers[-1], self._scratch).lag_ns
+        while [each.number for each in self._applied] != list(numbers[: len(self._applied)]):
+            for edges, before_ns in reversed(self._applied.pop().before):
+                self._lag_ns.reshape(-1)[edges] = before_ns
+        for number in numbers[len(self._applied) :]:
+            self._applied.append(self._apply(number))
+        return self._lag_ns
 
-    def _lags_after(self, numbers: tuple[int, ...]) -> _Lags:
-        """The lags after some edits; those last asked for are kept, as many edits are tried after the same ones."""
-        if not numbers:
-            return self._none
-        if self._last[0] != numbers:
-            before = self._lags_after(numbers[:-1])
-            self._last = (numbers, self._change(before, numbers[-1], np.empty_like(before.lag_ns)))
-        return self._last[1]
-
-    def _change(self, before: _Lags, number: int, lag_ns: Int64Array) -> _Lags:
-        """The lags after one more edit, written to `lag_ns`."""
-        np.copyto(lag_ns, before.lag_ns)
-        removed = before.removed.copy()
+    def _apply(self, number: int) -> _Applied:
+        removed = self._applied[-1].removed.copy() if self._applied else {}
         limits = list(self._limits[number])
         for thread, cpu_time in self._cpu_time.items():
             if number in cpu_time.removed:
                 removed[thread], limit = cpu_time.remove(removed.get(thread), number)
                 limits.append(limit)
-        flat = lag_ns.reshape(-1)
+        flat, before = self._lag_ns.reshape(-1), []
         for edges, limit_ns in limits:
+            before.append((edges, flat[edges]))
             flat[edges] = np.minimum(flat[edges], limit_ns)
-        return _Lags(lag_ns, removed)
+        return _Applied(number, tuple(before), removed)
 
 
 def _positions_of(rows: Int32Array) -> Int32Array:
