@@ -66,11 +66,10 @@ def _check_one_window(ranks: Sequence[RankSummary]) -> None:
     Raises:
         InputError: one did.
     """
-    numbered = [rank for rank in ranks if _step_numbers(rank)]
-    for rank in numbered[1:]:
-        other_steps = set(_step_numbers(rank)).isdisjoint(_step_numbers(numbered[0]))
-        if other_steps and not _windows_overlap(rank, numbered[0]):
-            first, other = (f"{format_ranges(_step_numbers(r))} ({r.trace.path})" for r in (numbered[0], rank))
+    numbered = [(rank, numbers) for rank in ranks if (numbers := _step_numbers(rank))]
+    for rank, numbers in numbered[1:]:
+        if set(numbers).isdisjoint(numbered[0][1]) and not _windows_overlap(rank, numbered[0][0]):
+            first, other = (f"{format_ranges(n)} ({r.trace.path})" for r, n in (numbered[0], (rank, numbers)))
             raise InputError(
                 f"the traces are of different windows: one has the steps {first}, another {other}; give traces that "
                 "were recorded over the same steps"
