@@ -211,10 +211,11 @@ def _find_largest_kind(trace: Trace, pauses: Intervals, thread: Int32Array) -> B
     """Which pauses have the kind of work in common that takes most of the longest ones; none where no kind does."""
     length_ns = pauses[:, 1] - pauses[:, 0]
     rows_of: dict[str, list[int]] = {}
-    for row in np.argsort(-length_ns, kind="stable")[:_MAX_LOOKUPS].tolist():
-        by_thread = {int(thread[row]): pauses[[row]]}
-        runs = find_runs(trace, by_thread)
-        kind, _ = _find_kind(trace, runs, by_thread)
+    longest = np.sort(np.argsort(-length_ns, kind="stable")[:_MAX_LOOKUPS])
+    runs = find_runs(trace, dict(_split_by_thread(pauses[longest], thread[longest])))
+    for row in longest.tolist():
+        lane = int(thread[row])
+        kind, _ = _find_kind(trace, _runs_during(runs, lane, pauses[row]), {lane: pauses[[row]]})
         if kind is not None:
             rows_of.setdefault(kind, []).append(row)
     chosen = np.zeros(len(pauses), bool)
@@ -335,6 +336,14 @@ def find_runs(trace: Trace, by_thread: dict[int, Intervals]) -> Runs:
         np.concatenate(inside_ns),
         tuple(numbers),
     )
+
+
+def _runs_during(runs: Runs, lane: int, interval: Int64Array) -> Runs:
+    """Those of some runs that overlap an interval of a thread."""
+    inside_ns = np.minimum(runs.end_ns, interval[1]) - np.maximum(runs.start_ns, interval[0])
+    rows = np.flatnonzero((runs.lane == lane) & (inside_ns > 0))
+    columns = (runs.start_ns, runs.end_ns, runs.lane, runs.table, runs.row, runs.name, inside_ns)
+    return Runs(*(column[rows] for column in columns), runs.names)
 
 
 def _tables(trace: Trace) -> tuple[_Recorded, ...]:
@@ -469,6 +478,8 @@ def _find_captures(trace: Trace, thread: int) -> Intervals:
     torch.cuda.graph collects garbage and empties the allocator's cache before it begins: that takes most of the time.
     """
     calls, ops = trace.calls, trace.ops
+    if not trace.match_strings(calls, vocabulary.CAPTURE_BEGIN_CALL).any():
+        return iv.EMPTY
     begin = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_BEGIN_CALL) & (calls.thread == thread))
     end = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_END_CALL) & (calls.thread == thread))
     at = np.searchsorted(calls.start_ns[end], calls.start_ns[begin])
