@@ -23,7 +23,6 @@ from perfdoctor.rules import (
     activity_kinds,
     find_hot_path,
     find_worker_starts,
-    find_worker_startups,
     find_worker_stops,
     vocabulary,
 )
@@ -77,7 +76,7 @@ def measure_loader_wait(rank: Rank) -> LoaderWait:
     """What waits for batches cost a rank; of several loaders each has the part that a capture measured in its run."""
     waits, captured = rank.loader_waits, rank.facts.main_loader
     starts = find_worker_starts(rank.trace)
-    startups = find_worker_startups(rank.trace, waits) | find_worker_stops(waits, starts, rank.steps)
+    startups = rank.worker_startups | find_worker_stops(waits, starts, rank.steps)
     beginning = iv.union_of((starts, iv.union(waits.start_ns[startups], waits.end_ns[startups])))
     idle = iv.subtract(rank.account.parts["idle_dataloader"], beginning)
     batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
@@ -197,7 +196,7 @@ def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:
 
     Args:
         rank: The rank.
-        startups: For each of its waits whether workers start in it, see `find_worker_startups`.
+        startups: For each of its waits whether workers start in it, such as `Rank.worker_startups`.
     """
     trace, waits = rank.trace, rank.loader_waits
     layers = (

@@ -15,7 +15,6 @@ from perfdoctor.rules import (
     Rank,
     distinct,
     find_worker_starts,
-    find_worker_startups,
     find_worker_stops,
 )
 from perfdoctor.rules import intervals as iv
@@ -96,7 +95,7 @@ class Excess(NamedTuple):
 def find_restarts(rank: Rank) -> Restarts:
     """The ends and starts of workers in the window of a rank."""
     waits, starts = rank.loader_waits, find_worker_starts(rank.trace)
-    startups = find_worker_startups(rank.trace, waits) & waits.within(rank.window)
+    startups = rank.worker_startups & waits.within(rank.window)
     rows = startups | (find_worker_stops(waits, starts, rank.steps) & waits.within(rank.window))
     time = iv.union_of((starts, iv.union(waits.start_ns[rows], waits.end_ns[rows])))
     steps = distinct(rank.steps.at(waits.start_ns[startups]))

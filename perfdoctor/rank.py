@@ -456,6 +456,11 @@ class Rank:
         return loader_waits_of(self.trace)
 
     @cached_property
+    def worker_startups(self) -> BoolArray:
+        """For each of `loader_waits` whether it is the first of an epoch, in which workers start."""
+        return find_worker_startups(self.trace, self.loader_waits)
+
+    @cached_property
     def launching_thread(self) -> int:
         """The thread that launched the most GPU items (-1 without launches): usually the training loop's.
 
@@ -554,7 +559,7 @@ class Rank:
     def one_offs(self) -> Intervals:
         """The idle time in the window of what happens once, which no step to come repeats."""
         waits, parts = self.loader_waits, self.account.parts
-        startups = find_worker_startups(self.trace, waits)
+        startups = self.worker_startups
         starting = iv.intersect(iv.union(waits.start_ns[startups], waits.end_ns[startups]), parts["idle_dataloader"])
         allocating = split_one_offs(parts["idle_allocator"], self.steps).once
         return iv.union_of((starting, allocating, *(group.time for group in self.pauses if group.once)))

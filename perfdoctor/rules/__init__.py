@@ -13,12 +13,7 @@ from perfdoctor.analysis.communication.match_collectives import MatchedCollectiv
 from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
-from perfdoctor.analysis.host.loader_waits import (
-    LoaderWaits,
-    find_worker_starts,
-    find_worker_startups,
-    find_worker_stops,
-)
+from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_stops
 from perfdoctor.analysis.host.locations import Locations, SourceLocation, captured_location, most_common_location
 from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
@@ -213,7 +208,6 @@ __all__ = [
     "find_pause_path",
     "find_tensor_core_kernels",
     "find_worker_starts",
-    "find_worker_startups",
     "find_worker_stops",
     "format_bytes",
     "format_frequency",

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from real_traces import read_once
 
-from perfdoctor.analysis.host.loader_waits import find_worker_startups
 from perfdoctor.analyzers._pd101_wait_parts import split_waits
 from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall
 from perfdoctor.rank import Rank
@@ -40,7 +39,7 @@ def test_what_came_true_lies_within_what_the_rule_promises(
 
 def test_collating_in_the_main_process_is_separated_from_fetching(corpus: Path) -> None:
     rank = Rank(read_once(corpus / "v100-bare-list-workers0.json.gz"))
-    parts = split_waits(rank, find_worker_startups(rank.trace, rank.loader_waits))
+    parts = split_waits(rank, rank.worker_startups)
     assert round(parts.collate_ns / 1e6, 1) == 7.8  # torch.stack of 32 images
     assert round(parts.fetch_ns / 1e6, 1) == 39.2
     assert (parts.startup_ns, parts.copy_ns, parts.pin_ns) == (0, 0, 0)
@@ -49,6 +48,6 @@ def test_collating_in_the_main_process_is_separated_from_fetching(corpus: Path) 
 def test_the_start_of_four_workers_is_found(corpus: Path) -> None:
     """82 ms at the beginning of the recording, and 2 ms for every batch from then on."""
     rank = Rank(read_once(corpus / "v100-legacy-workers4.json.gz"))
-    assert find_worker_startups(rank.trace, rank.loader_waits).tolist() == [True, False, False, False, False, False]
+    assert rank.worker_startups.tolist() == [True, False, False, False, False, False]
     rank = Rank(read_once(corpus / "v100-legacy-workers0.json.gz"))
-    assert not find_worker_startups(rank.trace, rank.loader_waits).any()
+    assert not rank.worker_startups.any()
