@@ -342,8 +342,16 @@ def _runs_during(runs: Runs, lane: int, interval: Int64Array) -> Runs:
     """Those of some runs that overlap an interval of a thread."""
     inside_ns = np.minimum(runs.end_ns, interval[1]) - np.maximum(runs.start_ns, interval[0])
     rows = np.flatnonzero((runs.lane == lane) & (inside_ns > 0))
-    columns = (runs.start_ns, runs.end_ns, runs.lane, runs.table, runs.row, runs.name, inside_ns)
-    return Runs(*(column[rows] for column in columns), runs.names)
+    return Runs(
+        runs.start_ns[rows],
+        runs.end_ns[rows],
+        runs.lane[rows],
+        runs.table[rows],
+        runs.row[rows],
+        runs.name[rows],
+        inside_ns[rows],
+        runs.names,
+    )
 
 
 def _tables(trace: Trace) -> tuple[_Recorded, ...]:
