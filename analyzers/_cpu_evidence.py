@@ -7,6 +7,7 @@ program in another one. What is known of an op there holds for the op that stand
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import orjson
@@ -131,6 +132,7 @@ def time_of_ops(rank: Rank, rows: BoolArray) -> Intervals:
     return iv.subtract(time, rank.loader_waits.intervals)
 
 
+@lru_cache(maxsize=4096)  # a recording has many ops of few sizes
 def sizes_of(dims: str | None) -> tuple[tuple[int, ...], ...]:
     """The sizes of an op's arguments by their recorded text, () for a number; empty where that is not known.
 
