@@ -90,7 +90,7 @@ def _summarize_kind(
     caching = trace.match_rows(gpu, vocabulary.KV_CACHE_KERNEL) & items
 
     def mean_ns(time: Intervals) -> int:
-        return round(iv.total(iv.intersect(time, spans)) / count)
+        return iv.total(iv.intersect(time, spans)) // count  # rounded down, so that idle parts never exceed the whole
 
     kind: vocabulary.EnginePassKind = passes.passes[int(mine.argmax())].kind
     idle = {name: mean_ns(time) for name, time in passes.idle.items()}

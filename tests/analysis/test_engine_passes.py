@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 from engine_programs import FRAMES, Pass, serve
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfdoctor.analysis.context.name_signs import SCHEDULES_AHEAD
 from perfdoctor.rank import Rank
 from perfdoctor.report.pass_summary import PassSummary
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
 
 WORK = [work for work in FRAMES if work not in ("model", "between")]
 
@@ -58,13 +61,43 @@ def test_passes_fill_the_time_from_the_first_item_to_the_last() -> None:
     assert sum(row.passes * row.time_ns for row in rank.pass_summary) == pytest.approx(whole_ns, abs=5)
 
 
+engines = st.lists(
+    st.builds(
+        Pass,
+        prompt=st.lists(st.integers(1, 900), max_size=2),
+        decoded=st.integers(1, 9),
+        gpu_us=st.integers(1, 9000),
+        kernels=st.integers(1, 4),
+        graphed=st.booleans(),
+        label=st.just(""),
+        host_us=st.dictionaries(st.sampled_from([*FRAMES, "launch"]), st.integers(0, 30_000), max_size=3),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(engines, st.booleans(), st.booleans(), st.booleans())
+def test_the_account_of_passes_adds_up(passes: list[Pass], overlapped: bool, stacks: bool, worker: bool) -> None:
+    rank = Rank(serve(passes, overlapped, stacks, worker).trace())
+    found = rank.engine_passes
+    assert found is not None
+    assert len(found) == len(passes)
+    whole = rank.trace.gpu.end_ns.max() - rank.trace.gpu.start_ns.min()
+    assert (found.windows[:, 1] - found.windows[:, 0]).sum() == whole
+    assert whole - rank.timeline.busy_ns == sum(map(iv.total, found.idle.values()))
+    for row in rank.pass_summary:
+        assert row.busy_ns >= 0
+        assert row.busy_ns + sum(row.idle_ns.values()) == row.time_ns
+
+
 def test_collectives_and_the_cache() -> None:
     trace = serve([Pass()] * 3)
     for at in (1100, 1200, 1300, 1400):
         trace.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", at, 20, launch_us=at - 20, stream=9)
     trace.kernel("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", 1500, 30, launch_us=1480, stream=9)
     (row,) = rows_of(trace)
-    assert (row.collectives, row.communication_ns) == (4 / 3, round(80_000 / 3))
+    assert (row.collectives, row.communication_ns) == (4 / 3, 80_000 // 3)
     assert (row.cache_writes, row.cache_ns) == (1 / 3, 10_000)
 
 
