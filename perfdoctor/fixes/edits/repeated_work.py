@@ -19,6 +19,7 @@ from perfdoctor.fixes.source_edit import (
     edit_line,
     import_module,
     insert_line,
+    names_in,
     places_of,
 )
 from perfdoctor.fixes.source_file import SourceFile, Splice, method_of
@@ -65,11 +66,9 @@ def remember_results(finding: PlainFinding, setting: str, project: Project) -> S
         if why:
             raise EditRefusedError(f"{function.name} may give another result each time: {why}")
         for file, call in calls_of(function.name, source, project):
-            scope = file.scope(call)
-            within = file.statement(call) if scope is file.tree else scope
-            changing = [each for each in ast.walk(within) if _changes_in_place(each)]
-            if scope is not function and changing:
-                where = f"{file.name}:{changing[0].lineno}"  # type: ignore[attr-defined]
+            changing = _find_change_of_result(file, call)
+            if file.scope(call) is not function and changing is not None:
+                where = f"{file.name}:{changing.lineno}"
                 raise EditRefusedError(f"{where} may change what {function.name} returns, which would be remembered so")
         functools = source.name_of("functools")
         code = f"@{functools or 'functools'}.lru_cache(maxsize={setting})"
@@ -270,6 +269,26 @@ def _find_impure_name(source: SourceFile, name: ast.Name, seen: tuple[str, ...])
         _changes_in_place(parent) for each in uses for parent in source.parents(each) if _holds(parent, each)
     )
     return "" if is_constant and not is_changed else f"uses {name.id}, which changes"
+
+
+def _find_change_of_result(source: SourceFile, call: ast.Call) -> ast.expr | None:
+    """What changes the result of a call in place, by any name of the same function that goes back to it."""
+    scope = source.scope(call)
+    within = list(ast.walk(source.statement(call) if scope is source.tree else scope))
+    bound = [(each.target, each.iter) for each in within if isinstance(each, ast.For | ast.comprehension)]
+    bound += [(target, each.value) for each in within if isinstance(each, ast.Assign) for target in each.targets]
+    names, before = set[str](), -1
+    while before < len(names):
+        before = len(names)
+        for target, value in bound:
+            if call in ast.walk(value) or names & set(names_in(value)):
+                names |= set(names_in(target))
+    for each in within:
+        if isinstance(each, ast.expr) and _changes_in_place(each):
+            changed = each.func if isinstance(each, ast.Call) else each.value  # type: ignore[attr-defined]
+            if call in ast.walk(changed) or names & set(names_in(changed)):
+                return each
+    return None
 
 
 def _begins_with(node: ast.AST, name: ast.Name) -> bool:
