@@ -29,23 +29,10 @@ _IMPURE_BUILTINS = ("open", "input", "print", "exec", "eval", "globals", "locals
 # Modules whose functions give the same result for the same arguments, but for those below.
 _PURE_MODULES = ("math", "re", "json", "string", "unicodedata", "itertools", "operator", "numpy", "torch", "struct")
 _IMPURE_NAMES = re.compile(r"rand|seed|multinomial|bernoulli|shuffle|permutation|\.(normal|load|save|.*file)\b")
-# What is asked of tensors and not of numbers, texts and tuples; and what makes tensors of these.
-_OF_TENSORS = (
-    "shape",
-    "dtype",
-    "device",
-    "size",
-    "dim",
-    "float",
-    "long",
-    "to",
-    "view",
-    "reshape",
-    "mean",
-    "sum",
-    "clone",
-)
-_FROM_PYTHON = ("tensor", "as_tensor")
+# Arguments of these types are keys by their value, all others may be keys by which object they are; and what makes
+# tensors of them.
+_VALUES = (str, bytes, int, float, tuple, frozenset)
+_FROM_PYTHON = ("tensor", "as_tensor", "array", "asarray", "frombuffer")
 # Methods that change what they are called on; those of torch end in an underscore.
 _CHANGING = ("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "add")
 
@@ -59,9 +46,7 @@ def remember_results(finding: PlainFinding, setting: str, project: Project) -> S
         if function.decorator_list:
             raise EditRefusedError(f"{source.name}:{function.lineno} is decorated already")
         if _takes_tensors(source, function):
-            raise EditRefusedError(
-                f"{function.name} takes tensors, which are keys by what they are, not by their numbers"
-            )
+            raise EditRefusedError(f"{function.name} takes tensors or other objects, which are no keys by their values")
         why = _find_impurity(source, function, ())
         if why:
             raise EditRefusedError(f"{function.name} may give another result each time: {why}")
@@ -218,14 +203,18 @@ def _function_at(source: SourceFile, line: int) -> ast.FunctionDef | None:
 
 
 def _takes_tensors(source: SourceFile, function: ast.FunctionDef) -> bool:
-    """Whether a function uses a parameter as a tensor: asks it for its shape, or gives it to torch."""
+    """Whether a function may use a parameter as a tensor or an array: no value has what it asks for, or torch gets it."""
     own = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-    attributes = [each for each in ast.walk(function) if isinstance(each, ast.Attribute) and each.attr in _OF_TENSORS]
+    attributes = [
+        each
+        for each in ast.walk(function)
+        if isinstance(each, ast.Attribute) and not any(hasattr(kind, each.attr) for kind in _VALUES)
+    ]
     calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
     given = [
         argument
         for call in calls
-        if source.meaning(call.func).startswith("torch.") and method_of(call) not in _FROM_PYTHON
+        if source.meaning(call.func).startswith(("torch.", "numpy.")) and method_of(call) not in _FROM_PYTHON
         for argument in call.args
     ]
     return any(isinstance(each, ast.Name) and each.id in own for each in (*(a.value for a in attributes), *given))
