@@ -203,7 +203,7 @@ def _function_at(source: SourceFile, line: int) -> ast.FunctionDef | None:
 
 
 def _takes_tensors(source: SourceFile, function: ast.FunctionDef) -> bool:
-    """Whether a function may use a parameter as a tensor or an array: no value has what it asks for, or torch gets it."""
+    """Whether a function may use a parameter as a tensor: it asks it for what no value has, or gives it to torch."""
     own = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
     attributes = [
         each
