@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -67,6 +68,7 @@ _WAITS: Mapping[str, str] = MappingProxyType(
         kinds.CHILD_PROCESS: "the loop waits for another process",
     }
 )
+_OF_TORCH = r"(^|/)torch/(nn|_tensor|functional)"
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
 _ROWS_AT_ONCE = (Action("rows-at-once"),)
@@ -224,6 +226,9 @@ class LaunchBound(RankAnalyzer):
         is_small = unprofiled.share < min_share
         if unprofiled.share < _SHARE_AT_A_LINE * min_share or (is_small and python.share < _MAIN_LINE_SHARE):
             return
+        deepest = python.path.deepest
+        if rank.contention.is_severe and deepest is not None and re.search(_OF_TORCH, deepest.name):
+            return  # torch's own functions take microseconds: there the thread had lost its core
         what, advice = _describe_python(rank, python)
         cost_ns = rank.per_step(iv.total(python.time))
         found = self.finding(

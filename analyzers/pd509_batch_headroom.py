@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from perfdoctor.analyzers._batch_scaling import BatchScaling, scale_batch
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
 from perfdoctor.analyzers._module_calls import module_calls_of
@@ -16,7 +18,7 @@ from perfdoctor.rules import intervals as iv
 # times the samples says nothing.
 _MAX_RATIO = 16.0
 # Of a step, between one and the next: a server that waits for requests pauses for longer.
-_MAX_PAUSE = 0.5
+_MAX_PAUSE, _MIN_STEPS = 0.5, 2
 
 
 class BatchHeadroom(RankAnalyzer):
@@ -93,10 +95,10 @@ class BatchHeadroom(RankAnalyzer):
 
     def _check_single_samples(self, rank: Rank) -> Iterator[Finding]:
         """A hint where one step follows the other, each with one sample: nobody waits for a single answer then."""
-        steps = rank.steps
-        if steps.mean_ns_between is None or steps.mean_ns_between > _MAX_PAUSE * (steps.median_ns or 0):
+        steps = rank.steps.intervals
+        if len(steps) < _MIN_STEPS or find_samples(rank).per_step != 1:
             return
-        if find_samples(rank).per_step != 1:
+        if np.median(steps[1:, 0] - steps[:-1, 1]) > _MAX_PAUSE * np.median(steps[:, 1] - steps[:, 0]):
             return
         lines = [line for trace in rank.locations.traces for line in module_calls_of(trace).lines]
         finding = self.finding(

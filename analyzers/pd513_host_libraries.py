@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes
+from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes, sizes_of
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_half_products import find_half_products, share_of_large_float32
@@ -32,7 +33,7 @@ _SLOW_CONVOLUTION = r"^aten::_?slow_conv(_dilated|_transpose)?[23]d"
 _ONEDNN_CONVOLUTION = r"^aten::mkldnn_convolution"
 # PyTorch computes small inputs so even where oneDNN is there: batches of one with less than 20,480 elements, and
 # convolutions of 1 x 1 on one thread (`use_mkldnn` in ATen's Convolution.cpp). They take some 0.1 ms.
-_MIN_CONVOLUTION_NS = 500_000
+_SMALL_SAMPLE, _MIN_CONVOLUTION_NS = 20_480, 500_000
 # oneDNN took 1 / 8.4 of the time at best.
 _MOST_BY_ONEDNN = 1 - 1 / 8.4
 KEEP_PAGES = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
@@ -123,7 +124,7 @@ class HostLibraries(RankAnalyzer):
         # Fewer than one a step are small ones that lost their core meanwhile: a layer is as long in each step.
         if len(ops) < max(rank.steps.count, 1) or len(rank.ops.named(_ONEDNN_CONVOLUTION)):
             return
-        ops = ops.where(~_match_other_types(rank))
+        ops = ops.where(~(_match_other_types(rank) | _match_small_ones(rank)))
         cost_ns = rank.per_step(ops.time_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
@@ -244,6 +245,19 @@ class HostLibraries(RankAnalyzer):
                 Evidence("OpenMP libraries", None if libraries.openmp is None else ", ".join(libraries.openmp)),
             ),
         )
+
+
+def _match_small_ones(rank: Rank) -> BoolArray:
+    """For each op whether its first input is known to be a sample so small that PyTorch leaves oneDNN out."""
+    shaped = rank_with_shapes(rank)
+    if shaped is None:
+        return np.zeros(len(rank.trace.ops), bool)
+    trace, ops = shaped.trace, shaped.trace.ops
+    marks = trace.match_rows(ops, _SLOW_CONVOLUTION) & (ops.dims >= 0)
+    rows = np.flatnonzero(marks)
+    first = [next(iter(sizes_of(trace.text(code))), ()) for code in ops.dims[rows].tolist()]
+    marks[rows] = [size[:1] == (1,) and math.prod(size) < _SMALL_SAMPLE for size in first]
+    return project(rank, shaped, marks)
 
 
 def _match_other_types(rank: Rank) -> BoolArray:

@@ -672,12 +672,17 @@ def faulting(
 
 
 def convolving(
-    op: str = "aten::_slow_conv2d_forward", *, us: float = 5000, dtype: str = "float", device: str | None = None
+    op: str = "aten::_slow_conv2d_forward",
+    *,
+    us: float = 5000,
+    dtype: str = "float",
+    device: str | None = None,
+    size: Sequence[int] = (5, 64, 56, 56),
 ) -> TraceBuilder:
     """Four passes of 10 ms on the CPU: an op of convolution and other work."""
     trace = TraceBuilder(device=device)
     for number in range(4):
-        trace.op(op, 10_000 * number, us, shapes=[[5, 64, 56, 56], [64, 64, 3, 3]], types=[dtype, dtype])
+        trace.op(op, 10_000 * number, us, shapes=[list(size), [64, 64, 3, 3]], types=[dtype, dtype])
         trace.op("aten::native_batch_norm", 10_000 * number + us, 10_000 - us - 5)
     return trace
 
@@ -805,6 +810,13 @@ PD513 = [
         lambda: convolving().step(0, 20_000).step(20_000, 20_000),
         (ExpectedFinding("high", 10 * MS, title="as _slow_conv2d_forward: 2 a step"),),
     ),
+    RuleCase(
+        "PD513",
+        "a-large-image-without-onednn",
+        lambda: convolving(size=(1, 64, 56, 56)),
+        (ExpectedFinding("high", 20 * MS),),
+    ),
+    RuleCase("PD513", "a-small-image-beside-others", lambda: convolving(size=(1, 64, 16, 16))),
     RuleCase("PD513", "small-convolutions", lambda: convolving(us=400)),
     RuleCase(
         "PD513",

@@ -42,7 +42,7 @@ class RankingMetrics:
         self.users = 0
 
     def update(self, scores, target):
-        """scores: (users, items), target: (users,) the item that was held out."""
+        """scores: (users, items), target: (users,) the item that was left out."""
         ranked = torch.argsort(scores, dim=1, descending=True)
         top = ranked[:, : max(self.ks)]
         hits = (top == target.unsqueeze(1)).float()
