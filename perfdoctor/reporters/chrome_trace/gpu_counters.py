@@ -114,9 +114,7 @@ def _keep_peaks(time: Int64Array, value: Int64Array, max_points: int) -> tuple[I
         last = np.append(first[1:], len(time) - 1)
         before = value[np.maximum(first - 1, 0)]  # is open yet when the part begins
         # A part without points has the value from before; reduceat gives it that of the next point.
-        peak = np.where(
-            last > first, np.maximum(np.maximum.reduceat(value[:-1], np.minimum(first, len(value) - 2)), before), before
-        )
+        peak = np.where(last > first, np.maximum(np.maximum.reduceat(value, first), before), before)
         time, value = np.append(edges, time[-1]), np.append(peak, value[-1])
     changes = np.concatenate(([True], np.diff(value) != 0))
     return time[changes], value[changes].astype(np.float64)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfdoctor.rank import Rank
@@ -70,6 +70,7 @@ _SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 90)), min_size=1
 
 
 @given(_SPANS, st.integers(2, 60))
+@example([(0, 0), (1, 1), (3, 0), (4, 3)], 5)  # no point lies in the last part
 def test_few_points_keep_every_peak_and_the_end(spans, max_points):
     begin, length = np.array(spans, np.int64).T
     time, depth = counters._depth(begin, begin + length)
