@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from perfdoctor.analyzers._batch_scaling import BatchScaling, scale_batch
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
-from perfdoctor.analyzers._module_calls import module_calls_of
 from perfdoctor.analyzers._pd509_samples import Samples, find_samples
-from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, format_bytes, most_common_location
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules import intervals as iv
 
 # Of a batch up to this many times as large the most that can be saved is asked: farther the line through one and two
 # times the samples says nothing.
 _MAX_RATIO = 16.0
-# Of a step, between one and the next: a server that waits for requests pauses for longer.
-_MAX_PAUSE, _MIN_STEPS = 0.5, 2
 
 
 class BatchHeadroom(RankAnalyzer):
@@ -26,8 +21,7 @@ class BatchHeadroom(RankAnalyzer):
 
     What it finds:
         Trainings whose steps are mostly made of what does not grow with the batch (Python, launches, the optimizer,
-        loading weights, kernels that leave most of the GPU empty), while at least half of the memory is left. Inference
-        that gives the model one sample at a time, without a pause in between.
+        loading weights, kernels that leave most of the GPU empty), while at least half of the memory is left.
 
     Why it costs time:
         Each step pays for this fixed part, so that each sample of a small batch pays a large share of it.
@@ -39,8 +33,7 @@ class BatchHeadroom(RankAnalyzer):
         step becomes.
         The saving is that of a step of the same samples: at least the step less a half of the step with twice as many,
         at most what the memory allows, up to 16 times as many. The step itself gets longer, so that the finding has no
-        cost and no saving of a step. What single samples waste has no bound that sizes tell: 16 at once took 0.75
-        (convolutions), 0.4 (an encoder) and 0.17 (linear layers) of the CPU time of 16 calls (torch 2.13, one thread).
+        cost and no saving of a step.
 
     How to fix:
         A larger `batch_size`; with gradient accumulation larger and fewer micro-batches, which changes no gradient.
@@ -60,7 +53,7 @@ class BatchHeadroom(RankAnalyzer):
 
     rule = "PD509"
     name = "batch-headroom"
-    needs = frozenset({"work", "cpu", "steps"})
+    needs = frozenset({"work", "cpu", "facts", "steps"})
     # min_saving: of a step of the same samples, at worst. Below a fifth (1.25 times the samples per second)
     # nobody tunes a learning rate again. min_ratio: a batch that is not twice as large for certain is no headroom.
     # linear_samples: to 8,192 samples Goyal et al. scale the learning rate linearly without a loss of accuracy.
@@ -73,8 +66,6 @@ class BatchHeadroom(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where twice the samples fit and save at least `min_saving` of the time of each, at worst."""
-        if rank.context.is_forward_only:
-            yield from self._check_single_samples(rank)
         memory = read_memory(rank)
         # What serves or evaluates may have a latency to keep; of other programs nobody knows what a batch is.
         if (
@@ -92,25 +83,6 @@ class BatchHeadroom(RankAnalyzer):
         low_ns = scaling.step_ns - scaling.twice.high_ns / 2
         if low_ns >= self.settings["min_saving"] * scaling.step_ns:
             yield self._report(rank, scaling, memory, find_samples(rank))
-
-    def _check_single_samples(self, rank: Rank) -> Iterator[Finding]:
-        """A hint where one step follows the other, each with one sample: nobody waits for a single answer then."""
-        steps = rank.steps.intervals
-        if len(steps) < _MIN_STEPS or find_samples(rank).per_step != 1:
-            return
-        if np.median(steps[1:, 0] - steps[:-1, 1]) > _MAX_PAUSE * np.median(steps[:, 1] - steps[:, 0]):
-            return
-        lines = [line for trace in rank.locations.traces for line in module_calls_of(trace).lines]
-        finding = self.finding(
-            rank,
-            title="The model gets one sample at a time, in one call behind the other",
-            advice="Give it many samples at once where they are at hand: they share the Python, the launches and the "
-            "weights of a call. Samples of unequal length need padding or sorting first.",
-            fix="model(torch.stack(samples[first : first + 32]))",
-            confidence=0.6,
-            location=most_common_location(lines),
-        )
-        yield replace(finding, severity="low", order_key_ns=0.0)
 
     def _report(self, rank: Rank, scaling: BatchScaling, memory: Memory, samples: Samples) -> Finding:
         step_ns, twice = scaling.step_ns, scaling.twice

@@ -237,13 +237,16 @@ ONE_SAMPLE = ExpectedFinding(
     fix="torch.stack",
 )
 
+SINGLE_SAMPLES = [
+    RuleCase("PD104", "one-sample-after-the-other", inference, (ONE_SAMPLE,)),
+    RuleCase("PD104", "one-sample-on-a-gpu", lambda: inference(device="NVIDIA A100-SXM4-80GB"), (ONE_SAMPLE,)),
+    RuleCase("PD104", "one-sample-with-short-pauses", lambda: inference(pause_us=180), (ONE_SAMPLE,)),
+    RuleCase("PD104", "requests-with-pauses", lambda: inference(pause_us=900)),
+    RuleCase("PD104", "a-batch-of-eight", lambda: inference(8)),
+    RuleCase("PD104", "a-training-with-one-sample", lambda: cpu_step(200, 600, ONE_ROW)),
+]
+
 PD509 = [
-    RuleCase("PD509", "one-sample-after-the-other", inference, (ONE_SAMPLE,)),
-    RuleCase("PD509", "one-sample-on-a-gpu", lambda: inference(device="NVIDIA A100-SXM4-80GB"), (ONE_SAMPLE,)),
-    RuleCase("PD509", "one-sample-with-short-pauses", lambda: inference(pause_us=180), (ONE_SAMPLE,)),
-    RuleCase("PD509", "requests-with-pauses", lambda: inference(pause_us=900)),
-    RuleCase("PD509", "a-batch-of-eight", lambda: inference(8)),
-    RuleCase("PD509", "a-training-with-one-sample", lambda: cpu_step(200, 600, ONE_ROW)),
     RuleCase(
         "PD509",
         "weights-and-optimizer",

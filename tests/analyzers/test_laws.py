@@ -62,8 +62,8 @@ def check_doubled(once: Report, twice: Report, rounding_ns: int) -> None:
     pairs = list(zip(sorted(once.findings, key=finding_key), sorted(twice.findings, key=finding_key), strict=True))
     assert [finding_key(a) for a, _ in pairs] == [finding_key(b) for _, b in pairs]
     for a, b in pairs:
-        if a.rule == "PD101":
-            continue  # it leaves 0.3 ms in for handing a batch over, on any clock
+        if a.rule in ("PD101", "PD116"):
+            continue  # they leave 0.3 ms in for handing a batch over, and 10 us for each launch, on any clock
         assert a.severity == b.severity
         replayed = a.saving.basis == "replayed"
         assert abs(b.cost_ns - 2 * a.cost_ns) <= (rounding_ns if replayed else 1)

@@ -48,6 +48,30 @@ for batch in DataLoader(data, batch_size=4):
 print("seen", seen.tolist(), nn.Module.__call__.__module__)
 """
 
+# A metric that calls the model again with the batch of the loss, whose weights have not changed.
+AGAIN = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(data, batch_size=4):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    seen = model(x).argmax(1)  # again
+    optimizer.step()
+print("seen", seen.tolist())
+"""
+
+# Tensors without versions, in a block and in a decorated function.
+INFERENCE = """
+@torch.inference_mode()
+def predict(x):
+    return model(x).argmax(1)
+for x, _ in DataLoader(data, batch_size=4):
+    seen = predict(x * 2)
+with torch.inference_mode():
+    for x, _ in DataLoader(data, batch_size=4):
+        seen = model(model(x + 1) @ torch.ones_like(model(x)).T @ x)
+print("seen", seen.sum().item())
+"""
+
 
 def line_of(source: str, mark: str) -> int:
     return next(number for number, line in enumerate(source.splitlines(), 1) if line.endswith(f"# {mark}"))
@@ -112,6 +136,22 @@ def test_the_line_that_calls_the_model_is_marked(launcher: Any, capture_kit: dic
     assert (switch["switch"], switch["steps"]) == ("deterministic algorithms", 14)
     assert switch["location"]["line"] == line_of(source, "deterministic")
     assert facts["flags_by_window"]["timing"]["deterministic_algorithms"]
+
+
+def test_a_call_with_the_tensors_of_an_earlier_one_is_marked_so(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = capture_kit["PRELUDE"] + AGAIN
+    path = launcher.write(source, "again.py")
+    plain, recorded = launcher.run_plain(path.name), launcher.run(path.name)
+    assert recorded.stdout == plain.stdout
+    marks = {name for name in recorded.names("evidence") if name.startswith("perfdoctor::module_call_again ")}
+    assert {mark.rpartition("/")[2] for mark in marks} == {f"{path.name}:{line_of(source, 'again')} <module>"}
+
+
+def test_tensors_of_inference_mode_are_left_alone(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    path = launcher.write(capture_kit["PRELUDE"] + INFERENCE, "inference.py")
+    plain, recorded = launcher.run_plain(path.name), launcher.run(path.name)
+    assert (recorded.exit_code, plain.returncode) == (0, 0), recorded.stderr
+    assert recorded.stdout == plain.stdout
 
 
 def test_switches_of_the_environment_are_facts_and_nothing_else_is(launcher: Any, capture_kit: dict[str, Any]) -> None:

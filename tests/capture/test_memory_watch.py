@@ -23,6 +23,8 @@ from perfdoctor.capture.inject._perfdoctor_inject.step_memory import CudaPeaks, 
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MB = 1_000_000
+# glibc keeps up to 64 MiB at the top of its heap, from which it serves smaller requests without new memory.
+LARGE = 80 * MB
 
 
 # Control groups and /proc ------------------------------------------------------------------------------------------
@@ -100,16 +102,16 @@ def test_the_sampler_sees_memory_that_is_taken() -> None:
     watch = host_memory.HostMemory(lambda: ())
     watch.start()
     time.sleep(0.05)  # a first look
-    taken = bytearray(os.urandom(1024)) * (50 * MB // 1024)
+    taken = bytearray(os.urandom(1024)) * (LARGE // 1024)
     watch.stop()
     facts = watch.to_dict()
-    assert len(taken) > 49 * MB
+    assert len(taken) > LARGE - 1024
     assert facts["status"] == "sampled"
     assert facts["samples"] == 2
     [own] = [each for each in facts["processes"] if each["kind"] == "program"]
     assert own["pid"] == os.getpid()
-    assert own["private_last_bytes"] - own["private_first_bytes"] > 40 * MB
-    assert facts["tree_peak_bytes"] >= own["peak_bytes"] > 50 * MB
+    assert own["private_last_bytes"] - own["private_first_bytes"] > 0.8 * LARGE
+    assert facts["tree_peak_bytes"] >= own["peak_bytes"] > LARGE
     assert facts["killed_workers"] == []
 
 
@@ -242,7 +244,7 @@ def test_peaks_of_phases_on_the_cpu() -> None:
     steps = StepMemory()
     assert steps.end_step("base") is None
     steps.begin_step()
-    taken = torch.ones(64 * MB // 4)  # more than malloc may keep for itself
+    taken = torch.ones(LARGE // 4)
     steps.enter("backward")
     del taken
     steps.enter("optimizer")

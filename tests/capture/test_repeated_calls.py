@@ -93,3 +93,27 @@ def test_no_tensor_is_kept_alive_and_nothing_is_known_after_the_window() -> None
     assert len(calls._calls[id(module)]) == 1
     calls.clear()
     assert not call(calls, module, x)
+
+
+def test_tensors_without_versions_are_no_error_of_the_program() -> None:
+    calls, module = RepeatedCalls(), torch.nn.Linear(4, 4)
+    with torch.inference_mode():
+        x, made_inside = torch.randn(2, 4), torch.nn.Linear(4, 4)
+        assert [call(calls, module, x) for _ in range(2)] == [False, False]
+    with torch.no_grad():  # outside, they are inference tensors still
+        assert [call(calls, module, x) for _ in range(2)] == [False, False]
+        assert [call(calls, made_inside, torch.randn(2, 4)) for _ in range(2)] == [False, False]
+
+
+def test_tensors_of_torch_func_are_no_error_of_the_program() -> None:
+    calls, module = RepeatedCalls(), torch.nn.Linear(4, 4)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        calls.add(module, (x,))[1]()
+        result: torch.Tensor = module(x).sum()
+        return result
+
+    torch.func.grad(loss)(torch.randn(2, 4))
+    torch.func.vmap(loss)(torch.randn(3, 2, 4))
+    lazy = torch.nn.LazyLinear(4)
+    assert not call(calls, lazy, torch.randn(2, 4))

@@ -10,6 +10,7 @@ Dropout and other random numbers make two results of one input, which may be mea
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -40,21 +41,31 @@ class RepeatedCalls:
         self._calls.clear()
 
     def add(self, module: torch.nn.Module, arguments: Iterable[Any]) -> tuple[bool, Callable[[], None]]:
-        """Whether a call repeats an earlier one; and what to call at its end, which keeps it for later ones."""
-        call = _describe(module, tuple(arguments))
-        if call is None:
+        """Whether a call repeats an earlier one; and what to call at its end, which keeps it for later ones.
+
+        Tensors of any kind are looked at, and some have no versions or answer in ways of their own: that is no error of
+        the program, which comes first.
+        """
+        try:
+            call = _describe(module, tuple(arguments))
+            if call is None:
+                return False, _do_nothing
+            calls = self._calls.setdefault(id(module), [])
+            calls[:] = [
+                each
+                for each in calls
+                if each.weights == call.weights and all(ref() is not None for ref in each.tensors)
+            ]
+            if any(_is_same(each, call) for each in calls):
+                return True, _do_nothing
+            state = torch.get_rng_state()
+        except Exception:
             return False, _do_nothing
-        calls = self._calls.setdefault(id(module), [])
-        calls[:] = [
-            each for each in calls if each.weights == call.weights and all(ref() is not None for ref in each.tensors)
-        ]
-        if any(_is_same(each, call) for each in calls):
-            return True, _do_nothing
-        state = torch.get_rng_state()
 
         def keep() -> None:
-            if torch.equal(state, torch.get_rng_state()):
-                calls.append(call)
+            with contextlib.suppress(Exception):
+                if torch.equal(state, torch.get_rng_state()):
+                    calls.append(call)
 
         return False, keep
 
@@ -64,7 +75,12 @@ def _do_nothing() -> None:
 
 
 def _describe(module: torch.nn.Module, arguments: tuple[Any, ...]) -> _Call | None:
-    """A call by what decides its result; None where an argument is neither a tensor nor plain, or dropout draws."""
+    """A call by what decides its result; None where an argument is neither a tensor nor plain, or dropout draws.
+
+    None as well in torch.inference_mode(), whose tensors have no versions: what trains nothing may repeat on purpose.
+    """
+    if torch.is_inference_mode_enabled():
+        return None
     tensors = tuple(each for each in arguments if isinstance(each, torch.Tensor))
     others = tuple(each for each in arguments if not isinstance(each, torch.Tensor))
     draws = module.training and any(
