@@ -248,15 +248,23 @@ class HostLibraries(RankAnalyzer):
 
 
 def _match_small_ones(rank: Rank) -> BoolArray:
-    """For each op whether its first input is known to be a sample so small that PyTorch leaves oneDNN out."""
+    """For each op whether PyTorch leaves oneDNN out of it: for a small sample, and for 1 x 1 on one thread."""
     shaped = rank_with_shapes(rank)
     if shaped is None:
         return np.zeros(len(rank.trace.ops), bool)
     trace, ops = shaped.trace, shaped.trace.ops
     marks = trace.match_rows(ops, _SLOW_CONVOLUTION) & (ops.dims >= 0)
     rows = np.flatnonzero(marks)
-    first = [next(iter(sizes_of(trace.text(code))), ()) for code in ops.dims[rows].tolist()]
-    marks[rows] = [size[:1] == (1,) and math.prod(size) < _SMALL_SAMPLE for size in first]
+    has_one_thread = (rank.facts.cpu.torch_threads or 1) == 1
+    sizes = [sizes_of(trace.text(code)) for code in ops.dims[rows].tolist()]
+    marks[rows] = [
+        bool(each)
+        and (
+            (each[0][:1] == (1,) and math.prod(each[0]) < _SMALL_SAMPLE)
+            or (has_one_thread and any(len(size) > 3 and set(size[2:]) == {1} for size in each))
+        )
+        for each in sizes
+    ]
     return project(rank, shaped, marks)
 
 

@@ -678,11 +678,12 @@ def convolving(
     dtype: str = "float",
     device: str | None = None,
     size: Sequence[int] = (5, 64, 56, 56),
+    kernel: int = 3,
 ) -> TraceBuilder:
     """Four passes of 10 ms on the CPU: an op of convolution and other work."""
     trace = TraceBuilder(device=device)
     for number in range(4):
-        trace.op(op, 10_000 * number, us, shapes=[list(size), [64, 64, 3, 3]], types=[dtype, dtype])
+        trace.op(op, 10_000 * number, us, shapes=[list(size), [64, 64, kernel, kernel]], types=[dtype, dtype])
         trace.op("aten::native_batch_norm", 10_000 * number + us, 10_000 - us - 5)
     return trace
 
@@ -816,6 +817,14 @@ PD513 = [
         lambda: convolving(size=(1, 64, 56, 56)),
         (ExpectedFinding("high", 20 * MS),),
     ),
+    RuleCase(
+        "PD513",
+        "1-x-1-on-two-threads",
+        lambda: convolving(kernel=1),
+        (ExpectedFinding("high", 20 * MS),),
+        facts={"cpu": {"torch_threads": 2}},
+    ),
+    RuleCase("PD513", "1-x-1-on-one-thread", lambda: convolving(kernel=1), facts={"cpu": {"torch_threads": 1}}),
     RuleCase("PD513", "a-small-image-beside-others", lambda: convolving(size=(1, 64, 16, 16))),
     RuleCase("PD513", "small-convolutions", lambda: convolving(us=400)),
     RuleCase(

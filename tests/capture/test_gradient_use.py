@@ -121,6 +121,18 @@ def test_an_optimizer_that_is_gone_when_the_window_ends() -> None:
     assert loop.find() == []
 
 
+def test_an_image_is_optimized_through_weights_that_stay() -> None:
+    features, image = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 4)), torch.randn(2, 8)
+    optimizer = torch.optim.SGD([image.requires_grad_()], 0.1)
+    loop = Watched(optimizer)
+    for _ in range(3):
+        loop.clear(optimizer)
+        loop.backward(loop.call(features, image).square().mean())
+        loop.step(optimizer)
+    [found] = loop.find()
+    assert (found["optimizer"], found["tensors"]) == (None, 4)
+
+
 def test_master_weights_are_quiet() -> None:
     """Mixed precision by hand: the optimizer has copies of the parameters."""
     model = torch.nn.Linear(4, 2).bfloat16()

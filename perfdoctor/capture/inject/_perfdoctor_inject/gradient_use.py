@@ -57,8 +57,8 @@ class GradientUse:
     def __init__(self) -> None:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.is_watching = False
-        # Parameters that an optimizer has, by id: it may be gone when the window ends with the program.
-        self._owned: set[int] = set()
+        # The sizes of parameters that an optimizer has, by id: it may be gone when the window ends with the program.
+        self._owned: dict[int, int] = {}
         self._marks: dict[int, _Mark] = {}
         self._calls: _Calls = {}
         self._passes: list[Location | None] = []
@@ -90,8 +90,7 @@ class GradientUse:
         if self._steps and self._passes:
             self._mark_all()
             parameters = {id(each): each for module, _ in self._calls.values() for each in module.parameters()}
-            # Where an optimizer has none of them it updates copies: master weights, shards.
-            if not self._owned.isdisjoint(parameters):
+            if not self._has_copies_of(parameters):
                 self._add(
                     None, [p for key, p in parameters.items() if key not in self._owned and p.grad is not None], 0
                 )
@@ -141,9 +140,19 @@ class GradientUse:
         for optimizer in self._optimizers:
             self._mark_owned(optimizer)
 
+    def _has_copies_of(self, parameters: dict[int, torch.nn.Parameter]) -> bool:
+        """Whether optimizers may update copies of some parameters, of which they have none: master weights, shards.
+
+        Beside an image that is optimized through a frozen network there is no copy of the network.
+        """
+        if not self._owned.keys().isdisjoint(parameters):
+            return False
+        is_sharded = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return is_sharded or 2 * sum(self._owned.values()) >= sum(each.numel() for each in parameters.values())
+
     def _mark_owned(self, optimizer: Any) -> None:
         parameters = _parameters_of(optimizer)
-        self._owned.update(map(id, parameters))
+        self._owned.update({id(each): each.numel() for each in parameters})
         self._mark(parameters)
 
     def _mark(self, parameters: Iterable[Any]) -> None:
