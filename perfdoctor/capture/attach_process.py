@@ -204,6 +204,11 @@ def debug(pid: int, line: str) -> str | None:
             f"gdb may not look into process {pid}: that needs the same user and kernel.yama.ptrace_scope 0, or root "
             "(in a container: CAP_SYS_PTRACE)."
         )
+    if "extended state" in done.stderr:  # gdb 13, of a program that may use AMX
+        return (
+            f"gdb cannot write the registers of process {pid} on this CPU: try a later gdb, or start the program under "
+            "perfdoctor run."
+        )
     last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
     return f"gdb could not run anything in process {pid} ({last})."
 

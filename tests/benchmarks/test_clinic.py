@@ -336,7 +336,7 @@ def test_the_meter_knows_the_peak_of_a_program_and_of_its_workers(toy: Path) -> 
     """The faulty program fills 100 MB and ends with 1; the fixed one has two children that fill 40 MB each."""
     toy.write_text(
         "import subprocess, sys\n"
-        "fill = [sys.executable, '-c', 'import time; kept = bytearray(b\\'x\\' * 40_000_000); time.sleep(3)']\n"
+        "fill = [sys.executable, '-c', 'import time; kept = b\\'x\\' * 40_000_000; time.sleep(3)']\n"
         "if '--fixed' in sys.argv:\n"
         "    [each.wait() for each in [subprocess.Popen(fill), subprocess.Popen(fill)]]\n"
         "else:\n"

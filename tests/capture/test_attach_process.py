@@ -90,6 +90,11 @@ def test_each_python_has_its_way(monkeypatch: pytest.MonkeyPatch, version: tuple
             'No symbol "Py_AddPendingCall" in current context.\n',
             r"could not run anything in .*\(No symbol .Py_AddPendingCall",
         ),
+        (
+            "",
+            "Couldn't write extended state status: Bad address.",
+            r"cannot write the registers of process \d+ .* start the program under perfdoctor run",
+        ),
         ("$1 = -1\n", "", r"could not run anything in .* \(it says nothing\)"),
     ],
 )
