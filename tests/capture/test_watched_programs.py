@@ -135,6 +135,7 @@ def started(folder: Path, source: str, *command: str) -> Iterator[subprocess.Pop
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
 
 
 @pytest.fixture(scope="module")
