@@ -38,13 +38,8 @@ def module_calls_of(trace: Trace) -> ModuleCalls:
         named = {code: _parse_mark(trace.strings[code]) for code in np.unique(ranges.name[rows]).tolist()}
         lines = [named[code] for code in ranges.name[rows].tolist()]
         return ModuleCalls(ranges.start_ns[rows], ranges.end_ns[rows], ranges.thread[rows], lines)
-    is_module: BoolArray = trace.match_rows(frames, vocabulary.MODULE_FRAME)
-    rows = np.flatnonzero(is_module)
-    up, is_inside = frames.parent[rows], np.zeros(len(rows), bool)
-    while (up >= 0).any():
-        is_inside |= (up >= 0) & is_module[up]
-        up = np.where(up >= 0, frames.parent[up], NONE)
-    rows = rows[~is_inside]
+    rows = np.flatnonzero(trace.match_rows(frames, vocabulary.MODULE_FRAME))
+    rows = rows[nesting.parents(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows]) == NONE]
     callers = [user_frame(trace, parent) for parent in frames.parent[rows].tolist()]
     return ModuleCalls(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows], callers)
 
