@@ -37,13 +37,13 @@ def find_op_loop(rank: Rank, min_share: float) -> OpLoop | None:
 
     Layers of a model call their ops again and again as well: each in a call of its own of their function.
     """
-    if not len(_find_repeated(rank, min_share)):
-        return None
-    shown = rank_with_stacks(rank, with_shapes=True)
+    rows = _find_repeated(rank, min_share)
+    shown = rank_with_stacks(rank, with_shapes=True) if len(rows) else None
     if shown is None:
         return None
     trace, ops = shown.trace, shown.trace.ops
-    rows = _find_repeated(shown, min_share)
+    if shown is not rank:
+        rows = _find_repeated(shown, min_share)
     rows_at: dict[SourceLocation, list[int]] = defaultdict(list)
     for row, location in zip(rows.tolist(), find_locations(trace, ops.thread[rows], ops.start_ns[rows]), strict=True):
         if location is not None:

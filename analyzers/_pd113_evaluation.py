@@ -47,18 +47,17 @@ def find_evaluation(rank: Rank) -> Evaluation | None:
     the step.
     """
     for shown in (rank, rank.evidence):
-        calls = None if shown is None else module_calls_of(shown.trace)
-        if shown is not None and calls is not None and len(calls.lines):
-            return _find_in_window(rank, shown, calls)
+        if shown is not None and shown.steps.count and shown.forward_ops.has_numbers:
+            calls = module_calls_of(shown.trace)
+            if calls.lines:
+                return _find_in_window(rank, shown, calls)
     return None
 
 
 def _find_in_window(rank: Rank, shown: Rank, calls: ModuleCalls) -> Evaluation | None:
     """The evaluations that a window shows, in the steps of the rank."""
     run, ops, forward = rank.run_steps, shown.trace.ops, shown.forward_ops
-    makers = np.unique(forward.forward[forward.forward >= 0]).astype(np.int64)
-    if not len(makers) or not shown.steps.count:
-        return None
+    makers = np.unique(forward.forward[forward.forward >= 0])
     with_gradient = {
         calls.lines[number] for number in np.unique(calls.around(shown.trace, makers)).tolist() if number >= 0
     }
