@@ -257,15 +257,18 @@ def _match_small_ones(rank: Rank) -> BoolArray:
     rows = np.flatnonzero(marks)
     has_one_thread = (rank.facts.cpu.torch_threads or 1) == 1
     sizes = [sizes_of(trace.text(code)) for code in ops.dims[rows].tolist()]
-    marks[rows] = [
-        bool(each)
-        and (
-            (each[0][:1] == (1,) and math.prod(each[0]) < _SMALL_SAMPLE)
-            or (has_one_thread and any(len(size) > 3 and set(size[2:]) == {1} for size in each))
-        )
-        for each in sizes
-    ]
+    marks[rows] = [_is_small_sample(each) or (has_one_thread and _has_1_x_1_weight(each)) for each in sizes]
     return project(rank, shaped, marks)
+
+
+def _is_small_sample(sizes: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether the first argument of a convolution is a batch of one with few elements."""
+    return bool(sizes) and sizes[0][:1] == (1,) and math.prod(sizes[0]) < _SMALL_SAMPLE
+
+
+def _has_1_x_1_weight(sizes: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether one argument of a convolution, or of its backward pass, is a weight of 1 x 1."""
+    return any(len(size) > 3 and set(size[2:]) == {1} for size in sizes)
 
 
 def _match_other_types(rank: Rank) -> BoolArray:
