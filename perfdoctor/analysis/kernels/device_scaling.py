@@ -1,0 +1,172 @@
+"""What the time of GPU items and steps scales with on another device, and how many times as long each item takes there.
+
+The work of the GPU scales with Tensor Cores, CUDA cores or the memory's bandwidth, by what binds each kernel; copies
+and collectives with a link; short kernels, and those that leave most multiprocessors empty, with nothing. All other
+time is the CPU's, or nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
+from perfdoctor.analysis.kernels.tensor_core_verdicts import NO, YES, TensorCoreVerdicts
+from perfdoctor.gpu import Device
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
+from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency
+from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE
+from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels, scale_durations_to
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import FloatArray, Int8Array, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY
+
+SCALES_WITH = ("tensor_cores", "cuda_cores", "bandwidth", "link", "cpu", "nothing")
+"""What time can scale with; AMD's matrix cores and vector units count as the first two."""
+TENSOR_CORES, CUDA_CORES, MEMORY, LINK, CPU, NOTHING = range(len(SCALES_WITH))
+
+_OF_DETAILS = {
+    "bandwidth": MEMORY,
+    "communication": LINK,
+    "latency": NOTHING,
+    "idle_dataloader": CPU,
+    "idle_sync": CPU,
+    "idle_launch": CPU,
+    "idle_allocator": CPU,
+    "idle_communication": LINK,
+    "idle_unexplained": NOTHING,
+}
+_FAMILIES = (*sorted(MATRIX_CATEGORIES), "memory")
+_READ_AND_WRITTEN = 2  # times that a copy within a device moves its bytes
+
+
+def scaling_of_items(
+    classes: KernelClasses, costs: KernelCosts, verdicts: TensorCoreVerdicts, roof_classes: Int8Array
+) -> Int8Array:
+    """For each GPU item what its time scales with, an index into SCALES_WITH.
+
+    Kernels of unknown unit count as Tensor Cores, but for those in float32.
+    """
+    trace = classes.trace
+    single = np.array([operand in ("", "fp32") for operand in verdicts.operands])[verdicts.operand[costs.kind]]
+    is_matrix = (verdicts.tensor_core == YES) | ((verdicts.tensor_core != NO) & ~single)
+    result = np.full(len(trace.gpu), NOTHING, np.int8)
+    result[roof_classes == COMPUTE] = np.where(is_matrix, TENSOR_CORES, CUDA_CORES)[roof_classes == COMPUTE]
+    result[roof_classes == BANDWIDTH] = MEMORY
+    result[classes.match_rows(lambda k: k.category == "communication")] = LINK
+    within = copy_kinds_of(trace).matches(vocabulary.DTOD)
+    result[trace.gpu.kind != KERNEL] = MEMORY  # sets
+    result[(trace.gpu.kind == MEMCPY) & ~within] = LINK
+    return result
+
+
+def split_by_scaling(classes: KernelClasses, scaling: Int8Array, parts: Mapping[str, Intervals]) -> Mapping[str, int]:
+    """The window by what its time scales with, in ns by name of SCALES_WITH; adds up to the window.
+
+    Args:
+        classes: The classes of the kernels.
+        scaling: What each GPU item scales with (`scaling_of_items`).
+        parts: The parts of the account, a partition of the window.
+    """
+    gpu = classes.trace.gpu
+    result = dict.fromkeys(SCALES_WITH, 0)
+    for name, part in parts.items():
+        if name in _OF_DETAILS:
+            result[SCALES_WITH[_OF_DETAILS[name]]] += iv.total(part)
+            continue
+        # Of kernels side by side the first kind has the time; of copies the rest is of the link.
+        first, rest = (TENSOR_CORES, CUDA_CORES) if name == "compute" else (MEMORY, LINK)
+        rows = np.flatnonzero((scaling == first) & ((gpu.kind == KERNEL) == (name == "compute")))
+        of_first = iv.total(iv.intersect(part, iv.union(gpu.start_ns[rows], gpu.end_ns[rows])))
+        result[SCALES_WITH[first]] += of_first
+        result[SCALES_WITH[rest]] += iv.total(part) - of_first
+    return result
+
+
+def device_ratios_of(
+    classes: KernelClasses,
+    costs: KernelCosts,
+    verdicts: TensorCoreVerdicts,
+    roofs: Int8Array,
+    scaling: Int8Array,
+    here: Device,
+    there: Device,
+    table: Mapping[Cell, Efficiency] | None = None,
+) -> FloatArray:
+    """How many times as long each GPU item takes on another device, (n, 3): at best, as expected, at worst.
+
+    1 where a rate is unknown. What scales with nothing is expected to stay, and may follow its roof. Collectives and
+    copies of pageable memory wait for others as well: they take between as long as now and what the link allows.
+
+    Args:
+        classes: The classes of the kernels.
+        costs: Their FLOPs and bytes.
+        verdicts: Whether they use Tensor Cores.
+        roofs: Their roofs, COMPUTE or BANDWIDTH (`RoofShares.roof`).
+        scaling: What each item scales with (`scaling_of_items`).
+        here: The device of the trace.
+        there: The other device.
+        table: What comparable kernels attain; None for what ships with the package.
+    """
+    gpu = classes.trace.gpu
+    is_kernel = (gpu.kind == KERNEL) & (scaling != LINK)
+    within = (gpu.kind != KERNEL) & (scaling == MEMORY)
+    result = np.ones((len(gpu), 3))
+    flops, moved = costs.flops.copy(), costs.bytes.copy()
+    passes = np.where(gpu.kind == MEMCPY, _READ_AND_WRITTEN, 1)
+    moved[within] = np.where(gpu.bytes >= 0, gpu.bytes * passes, np.nan)[within]
+    family = _families(classes, costs)
+    group = np.stack((family, verdicts.operand[costs.kind], verdicts.tensor_core == YES), axis=1)
+    of_group = np.where(is_kernel | within, np.unique(group, axis=0, return_inverse=True)[1].ravel(), -1)
+    for number in np.unique(of_group[of_group >= 0]).tolist():
+        rows = np.flatnonzero(of_group == number)
+        name, operand, on_matrix = group[rows[0]].tolist()
+        kernels = ScalingKernels(
+            _FAMILIES[name],
+            verdicts.operands[operand],
+            bool(on_matrix),
+            gpu.dur_ns[rows].astype(np.float64),
+            flops[rows],
+            moved[rows],
+            roofs[rows],
+        )
+        result[rows] = scale_durations_to(there, here, kernels, table)
+    result = np.where(np.isnan(result), 1.0, result)
+    stays = (scaling == NOTHING) & is_kernel
+    result[stays] = np.stack((np.fmin(result[stays, 0], 1), np.ones(stays.sum()), np.fmax(result[stays, 2], 1)), axis=1)
+    _scale_links(classes, scaling, here, there, result)
+    return result
+
+
+def _families(classes: KernelClasses, costs: KernelCosts) -> Int64Array:
+    """For each GPU item an index into _FAMILIES: that of its op where it does the op's maths, else that of its name."""
+    of_names = np.full(len(classes.trace.strings), len(_FAMILIES) - 1, np.int64)
+    for name, kernel in classes.by_name.items():
+        if kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na":
+            of_names[name] = _FAMILIES.index(kernel.category)
+    result: Int64Array = of_names[classes.trace.gpu.name]
+    for number, family in enumerate(_FAMILIES):
+        result[costs.match_rows(family)] = number
+    return result
+
+
+def _scale_links(classes: KernelClasses, scaling: Int8Array, here: Device, there: Device, ratios: FloatArray) -> None:
+    copies, of_link = copy_kinds_of(classes.trace), scaling == LINK
+    with_host, pinned = of_link & copies.with_host, copies.host_memory == vocabulary.PINNED
+    by_pcie = _ratio(here.pcie_bytes_per_s, there.pcie_bytes_per_s)
+    by_link = _ratio(here.link_bytes_per_s or here.pcie_bytes_per_s, there.link_bytes_per_s or there.pcie_bytes_per_s)
+    for rows, ratio, expected in (
+        (with_host & pinned, by_pcie, by_pcie),
+        (with_host & ~pinned, by_pcie, 1.0),
+        (of_link & ~with_host, by_link, by_link),
+    ):
+        ratios[rows] = min(ratio, 1.0), expected, max(ratio, 1.0)
+
+
+def _ratio(here: float | None, there: float | None) -> float:
+    return here / there if here and there else 1.0

@@ -1,0 +1,166 @@
+"""What time scales with on another device, and how many times as long each GPU item takes there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoctor.gpu import Device, find_device
+from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency
+from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE
+from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels, scale_durations_to
+from perfdoctor.rank import Rank
+from perfdoctor.testing import TraceBuilder
+
+BF16 = "c10::BFloat16"
+GEMM = "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+EVEN = {Cell(family): Efficiency(0.5, 0.5, 0.5) for family in ("gemm", "convolution", "attention", "memory")}
+
+
+def device(name: str) -> Device:
+    found = find_device(name)
+    assert found is not None
+    return found
+
+
+def faster(of: Device, *, peaks: float = 1.0, bandwidth: float = 1.0) -> Device:
+    assert of.memory_bandwidth_bytes_per_s is not None
+    return replace(
+        of,
+        peaks_flops=MappingProxyType({dtype: peaks * peak for dtype, peak in of.peaks_flops.items()}),
+        memory_bandwidth_bytes_per_s=bandwidth * of.memory_bandwidth_bytes_per_s,
+    )
+
+
+def kernels(
+    family: str = "gemm",
+    operand: str = "bf16",
+    dur_us: float = 500,
+    flops: float = np.nan,
+    moved: float = np.nan,
+    roof: int = COMPUTE,
+    *,
+    on_matrix_units: bool = True,
+) -> ScalingKernels:
+    one = np.ones(1)
+    of = np.full(1, roof, np.int8)
+    return ScalingKernels(family, operand, on_matrix_units, dur_us * 1e3 * one, flops * one, moved * one, of)
+
+
+H100, A100, V100 = device("H100"), device("A100-SXM4-80GB"), device("V100-SXM2-32GB")
+
+
+def test_a_large_product_scales_with_the_peaks_where_efficiencies_are_equal() -> None:
+    [ratios] = scale_durations_to(A100, H100, kernels(flops=1e12, moved=1e6, dur_us=2000), EVEN)
+    assert ratios == pytest.approx([989.4 / 312] * 3, rel=1e-3)
+
+
+def test_what_moves_data_scales_with_the_bandwidth() -> None:
+    [ratios] = scale_durations_to(A100, H100, kernels("memory", "", 2000, moved=1e9, roof=BANDWIDTH), EVEN)
+    assert ratios == pytest.approx([3350 / 2039] * 3, rel=1e-3)
+
+
+def test_a_kernel_of_unknown_work_scales_with_its_roof_and_may_follow_the_other() -> None:
+    [ratios] = scale_durations_to(A100, H100, kernels(), EVEN)
+    assert ratios == pytest.approx([3350 / 2039, 989.4 / 312, 989.4 / 312], rel=1e-3)
+
+
+def test_what_takes_the_time_of_any_launch_takes_it_everywhere() -> None:
+    [ratios] = scale_durations_to(A100, H100, kernels(dur_us=3, flops=1e6, moved=1e4), EVEN)
+    assert ratios.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("family", "operand", "on_matrix_units", "peak"),
+    [
+        ("convolution", "fp32", False, 156),  # TF32 by PyTorch's default
+        ("gemm", "fp32", False, 19.5),
+        ("gemm", "fp16", True, 312),
+    ],
+)
+def test_pytorch_chooses_the_unit_on_a_newer_device(
+    family: str, operand: str, on_matrix_units: bool, peak: float
+) -> None:
+    work = kernels(family, operand, 90_000, flops=1e12, moved=1e6, on_matrix_units=on_matrix_units)
+    [ratios] = scale_durations_to(A100, V100, work, EVEN)
+    assert ratios[1] == pytest.approx((125 if on_matrix_units else 15.7) / peak, rel=1e-3)
+
+
+@pytest.mark.parametrize("operand", ["fp32", "bf16"])
+def test_types_that_an_older_device_lacks_run_on_its_cuda_cores(operand: str) -> None:
+    [ratios] = scale_durations_to(V100, A100, kernels(operand=operand, dur_us=9000, flops=1e12, moved=1e6), EVEN)
+    assert ratios[1] == pytest.approx((156 if operand == "fp32" else 312) / 15.7, rel=1e-3)
+
+
+def test_without_a_bandwidth_nothing_is_said() -> None:
+    unknown = replace(A100, memory_bandwidth_bytes_per_s=None)
+    assert np.isnan(scale_durations_to(unknown, H100, kernels("memory", "", moved=1e9))).all()
+
+
+work = st.builds(
+    kernels,
+    st.sampled_from(["gemm", "convolution", "attention", "memory"]),
+    st.sampled_from(["bf16", "fp16", "fp32", ""]),
+    st.floats(1, 1e6),
+    st.floats(1e3, 1e15) | st.just(np.nan),
+    st.floats(1e3, 1e12) | st.just(np.nan),
+    st.sampled_from([COMPUTE, BANDWIDTH]),
+    on_matrix_units=st.booleans(),
+)
+
+
+@given(work)
+def test_on_the_same_device_each_kernel_is_expected_to_take_its_time(some: ScalingKernels) -> None:
+    [[best, expected, worst]] = scale_durations_to(A100, A100, some)
+    assert best <= expected <= worst
+    assert expected == pytest.approx(1)
+
+
+@given(work, st.floats(1, 8), st.floats(1, 8))
+def test_no_kernel_takes_longer_on_a_faster_device(some: ScalingKernels, peaks: float, bandwidth: float) -> None:
+    slower = scale_durations_to(A100, A100, some)
+    assert (scale_durations_to(faster(A100, peaks=peaks, bandwidth=bandwidth), A100, some) <= slower + 1e-9).all()
+
+
+def program() -> TraceBuilder:
+    """300 us of a product, 200 of an addition, 100 of a collective, 50 of a copy, 3 of a short kernel, in 1 ms."""
+    builder = TraceBuilder(device="NVIDIA H100 80GB HBM3", capability=(9, 0), sm_count=132).step(0, 1000)
+    builder.op("aten::mm", 0, 10, shapes=[[4096, 4096], [4096, 4096]], types=[BF16] * 2)
+    builder.kernel(GEMM, 20, 300, launch_us=1)
+    builder.kernel(ADD, 350, 200, launch_us=30)
+    builder.kernel(ALL_REDUCE, 600, 100, launch_us=40)
+    builder.memcpy("HtoD", 750, 50, launch_us=50)
+    return builder.kernel(ADD, 850, 3, launch_us=60)
+
+
+def test_the_window_is_split_by_what_it_scales_with_to_the_nanosecond() -> None:
+    rank = Rank(program().trace())
+    split = rank.time_by_scaling
+
+    assert sum(split.values()) == rank.window_ns
+    assert {name: split[name] for name in ("tensor_cores", "cuda_cores", "bandwidth", "link")} == {
+        "tensor_cores": 300_000,
+        "cuda_cores": 0,
+        "bandwidth": 200_000,
+        "link": 200_000,  # with 50 us in which nothing runs after the collective
+    }
+    assert split["nothing"] >= 3_000
+
+
+def test_short_kernels_are_expected_to_stay_and_collectives_to_follow_the_link() -> None:
+    ratios = Rank(program().trace()).device_ratios(A100)
+    assert ratios[4, 1] == 1
+    assert ratios[2].tolist() == [1, 900 / 600, 900 / 600]
+    assert ratios[3].tolist() == [1, 1, 128 / 64]
+
+
+def test_a_device_that_is_not_in_the_table_keeps_all_times() -> None:
+    builder = TraceBuilder(device="NVIDIA X999").kernel(GEMM, 0, 300, launch_us=0)
+    assert (Rank(builder.trace()).device_ratios(A100) == 1).all()
