@@ -261,6 +261,8 @@ class LaunchBound(RankAnalyzer):
         is_small = unprofiled.share < min_share
         if unprofiled.share < _SHARE_AT_A_LINE * min_share or (is_small and python.share < _MAIN_LINE_SHARE):
             return
+        if is_small and not _is_in_most_steps(rank, python.time):
+            return  # one preemption of some milliseconds is a twentieth of fifty short steps
         deepest = python.path.deepest
         if rank.contention.is_severe and deepest is not None and re.search(_OF_TORCH, deepest.name):
             return  # torch's own functions take microseconds: there the thread had lost its core
@@ -421,6 +423,12 @@ class LaunchBound(RankAnalyzer):
 def _is_one_a_step(rank: Rank, calls: ModuleCalls) -> bool:
     """Whether each step of a window calls a model once: of several calls each may need the one before, as text does."""
     return bool(calls.lines) and int((rank.steps.at(calls.start_ns) >= 0).sum()) == rank.steps.count
+
+
+def _is_in_most_steps(rank: Rank, time: Intervals) -> bool:
+    """Whether more than half of the steps have some of a time."""
+    starts_ns, ends_ns = rank.steps.intervals.T
+    return bool(np.median(iv.overlap(starts_ns, ends_ns, time)) > 0)
 
 
 def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:

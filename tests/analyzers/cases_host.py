@@ -102,6 +102,16 @@ def python_gap(
     return trace
 
 
+def python_in_one_step() -> TraceBuilder:
+    """Five steps of 1 ms; in one of them no op runs for 600 us, as where a thread has lost its core."""
+    trace = TraceBuilder(device=None).range("@train.py:9 sample", 100, 600)
+    for step in range(5):
+        trace.step(STEP_US * step, STEP_US)
+        for start, dur in ((0, 100), (700, 290)) if step == 0 else ((0, 990),):
+            trace.op("aten::mm", STEP_US * step + start, dur)
+    return trace
+
+
 def python_beside_ops(function: str) -> TraceBuilder:
     """200 tiny ops called at a line, then Python for 300 us at a line of the same or another function."""
     trace = host(*tiny_ops(every=2.5)[:-1], ("aten::mm", 820, 150)).range("@train.py:7 search", 0, 500)
@@ -497,6 +507,7 @@ PD104 = [
     RuleCase(
         "PD104", "cpu-a-break-of-the-framework", lambda: python_gap(90, frame="train.py(30): weigh"), facts=base(1000)
     ),
+    RuleCase("PD104", "cpu-a-short-break-of-one-step", python_in_one_step, facts=base(1000)),
     RuleCase(
         "PD104",
         "cpu-a-short-wait-without-a-line",
