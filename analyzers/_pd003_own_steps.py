@@ -85,7 +85,7 @@ def leave_out_host_calls(dur_ns: Int64Array, steps: StepTimes, *, is_alone: bool
 
 def own_durations_of(rank: Rank) -> Int64Array:
     """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
-    recorded = _recorded_steps(rank)
+    recorded = recorded_steps_of(rank)
     begun = rank.steps.at(find_worker_starts(rank.trace)[:, 0])
     starts = np.zeros(rank.steps.count, bool)
     starts[begun[begun >= 0]] = True
@@ -104,7 +104,7 @@ def _without_worker_starts(dur_ns: Int64Array, starts: BoolArray) -> Int64Array:
     return np.where(starts, np.minimum(dur_ns, int(np.median(dur_ns[~starts]))), dur_ns)
 
 
-def _recorded_steps(rank: Rank) -> StepTimes | None:
+def recorded_steps_of(rank: Rank) -> StepTimes | None:
     """What was captured of the steps of the trace; None where that is not known."""
     recorded = step_times_of(rank.facts.timing)
     # Others are a part of the steps, or of a trace that was cut short.
@@ -121,7 +121,7 @@ def _preemption_of(rank: Rank, recorded: StepTimes) -> Preemption:
 
 def may_be_preempted(rank: Rank, is_slow: BoolArray) -> bool:
     """Whether other programs may have made these steps of the trace slow, though the step times do not show it."""
-    recorded = _recorded_steps(rank)
+    recorded = recorded_steps_of(rank)
     if recorded is None:
         return False
     return is_shared_throughout(recorded) or bool(_preemption_of(rank, recorded).lost_core[is_slow].any())
@@ -129,7 +129,7 @@ def may_be_preempted(rank: Rank, is_slow: BoolArray) -> bool:
 
 def took_cpu_time(rank: Rank, is_slow: BoolArray, excess_ns: float) -> bool:
     """Whether most of what these steps of the trace take more is CPU time: else they waited, if only for a core."""
-    recorded = _recorded_steps(rank)
+    recorded = recorded_steps_of(rank)
     if recorded is None:
         recorded = step_times_of(rank.facts.timing)
         return recorded is not None and recorded.cpu_ns is not None

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
+from perfdoctor.analyzers._pd003_own_steps import recorded_steps_of
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, find_busiest_line
 from perfdoctor.analyzers._pd104_cpu_advice import (
     CellLoop,
@@ -261,8 +262,8 @@ class LaunchBound(RankAnalyzer):
         is_small = unprofiled.share < min_share
         if unprofiled.share < _SHARE_AT_A_LINE * min_share or (is_small and python.share < _MAIN_LINE_SHARE):
             return
-        if is_small and not _is_in_most_steps(rank, python.time):
-            return  # one preemption of some milliseconds is a twentieth of fifty short steps
+        if not _is_usual(rank, python.time):
+            return  # a thread loses its core now and then, for longer than many steps take
         deepest = python.path.deepest
         if rank.contention.is_severe and deepest is not None and re.search(_OF_TORCH, deepest.name):
             return  # torch's own functions take microseconds: there the thread had lost its core
@@ -425,10 +426,13 @@ def _is_one_a_step(rank: Rank, calls: ModuleCalls) -> bool:
     return bool(calls.lines) and int((rank.steps.at(calls.start_ns) >= 0).sum()) == rank.steps.count
 
 
-def _is_in_most_steps(rank: Rank, time: Intervals) -> bool:
-    """Whether more than half of the steps have some of a time."""
-    starts_ns, ends_ns = rank.steps.intervals.T
-    return bool(np.median(iv.overlap(starts_ns, ends_ns, time)) > 0)
+def _is_usual(rank: Rank, time: Intervals) -> bool:
+    """Whether the usual step has at least a third of the mean of a time, without its waits for a core."""
+    steps = rank.steps.intervals
+    spent_ns = iv.overlap(steps[:, 0], steps[:, 1], time)
+    recorded = recorded_steps_of(rank)
+    waits_ns = 0 if recorded is None or recorded.queued_ns is None else recorded.queued_ns
+    return bool(np.median(spent_ns - waits_ns) >= spent_ns.mean() / 3)
 
 
 def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:

@@ -102,13 +102,23 @@ def python_gap(
     return trace
 
 
-def python_in_one_step() -> TraceBuilder:
-    """Five steps of 1 ms; in one of them no op runs for 600 us, as where a thread has lost its core."""
-    trace = TraceBuilder(device=None).range("@train.py:9 sample", 100, 600)
+def python_between_slow_calls(break_us: float) -> TraceBuilder:
+    """40 ops with such breaks between them, 250 us in which none runs, and a long op."""
+    ops = [("aten::add", number * (2 + break_us), 2) for number in range(40)]
+    first = 40 * (2 + break_us) + 250
+    return host(*ops, ("aten::mm", first, 990 - first)).range("@train.py:9 sample", first - 250, 250)
+
+
+def python_in_steps(number: int) -> TraceBuilder:
+    """Five steps of 1 ms; in so many of them no op runs for 600 us, in one as where a thread loses its core."""
+    trace = TraceBuilder(device=None)
     for step in range(5):
-        trace.step(STEP_US * step, STEP_US)
-        for start, dur in ((0, 100), (700, 290)) if step == 0 else ((0, 990),):
-            trace.op("aten::mm", STEP_US * step + start, dur)
+        at = STEP_US * step
+        trace.step(at, STEP_US)
+        if step < number:
+            trace.range("@train.py:9 sample", at + 100, 600)
+        for start, dur in ((0, 100), (700, 290)) if step < number else ((0, 990),):
+            trace.op("aten::mm", at + start, dur)
     return trace
 
 
@@ -507,7 +517,24 @@ PD104 = [
     RuleCase(
         "PD104", "cpu-a-break-of-the-framework", lambda: python_gap(90, frame="train.py(30): weigh"), facts=base(1000)
     ),
-    RuleCase("PD104", "cpu-a-short-break-of-one-step", python_in_one_step, facts=base(1000)),
+    RuleCase(  # on a busy machine the framework's own breaks are as long
+        "PD104", "cpu-a-break-among-long-ones", lambda: python_between_slow_calls(9), facts=base(1000)
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-a-break-among-short-ones",
+        lambda: python_between_slow_calls(3),
+        (ExpectedFinding("high", 253_000, location="train.py:9", title="No op runs for 25% of the step: Python"),),
+        base(1000),
+    ),
+    RuleCase("PD104", "cpu-a-break-of-one-step", lambda: python_in_steps(1), facts=base(1000)),
+    RuleCase(
+        "PD104",
+        "cpu-python-in-most-steps",
+        lambda: python_in_steps(3),
+        (ExpectedFinding("high", 360_000, location="train.py:9", title="No op runs for 36% of the step: Python"),),
+        base(1000),
+    ),
     RuleCase(
         "PD104",
         "cpu-a-short-wait-without-a-line",

@@ -103,8 +103,8 @@ class TrialRecorder(Recorder):
         self._begin_step()
         self.program.begin_step(self.step)
 
-    def _begin_step(self) -> None:
-        super()._begin_step()
+    def _begin_step(self, *, opens_ranges: bool = False) -> None:
+        super()._begin_step(opens_ranges=opens_ranges)
         if self._gpu_times is not None:
             self._gpu_times.begin_step()
 
