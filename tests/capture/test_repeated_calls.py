@@ -117,3 +117,12 @@ def test_tensors_of_torch_func_are_no_error_of_the_program() -> None:
     torch.func.vmap(loss)(torch.randn(3, 2, 4))
     lazy = torch.nn.LazyLinear(4)
     assert not call(calls, lazy, torch.randn(2, 4))
+
+
+def test_a_look_is_no_op_of_the_program() -> None:
+    calls, net, x = RepeatedCalls(), torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(2):
+            _, keep = calls.add(net, (x,))
+            keep()
+    assert [event.name for event in profile.events()] == []

@@ -58,13 +58,13 @@ class RepeatedCalls:
             ]
             if any(_is_same(each, call) for each in calls):
                 return True, _do_nothing
-            state = torch.get_rng_state()
+            state = _rng_state()
         except Exception:
             return False, _do_nothing
 
         def keep() -> None:
             with contextlib.suppress(Exception):
-                if torch.equal(state, torch.get_rng_state()):
+                if state == _rng_state():
                     calls.append(call)
 
         return False, keep
@@ -72,6 +72,12 @@ class RepeatedCalls:
 
 def _do_nothing() -> None:
     pass
+
+
+def _rng_state() -> bytes:
+    """The generator's state; torch.equal would be recorded as an op of the program."""
+    state: bytes = torch.get_rng_state().numpy().tobytes()
+    return state
 
 
 def _describe(module: torch.nn.Module, arguments: tuple[Any, ...]) -> _Call | None:
