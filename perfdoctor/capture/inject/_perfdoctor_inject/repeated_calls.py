@@ -11,6 +11,7 @@ Dropout and other random numbers make two results of one input, which may be mea
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -75,9 +76,9 @@ def _do_nothing() -> None:
 
 
 def _rng_state() -> bytes:
-    """The generator's state; torch.equal would be recorded as an op of the program."""
-    state: bytes = torch.get_rng_state().numpy().tobytes()
-    return state
+    """The generator's state, read without an op: it would be recorded as one of the program."""
+    state = torch.get_rng_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def _describe(module: torch.nn.Module, arguments: tuple[Any, ...]) -> _Call | None:
