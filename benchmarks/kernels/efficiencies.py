@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor import read
+from perfdoctor import TraceError, read
 from perfdoctor.gpu.roofline.efficiencies import SIZES, Cell, Efficiency, find_efficiency, size_classes
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
 from perfdoctor.rank import Rank
@@ -50,6 +50,7 @@ class Sample(NamedTuple):
         roof_ns: Its time at the roof.
         efficiency: The median of its launches.
         total_ns: The time of all its launches.
+        path: The recording.
     """
 
     program: int
@@ -57,6 +58,7 @@ class Sample(NamedTuple):
     roof_ns: float
     efficiency: float
     total_ns: float
+    path: Path = Path()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +82,10 @@ def read_samples(folders: Iterable[Path]) -> Iterator[Sample]:
         if digest in seen:
             continue
         seen.add(digest)
-        trace = read(path)
+        try:
+            trace = read(path)
+        except TraceError:  # timelines of memory lie beside the traces
+            continue
         if not (trace.gpu.kind == KERNEL).any():
             continue
         rank = Rank(trace)
@@ -89,7 +94,8 @@ def read_samples(folders: Iterable[Path]) -> Iterator[Sample]:
         sizes: set[object] = {(cost.kind, cost.m, cost.n, cost.k, cost.flops) for cost in rank.kernel_costs.op_costs}
         if not sizes:
             continue
-        yield from _samples_of(rank, _number_program(sizes, programs))
+        program = _number_program(sizes, programs)
+        yield from (sample._replace(path=path) for sample in _samples_of(rank, program))
 
 
 def _number_program(sizes: set[object], programs: list[set[object]]) -> int:

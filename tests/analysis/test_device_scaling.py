@@ -55,21 +55,30 @@ def kernels(
 
 
 H100, A100, V100 = device("H100"), device("A100-SXM4-80GB"), device("V100-SXM2-32GB")
+A100_40GB = device("A100-SXM4-40GB")
 
 
 def test_a_large_product_scales_with_the_peaks_where_efficiencies_are_equal() -> None:
-    [ratios] = scale_durations_to(A100, H100, kernels(flops=1e12, moved=1e6, dur_us=2000), EVEN)
+    [ratios] = scale_durations_to(A100, H100, kernels(flops=1e12, moved=1e6, dur_us=2e6 / 989.4), EVEN)
     assert ratios == pytest.approx([989.4 / 312] * 3, rel=1e-3)
 
 
 def test_what_moves_data_scales_with_the_bandwidth() -> None:
-    [ratios] = scale_durations_to(A100, H100, kernels("memory", "", 2000, moved=1e9, roof=BANDWIDTH), EVEN)
+    [ratios] = scale_durations_to(A100, H100, kernels("memory", "", 2e6 / 3350, moved=1e9, roof=BANDWIDTH), EVEN)
     assert ratios == pytest.approx([3350 / 2039] * 3, rel=1e-3)
 
 
-def test_a_kernel_of_unknown_work_scales_with_its_roof_and_may_follow_the_other() -> None:
+def test_kernels_of_unknown_work_take_as_many_flops_a_byte_as_their_like() -> None:
     [ratios] = scale_durations_to(A100, H100, kernels(), EVEN)
-    assert ratios == pytest.approx([3350 / 2039, 989.4 / 312, 989.4 / 312], rel=1e-3)
+    assert ratios == pytest.approx([3350 / 2039, 250 * 3.35 / 312, 989.4 / 312], rel=1e-3)
+    [ratios] = scale_durations_to(A100, H100, kernels(roof=BANDWIDTH), EVEN)
+    assert ratios == pytest.approx([3350 / 2039] * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("there", "kept"), [(A100_40GB, 2039 / 1555), (H100, 2039 / 3350 / 2**0.5)])
+def test_a_slow_kernel_stays_slow_within_a_generation_and_half_as_much_on_another(there: Device, kept: float) -> None:
+    slow = kernels("memory", "", 2 * 2e6 / 2039, moved=1e9, roof=BANDWIDTH)
+    assert scale_durations_to(there, A100, slow, EVEN)[0, 1] == pytest.approx(kept, rel=1e-3)
 
 
 def test_what_takes_the_time_of_any_launch_takes_it_everywhere() -> None:
@@ -88,15 +97,17 @@ def test_what_takes_the_time_of_any_launch_takes_it_everywhere() -> None:
 def test_pytorch_chooses_the_unit_on_a_newer_device(
     family: str, operand: str, on_matrix_units: bool, peak: float
 ) -> None:
-    work = kernels(family, operand, 90_000, flops=1e12, moved=1e6, on_matrix_units=on_matrix_units)
+    now = 125 if on_matrix_units else 15.7
+    work = kernels(family, operand, 2e6 / now, flops=1e12, moved=1e6, on_matrix_units=on_matrix_units)
     [ratios] = scale_durations_to(A100, V100, work, EVEN)
-    assert ratios[1] == pytest.approx((125 if on_matrix_units else 15.7) / peak, rel=1e-3)
+    assert ratios[1] == pytest.approx(now / peak, rel=1e-3)
 
 
 @pytest.mark.parametrize("operand", ["fp32", "bf16"])
 def test_types_that_an_older_device_lacks_run_on_its_cuda_cores(operand: str) -> None:
-    [ratios] = scale_durations_to(V100, A100, kernels(operand=operand, dur_us=9000, flops=1e12, moved=1e6), EVEN)
-    assert ratios[1] == pytest.approx((156 if operand == "fp32" else 312) / 15.7, rel=1e-3)
+    now = 156 if operand == "fp32" else 312
+    [ratios] = scale_durations_to(V100, A100, kernels(operand=operand, dur_us=2e6 / now, flops=1e12, moved=1e6), EVEN)
+    assert ratios[1] == pytest.approx(now / 15.7, rel=1e-3)
 
 
 def test_without_a_bandwidth_nothing_is_said() -> None:

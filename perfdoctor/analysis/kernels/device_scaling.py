@@ -14,7 +14,8 @@ import numpy as np
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
 from perfdoctor.analysis.kernels.tensor_core_verdicts import NO, YES, TensorCoreVerdicts
-from perfdoctor.gpu import Device
+from perfdoctor.analysis.launching_ops import match_op_names
+from perfdoctor.gpu import Device, classify_op
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE
@@ -149,7 +150,10 @@ def _families(classes: KernelClasses, costs: KernelCosts) -> Int64Array:
     for name, kernel in classes.by_name.items():
         if kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na":
             of_names[name] = _FAMILIES.index(kernel.category)
-    result: Int64Array = of_names[classes.trace.gpu.name]
+    trace = classes.trace
+    result: Int64Array = of_names[trace.gpu.name]
+    convolves = np.append(match_op_names(trace, lambda name: classify_op(name) == "convolution")[trace.ops.name], False)
+    result[(result == _FAMILIES.index("gemm")) & convolves[trace.gpu.op]] = _FAMILIES.index("convolution")
     for number, family in enumerate(_FAMILIES):
         result[costs.match_rows(family)] = number
     return result

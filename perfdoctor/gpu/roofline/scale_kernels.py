@@ -2,7 +2,8 @@
 
 Comparable kernels attain a share of their roof that grows with its length (`efficiencies`), so that a faster device
 gains less on a short kernel than its peaks promise, and nothing on one that takes the time of any launch. Time over
-roof is a curve, by family and type; a kernel moves along it, and keeps how far it lies above or below.
+roof is a curve, by family and type: a kernel moves along it, and keeps some of its distance from it. Where its work is
+unknown its roof is read from the curve, and which of its roofs binds follows from the FLOPs for each byte of its like.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.gpu.devices import Device
+from perfdoctor.gpu.generations import generation_of
 from perfdoctor.gpu.roofline.efficiencies import ANY, SIZES, Cell, Efficiency, find_efficiency
 from perfdoctor.gpu.roofline.kernel_bounds import COMPUTE, SHORTEST_KERNEL_NS
 from perfdoctor.trace.arrays import FloatArray
@@ -22,6 +24,17 @@ _MIDDLES_NS = (SHORTEST_KERNEL_NS, 5_500.0, 22_000.0, 112_000.0)
 _LONGEST_NS = 1e15
 # Types that a device has no peak of run at best as these.
 _NEXT_TYPE = {"fp4": "fp8", "int8": "fp8", "fp8": "fp16"}
+
+_ELEMENT_BYTES = {"fp64": 8, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+# FLOPs for each element that is read or written, of recorded kernels by their time: quartiles.
+_FLOPS_PER_ELEMENT = {
+    "gemm": (100.0, 500.0, 1500.0),
+    "convolution": (150.0, 600.0, 1000.0),
+    "attention": (14.0, 120.0, 280.0),
+}
+# How much of its distance from its like (of the logarithm) a kernel keeps on another generation of devices: what fits
+# 152 kinds of kernels best that were recorded on V100 and A100 (`benchmarks.expect`). On another unit it keeps nothing.
+_CARRIED = 0.5
 
 
 class ScalingKernels(NamedTuple):
@@ -66,26 +79,45 @@ def scale_durations_to(
         kernels: The kernels.
         table: What comparable kernels attain.
     """
-    now = unit_of(here, kernels.operand, kernels.on_matrix_units)
-    then = unit_on(there, here, kernels)
+    now, then = unit_of(here, kernels.operand, kernels.on_matrix_units), unit_on(there, here, kernels)
     curves_here, curves_there = (
         _Curves(kernels.family, unit.name, device, table) for unit, device in ((now, here), (then, there))
     )
-    compute_ratio = now.peak_flops / then.peak_flops
-    bandwidth_ratio = _bandwidth(here) / _bandwidth(there)
     by_work = _roof_ns(here, now, kernels)
     unknown = np.isnan(by_work)
     roof_ns = np.where(unknown, curves_here.find_roofs(kernels.dur_ns), by_work)
-    of_bound = np.where(kernels.roof == COMPUTE, compute_ratio, bandwidth_ratio)
-    roof_there_ns = np.where(unknown, roof_ns * of_bound, _roof_ns(there, then, kernels))
+    low, middle, high = (
+        np.where(kernels.roof == COMPUTE, ratio, _bandwidth(here) / _bandwidth(there))
+        for ratio in _assume_roof_ratios(kernels, (here, now), (there, then))
+    )
+    roof_there_ns = np.where(unknown, roof_ns * middle, _roof_ns(there, then, kernels))
     now_ns = curves_here.times(roof_ns)
     result = np.stack([curves_there.times(roof_there_ns, quartile) for quartile in range(3)], axis=1) / now_ns[:, None]
-    if kernels.family != "memory" and unknown.any():  # either roof may bind it
-        for ratio in (compute_ratio, bandwidth_ratio):
-            other = curves_there.times(roof_ns[unknown] * ratio) / now_ns[unknown]
-            result[unknown, 0] = np.fmin(result[unknown, 0], other)
-            result[unknown, 2] = np.fmax(result[unknown, 2], other)
-    return result
+    result[unknown, 0] *= (curves_there.times(roof_ns * low) / curves_there.times(roof_there_ns))[unknown]
+    result[unknown, 2] *= (curves_there.times(roof_ns * high) / curves_there.times(roof_there_ns))[unknown]
+    keeps_all = unknown | ((roof_ns <= SHORTEST_KERNEL_NS) & (roof_there_ns <= SHORTEST_KERNEL_NS))
+    share = np.where(keeps_all, 1.0, _carried_share(here, there) if now.name == then.name else 0.0)
+    return result * ((np.maximum(kernels.dur_ns, 1) / now_ns) ** (share - 1))[:, None]
+
+
+def _carried_share(here: Device, there: Device) -> float:
+    """Which share of a kernel's distance from its like it keeps on the other device: of the logarithm."""
+    generations = {generation_of(device.compute_capability, device.gfx_arch) for device in (here, there)}
+    return 1.0 if len(generations) == 1 else _CARRIED
+
+
+def _assume_roof_ratios(
+    kernels: ScalingKernels, here: tuple[Device, Unit], there: tuple[Device, Unit]
+) -> tuple[float, ...]:
+    """How many times as long kernels of unknown work take at the roofs there, in rising order: by usual intensities."""
+
+    def roof(device: Device, unit: Unit, intensity: float) -> float:
+        return max(1 / unit.peak_flops, 1 / (intensity * _bandwidth(device)))
+
+    size = _ELEMENT_BYTES.get(kernels.operand, 4)
+    by_element = _FLOPS_PER_ELEMENT.get(kernels.family, (1.0, 1.0, 1.0))
+    low, middle, high = (roof(*there, flops / size) / roof(*here, flops / size) for flops in by_element)
+    return min(low, middle, high), middle, max(low, middle, high)
 
 
 def unit_of(device: Device, operand: str, on_matrix_units: bool) -> Unit:
