@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from perfdoctor.comparison.comparison import Comparison
+from perfdoctor.expectation import Expectation
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.facts.part import allows_none
 from perfdoctor.field_guide.guide_answers import Guide
@@ -176,6 +177,7 @@ SCHEMAS: Mapping[str, tuple[Any, ...]] = {
     ),
     "reporters/report": (Report, "urn:perfdoctor:report:2", "perfdoctor report, version 2"),
     "reporters/comparison": (Comparison, "urn:perfdoctor:compare:1", "perfdoctor comparison, version 1"),
+    "reporters/expectation": (Expectation, "perfdoctor.expect/1", "What a step should take on a device"),
     "field_guide/guide": (Guide, "perfdoctor.guide/1", "The field guide for one recording"),
 }
 """By the place of the file in the package, without its suffix, what `describe` takes."""

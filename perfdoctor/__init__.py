@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.analysis.host.locations import SourceLocation
-    from perfdoctor.api import Guide, Report, Table, analyze, guide
+    from perfdoctor.api import Expectation, Guide, Report, Table, analyze, expect, guide
     from perfdoctor.capture.session import diagnose, profile
     from perfdoctor.compare_traces import Comparison, compare
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
@@ -26,6 +26,7 @@ __all__ = [
     "Claim",
     "Comparison",
     "Evidence",
+    "Expectation",
     "Finding",
     "FleetAnalyzer",
     "GateError",
@@ -43,6 +44,7 @@ __all__ = [
     "analyze",
     "compare",
     "diagnose",
+    "expect",
     "gpu",
     "guide",
     "profile",
@@ -50,7 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "perfdoctor.api": ("Guide", "Report", "Table", "analyze", "guide"),
+    "perfdoctor.api": ("Expectation", "Guide", "Report", "Table", "analyze", "expect", "guide"),
     "perfdoctor.compare_traces": ("Comparison", "compare"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),

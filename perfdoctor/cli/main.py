@@ -32,6 +32,7 @@ COMMANDS = {
     "show": "Show the kernels, ops, gemms, ... of a trace as a table.",
     "export": "Annotate a trace for Perfetto and chrome://tracing.",
     "compare": "Say what got faster or slower between two recordings.",
+    "expect": "Say what the step should take on another GPU, or on its own.",
     "try": "Try the advice on the program itself, and measure it.",
     "fix": "Make the advised edits in a copy, measure them, write a patch.",
     "watch": "Show how a recorded program is doing while it runs.",

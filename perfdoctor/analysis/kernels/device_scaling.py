@@ -7,7 +7,7 @@ time is the CPU's, or nobody knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from perfdoctor.gpu import Device, classify_op
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE
-from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels, scale_durations_to
+from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels, compare_with_like, scale_durations_to
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import FloatArray, Int8Array, Int64Array
+from perfdoctor.trace.arrays import NONE, FloatArray, Int8Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
@@ -114,34 +114,66 @@ def device_ratios_of(
         there: The other device.
         table: What comparable kernels attain; None for what ships with the package.
     """
-    gpu = classes.trace.gpu
-    is_kernel = (gpu.kind == KERNEL) & (scaling != LINK)
-    within = (gpu.kind != KERNEL) & (scaling == MEMORY)
-    result = np.ones((len(gpu), 3))
-    flops, moved = costs.flops.copy(), costs.bytes.copy()
-    passes = np.where(gpu.kind == MEMCPY, _READ_AND_WRITTEN, 1)
-    moved[within] = np.where(gpu.bytes >= 0, gpu.bytes * passes, np.nan)[within]
-    family = _families(classes, costs)
-    group = np.stack((family, verdicts.operand[costs.kind], verdicts.tensor_core == YES), axis=1)
-    of_group = np.where(is_kernel | within, np.unique(group, axis=0, return_inverse=True)[1].ravel(), -1)
-    for number in np.unique(of_group[of_group >= 0]).tolist():
-        rows = np.flatnonzero(of_group == number)
-        name, operand, on_matrix = group[rows[0]].tolist()
-        kernels = ScalingKernels(
-            _FAMILIES[name],
-            verdicts.operands[operand],
-            bool(on_matrix),
-            gpu.dur_ns[rows].astype(np.float64),
-            flops[rows],
-            moved[rows],
-            roofs[rows],
-        )
+    result = np.ones((len(classes.trace.gpu), 3))
+    for rows, kernels in group_kernels(classes, costs, verdicts, roofs, scaling):
         result[rows] = scale_durations_to(there, here, kernels, table)
     result = np.where(np.isnan(result), 1.0, result)
-    stays = (scaling == NOTHING) & is_kernel
-    result[stays] = np.stack((np.fmin(result[stays, 0], 1), np.ones(stays.sum()), np.fmax(result[stays, 2], 1)), axis=1)
+    stays = scaling == NOTHING
+    result[stays, 0], result[stays, 2] = np.fmin(result[stays, 0], 1), np.fmax(result[stays, 2], 1)
+    result[stays, 1] = 1
     _scale_links(classes, scaling, here, there, result)
     return result
+
+
+def usual_ratios_of(
+    classes: KernelClasses,
+    costs: KernelCosts,
+    verdicts: TensorCoreVerdicts,
+    roofs: Int8Array,
+    scaling: Int8Array,
+    here: Device,
+    table: Mapping[Cell, Efficiency] | None = None,
+) -> FloatArray:
+    """How many times as long comparable kernels usually take on the same device, (n, 3): at best, the median, at worst.
+
+    1 where no roof binds the item, or where its work is unknown. The arguments are those of `device_ratios_of`.
+    """
+    result = np.ones((len(classes.trace.gpu), 3))
+    for rows, kernels in group_kernels(classes, costs, verdicts, roofs, scaling):
+        ratios = compare_with_like(here, kernels, table)
+        bound = (scaling[rows] != NOTHING) & ~np.isnan(ratios[:, 1])
+        result[rows[bound]] = ratios[bound]
+    return result
+
+
+def group_kernels(
+    classes: KernelClasses, costs: KernelCosts, verdicts: TensorCoreVerdicts, roofs: Int8Array, scaling: Int8Array
+) -> Iterator[tuple[Int64Array, ScalingKernels]]:
+    """The kernels of each family, type and unit, with their rows; copies within a device are of the family memory."""
+    gpu = classes.trace.gpu
+    within = (gpu.kind != KERNEL) & (scaling == MEMORY)
+    passes = np.where(gpu.kind == MEMCPY, _READ_AND_WRITTEN, 1)
+    moved = np.where(within, np.where(gpu.bytes >= 0, gpu.bytes * passes, np.nan), costs.bytes)
+    group = np.stack(
+        (_families(classes, costs), verdicts.operand[costs.kind], verdicts.tensor_core == YES), axis=1
+    ).astype(np.int64)
+    of_group = np.where(scaling != LINK, np.unique(group, axis=0, return_inverse=True)[1].ravel(), NONE)
+    for number in np.unique(of_group[of_group >= 0]).tolist():
+        rows = np.flatnonzero(of_group == number)
+        family, operand, on_matrix = group[rows[0]].tolist()
+        dur_ns = gpu.dur_ns[rows].astype(np.float64)
+        yield (
+            rows,
+            ScalingKernels(
+                _FAMILIES[family],
+                verdicts.operands[operand],
+                bool(on_matrix),
+                dur_ns,
+                costs.flops[rows],
+                moved[rows],
+                roofs[rows],
+            ),
+        )
 
 
 def _families(classes: KernelClasses, costs: KernelCosts) -> Int64Array:

@@ -82,6 +82,32 @@ def find_efficiency(cell: Cell, table: Mapping[Cell, Efficiency] | None = None) 
     return next((table[wider] for wider in cell.widen() if wider in table), None)
 
 
+class SampleCount(NamedTuple):
+    """How many kinds of recorded kernels a family's efficiencies rest on.
+
+    Attributes:
+        kinds: Kinds of kernels, each of one recording.
+        programs: Programs that they are of.
+        of_generation: Kinds recorded on the generation, where the table has enough of them to tell it apart; else 0.
+    """
+
+    kinds: int
+    programs: int
+    of_generation: int
+
+
+def count_samples(family: str, dtype: str, generation: str) -> SampleCount:
+    """What the efficiencies of a family and type rest on; of all types where the table has too few of this one."""
+    rows = [row for row in _read_rows() if row["family"] == family]
+    for name in (dtype, ANY):
+        of_type = [row for row in rows if row["dtype"] == name]
+        whole = [row for row in of_type if row["size"] == row["generation"] == ANY]
+        if whole:
+            special = sum(int(row["kinds"]) for row in of_type if row["generation"] == generation != ANY)
+            return SampleCount(int(whole[0]["kinds"]), int(whole[0]["programs"]), special)
+    return SampleCount(0, 0, 0)
+
+
 def size_classes(roof_ns: FloatArray) -> Int64Array:
     """For each time at the roof the index of its size in SIZES; NaN counts as the largest."""
     return np.searchsorted(np.array(SIZE_LIMITS_NS, np.float64), roof_ns, side="right").astype(np.int64)
@@ -101,10 +127,15 @@ def efficiencies_of(family: str, dtype: str, roof_ns: FloatArray, generation: st
 @functools.cache
 def _read_table() -> Mapping[Cell, Efficiency]:
     """The table, read on first use."""
-    text = (Path(__file__).parents[1] / "data" / "efficiencies.csv").read_text(encoding="utf-8")
     return {
         Cell(row["family"], row["dtype"], row["size"], row["generation"]): Efficiency(
             *(max(float(row[quartile]), _MIN_LOW) for quartile in Efficiency._fields)
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in _read_rows()
     }
+
+
+@functools.cache
+def _read_rows() -> tuple[Mapping[str, str], ...]:
+    text = (Path(__file__).parents[1] / "data" / "efficiencies.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
