@@ -8,14 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.device_scaling import (
-    LINK,
-    NOTHING,
-    SCALES_WITH,
-    device_ratios_of,
-    group_kernels,
-    usual_ratios_of,
-)
+from perfdoctor.analysis.kernels.device_scaling import LINK, NOTHING, device_ratios_of, group_kernels, usual_ratios_of
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
@@ -121,7 +114,7 @@ def expect_on(
     generation = generation_name(there)
     grounds = tuple(sorted(_find_grounds(rank, here, there, weights_ns), key=lambda ground: -ground.share))
     known_share = _known_share(rank, weights_ns)
-    notes = (*_find_lost_units(rank, here, there), *notes)
+    notes = (*_describe_assumptions(rank, here, there, weights_ns), *notes)
     made = Expectation(
         version,
         rank.trace.path,
@@ -179,8 +172,11 @@ def _find_grounds(rank: Rank, here: Device, there: Device, weights_ns: FloatArra
             yield ExpectationGround(family, dtype, min(all_ns / total_ns, 1.0), known_ns / all_ns, *samples)
 
 
-def _find_lost_units(rank: Rank, here: Device, there: Device) -> Iterator[str]:
-    """A sentence for each type whose Tensor Cores the other device lacks."""
+def _describe_assumptions(rank: Rank, here: Device, there: Device, weights_ns: FloatArray) -> Iterator[str]:
+    """Sentences for collectives, and for each type whose Tensor Cores the other device lacks."""
+    collectives = rank.kernel_classes.match_rows(lambda kernel: kernel.category == "communication")
+    if there.name != here.name and weights_ns[collectives].sum() > _MIN_SHARE * weights_ns.sum():
+        yield "collectives are expected to follow the link, or, where they wait for other ranks, to take as long as now"
     lost = set()
     for _, kernels in _groups(rank):
         before, after = unit_of(here, kernels.operand, kernels.on_matrix_units), unit_on(there, here, kernels)
@@ -208,9 +204,6 @@ def _explain(made: Expectation) -> Iterator[str]:
     if few:
         names = " and ".join(dict.fromkeys(describe_kernels(ground) for ground in few))
         yield f"too few kernels of this generation were recorded for {names}; those of other generations stand for them"
-    links = [part for part in step.parts if part.scales_with == SCALES_WITH[LINK] and part.now_ns > 0.05 * step.now_ns]
-    if links and not made.is_own_device:
-        yield "collectives are taken to wait for others as long as now at worst, and to follow the link as expected"
     if made.cpu_scale == 1 and not made.is_own_device:
         yield "the CPU is taken to be the same (--cpu-scale)"
 

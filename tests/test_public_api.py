@@ -14,8 +14,8 @@ from perfdoctor.testing import TraceBuilder
 
 # The functions, their results, what analyzers are made of, and the exceptions.
 CONTRACT = {
-    *("analyze", "compare", "diagnose", "gpu", "guide", "profile", "read"),
-    *("Comparison", "Guide", "Report", "Table", "Trace"),
+    *("analyze", "compare", "diagnose", "expect", "gpu", "guide", "profile", "read"),
+    *("Comparison", "Expectation", "Guide", "Report", "Table", "Trace"),
     *("Analyzer", "Claim", "Evidence", "Finding", "FleetAnalyzer", "RankAnalyzer", "Saving", "SourceLocation"),
     *("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
 }

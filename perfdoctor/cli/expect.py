@@ -40,7 +40,7 @@ def expect(
     """Say what the step should take on another device, as a range with what it rests on.
 
     The trace is replayed with the rates that comparable kernels attain on that device, by family, type and size. The
-    CPU stays as it is. Without --on the step is held against comparable kernels on its own device.
+    CPU stays as it is. Without --on the step is compared with what comparable kernels take on its own device.
 
     Of several ranks it is the one with the longest step, unless --rank names another.
     """

@@ -125,8 +125,8 @@ def replay_with_ratios(replay: Replay, ratios: FloatArray, cpu_scale: float) -> 
     graph = replay.graph
     nodes, lag_ns = graph.nodes, graph.lag_ns.astype(np.float64)
     lag_ns[nodes.item_end, ACTIVITY] *= ratios[nodes.item]
-    on_gpu = (nodes.kind == ITEM_START) | (nodes.kind == ITEM_END)
-    lag_ns[~on_gpu & (lag_ns[:, ACTIVITY] > 0), ACTIVITY] *= cpu_scale
+    on_cpu = (nodes.kind != ITEM_START) & (nodes.kind != ITEM_END) & (graph.predecessor[:, ACTIVITY] >= 0)
+    lag_ns[on_cpu, ACTIVITY] *= cpu_scale
     after_ns = graph.span_ns(graph.node_times(lag_ns.astype(np.int64)))
     return max(after_ns, 0) / replay.baseline_window_ns * replay.baseline_step_ns
 

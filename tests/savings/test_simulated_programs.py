@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from perfdoctor.rank import Rank
 from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.expected_step import replay_with_ratios
 from perfdoctor.savings.what_if import replay_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import KERNEL
 from perfdoctor.trace.tables.rows import GpuRows
+from perfdoctor.trace.tables.steps import find_steps
 
 GEMM = "ampere_sgemm_128x64_nn"
 STEPS = 3
@@ -102,6 +104,21 @@ NO_CALL_FOUND_DONE = [Part("work", 5), Part("launch", 80), Part("thread", 1), Pa
 @example(program=NO_CALL_FOUND_DONE, share=0.25)
 def test_a_step_gets_as_much_faster_as_the_cpu_lets_it(program: list[Part], share: float) -> None:
     check_replay(program, share)
+
+
+@given(program=programs, times=st.floats(0.05, 6))
+def test_a_step_takes_as_long_as_kernels_of_another_device_make_it(program: list[Part], times: float) -> None:
+    trace = TraceBuilder()
+    now_us = simulate(program, 1.0, trace)
+    rank = Rank(trace.trace())
+    replay = replay_of(rank.trace, find_steps(rank.trace), rank.recorded_window, iv.EMPTY)
+    if replay is None or replay.gates.reason is not None:
+        return
+    ratios = np.where(rank.trace.gpu.kind == KERNEL, times, 1.0)
+    after_us = simulate(program, times)
+    assert replay_with_ratios(replay, ratios, 1.0) / 1000 == pytest.approx(
+        after_us, abs=max(0.03 * max(now_us, after_us), 2.01)
+    )
 
 
 @pytest.mark.parametrize("tail_us", [0, 60, 2000])
