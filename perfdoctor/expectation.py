@@ -13,7 +13,7 @@ from perfdoctor.errors import InputError, UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.efficiencies import ANY, count_samples
-from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels, generation_name, unit_of, unit_on
+from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels, gains_matrix_units, generation_name, unit_of, unit_on
 from perfdoctor.rank import Rank
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.savings.expected_step import ExpectationGround, ExpectedStep, Verdict, expect_step, judge_step
@@ -179,9 +179,8 @@ def _describe_assumptions(rank: Rank, here: Device, there: Device, weights_ns: F
         yield "collectives are expected to follow the link, or, where they wait for other ranks, to take as long as now"
     lost = set()
     for _, kernels in _groups(rank):
-        before, after = unit_of(here, kernels.operand, kernels.on_matrix_units), unit_on(there, here, kernels)
-        if kernels.on_matrix_units and after.name in ("fp32", "fp64") and before.name != after.name:
-            lost.add(before.name)
+        if gains_matrix_units(there, here, kernels) < 0:
+            lost.add(unit_of(here, kernels.operand, kernels.on_matrix_units).name)
     for name in sorted(lost):
         yield f"{there.name} has no {name} on Tensor Cores: such products are taken to run on CUDA cores"
 

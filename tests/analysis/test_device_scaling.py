@@ -175,3 +175,33 @@ def test_short_kernels_are_expected_to_stay_and_collectives_to_follow_the_link()
 def test_a_device_that_is_not_in_the_table_keeps_all_times() -> None:
     builder = TraceBuilder(device="NVIDIA X999").kernel(GEMM, 0, 300, launch_us=0)
     assert (Rank(builder.trace()).device_ratios(A100) == 1).all()
+
+
+def convolution(device_name: str, capability: tuple[int, int], main: str, copy: bool) -> Rank:
+    """A step with a convolution of unknown sizes, of one kernel, and perhaps one that lays out its data anew."""
+    builder = TraceBuilder(device=device_name, capability=capability).step(0, 1000)
+    builder.op("aten::cudnn_convolution", 0, 20).kernel(main, 30, 400, launch_us=1)
+    if copy:
+        builder.kernel("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>", 500, 200, launch_us=5)
+    return Rank(builder.trace())
+
+
+def test_a_convolution_that_moves_to_tensor_cores_lays_out_its_data_anew() -> None:
+    volta = convolution("Tesla V100-SXM2-32GB", (7, 0), "volta_scudnn_128x64_relu_medium_nn_v1", copy=False)
+    alone = scale_durations_to(A100, V100, kernels("convolution", "fp32", 400, on_matrix_units=False))[0]
+    assert volta.device_ratios(A100)[0] == pytest.approx(alone * (1, 1.5, 2.1), rel=0.01)
+
+
+@pytest.mark.parametrize(("there", "copies"), [(V100, 0), (H100, 1)])
+def test_only_on_cuda_cores_a_convolution_needs_no_copies(there: Device, copies: int) -> None:
+    main = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16"
+    ratios = convolution("NVIDIA A100-SXM4-80GB", (8, 0), main, copy=True).device_ratios(there)
+    assert (ratios[1, 1] > 0) == bool(copies)
+    assert ratios[1, 2] > 0
+
+
+def test_products_that_a_convolution_launches_are_convolutions() -> None:
+    volta = convolution("Tesla V100-SXM2-32GB", (7, 0), "volta_sgemm_64x64_nt", copy=False)
+    builder = TraceBuilder(device="Tesla V100-SXM2-32GB", capability=(7, 0)).step(0, 1000)
+    product = Rank(builder.op("aten::mm", 0, 20).kernel("volta_sgemm_64x64_nt", 30, 400, launch_us=1).trace())
+    assert volta.device_ratios(A100)[0, 1] < 0.5 * product.device_ratios(A100)[0, 1]

@@ -25,6 +25,7 @@ _LONGEST_NS = 1e15
 # Types that a device has no peak of run at best as these.
 _NEXT_TYPE = {"fp4": "fp8", "int8": "fp8", "fp8": "fp16"}
 
+_VECTOR_UNITS = ("fp32", "fp64")
 _ELEMENT_BYTES = {"fp64": 8, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 # FLOPs for each element that is read or written, of recorded kernels by their time: quartiles.
 _FLOPS_PER_ELEMENT = {
@@ -172,6 +173,12 @@ def unit_on(there: Device, here: Device, kernels: ScalingKernels) -> Unit:
         elif here.peak_flops("tf32") is None:
             on_matrix = kernels.family == "convolution"
     return unit_of(there, kernels.operand, on_matrix)
+
+
+def gains_matrix_units(there: Device, here: Device, kernels: ScalingKernels) -> int:
+    """1 where kernels move from vector to matrix units on another device, -1 where they move the other way, else 0."""
+    now, then = unit_of(here, kernels.operand, kernels.on_matrix_units), unit_on(there, here, kernels)
+    return int(now.name in _VECTOR_UNITS) - int(then.name in _VECTOR_UNITS)
 
 
 def _roof_ns(device: Device, unit: Unit, kernels: ScalingKernels) -> FloatArray:
