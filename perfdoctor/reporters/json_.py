@@ -47,7 +47,7 @@ def _replace_surrogates(value: Any) -> Any:
 
 
 def load_schema(name: str = "report") -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a "report" or a "comparison", as plain data."""
+    """The JSON Schema (draft 2020-12) of a "report", a "comparison" or an "expectation", as plain data."""
     file = files("perfdoctor.reporters").joinpath(f"{name}.schema.json")
     schema: dict[str, Any] = orjson.loads(file.read_bytes())
     return schema

@@ -37,7 +37,7 @@ perfdoctor completion fish | source
 complete -C (string join ' ' -- $argv)
 """
 CASES = [
-    (["exp"], {"export", "explain"}),
+    (["exp"], {"expect", "export", "explain"}),
     (["dem"], {"demo"}),
     (["explain", "pd10"], {f"pd10{number}" for number in range(1, 10)}),
     (["analyze", "--select", "PD20"], {f"PD20{number}" for number in range(1, 10)}),
