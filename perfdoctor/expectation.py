@@ -17,7 +17,8 @@ from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels, gains_matrix_u
 from perfdoctor.rank import Rank
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.savings.expected_step import ExpectationGround, ExpectedStep, Verdict, expect_step, judge_step
-from perfdoctor.trace.arrays import FloatArray, Int64Array
+from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
+from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.units import format_share
 from perfdoctor.value_limits import Share
 
@@ -106,15 +107,17 @@ def expect_on(
     there = here if there is None else there
     if there.memory_bandwidth_bytes_per_s is None or there.peak_flops("fp32") is None:
         raise UsageError(f"the peaks of {there.name} are not known; name another device, or add them to your own table")
-    facts = (rank.kernel_classes, rank.kernel_costs, rank.verdicts, rank.roof_shares.roof, rank.scaling)
-    ratios = usual_ratios_of(*facts, here) if own else device_ratios_of(*facts, here, there)
-    weights_ns = np.where(rank.in_window, rank.trace.gpu.dur_ns, 0).astype(np.float64)
+    sized = _find_sized(rank)
+    ratios = _find_ratios(rank, here, None if own else there)
+    if sized is not rank:
+        ratios = _average_by_name(sized, _find_ratios(sized, here, None if own else there), rank, ratios)
+    weights_ns = _weights_ns(rank)
     split = {name: rank.per_step(ns) for name, ns in rank.time_by_scaling.items()}
     step = expect_step(rank.mean_step_ns, split, rank.scaling, weights_ns, ratios, rank.replay, cpu_scale)
     generation = generation_name(there)
-    grounds = tuple(sorted(_find_grounds(rank, here, there, weights_ns), key=lambda ground: -ground.share))
-    known_share = _known_share(rank, weights_ns)
-    notes = (*_describe_assumptions(rank, here, there, weights_ns), *notes)
+    grounds = tuple(sorted(_find_grounds(sized, here, there), key=lambda ground: -ground.share))
+    known_share = _known_share(sized)
+    notes = (*_describe_assumptions(sized, here, there), *notes)
     made = Expectation(
         version,
         rank.trace.path,
@@ -146,8 +149,37 @@ def _check_rank(rank: Rank) -> Device:
     return rank.device
 
 
-def _known_share(rank: Rank, weights_ns: FloatArray) -> float | None:
-    costs, works = rank.kernel_costs, rank.scaling != LINK
+def _find_sized(rank: Rank) -> Rank:
+    """The rank, or the evidence window of its capture where only that has the sizes of the work."""
+    evidence = rank.evidence
+    has_sizes = evidence is not None and "shapes" not in rank.available_data and evidence.device_kind == "gpu"
+    return evidence if evidence is not None and has_sizes else rank
+
+
+def _find_ratios(rank: Rank, here: Device, there: Device | None) -> FloatArray:
+    """How many times as long each item takes on another device, or usually takes on its own."""
+    facts = (rank.kernel_classes, rank.kernel_costs, rank.verdicts, rank.roof_shares.roof, rank.scaling)
+    return usual_ratios_of(*facts, here) if there is None else device_ratios_of(*facts, here, there)
+
+
+def _average_by_name(sized: Rank, known: FloatArray, rank: Rank, ratios: FloatArray) -> FloatArray:
+    """The ratios of a rank's items, for names that occur in the sized window their average there."""
+    names, result = sized.trace.gpu.name, ratios.copy()
+    weights_ns = np.maximum(sized.trace.gpu.dur_ns, 1)
+    code_of = {text: code for code, text in enumerate(rank.trace.strings)}
+    for name in occurring(names).tolist():
+        rows = rank.trace.gpu.name == code_of.get(sized.trace.strings[name], NONE)
+        result[rows] = np.average(known[names == name], axis=0, weights=weights_ns[names == name])
+    return result
+
+
+def _weights_ns(rank: Rank) -> FloatArray:
+    """The time of each GPU item that starts in the window, 0 for others."""
+    return np.where(rank.in_window, rank.trace.gpu.dur_ns, 0).astype(np.float64)
+
+
+def _known_share(rank: Rank) -> float | None:
+    costs, works, weights_ns = rank.kernel_costs, rank.scaling != LINK, _weights_ns(rank)
     total_ns = float(weights_ns[works].sum())
     known = works & (~np.isnan(costs.bytes) | (rank.scaling == NOTHING))
     return float(weights_ns[known].sum()) / total_ns if total_ns else None
@@ -157,8 +189,9 @@ def _groups(rank: Rank) -> Iterator[tuple[Int64Array, ScalingKernels]]:
     return group_kernels(rank.kernel_classes, rank.kernel_costs, rank.verdicts, rank.roof_shares.roof, rank.scaling)
 
 
-def _find_grounds(rank: Rank, here: Device, there: Device, weights_ns: FloatArray) -> Iterator[ExpectationGround]:
+def _find_grounds(rank: Rank, here: Device, there: Device) -> Iterator[ExpectationGround]:
     """The families of kernels that take more than a little of the GPU's time, with the samples that stand for them."""
+    weights_ns = _weights_ns(rank)
     total_ns = max(float(weights_ns[rank.scaling != LINK].sum()), 1.0)
     found: dict[tuple[str, str], list[float]] = {}
     for rows, kernels in _groups(rank):
@@ -172,8 +205,9 @@ def _find_grounds(rank: Rank, here: Device, there: Device, weights_ns: FloatArra
             yield ExpectationGround(family, dtype, min(all_ns / total_ns, 1.0), known_ns / all_ns, *samples)
 
 
-def _describe_assumptions(rank: Rank, here: Device, there: Device, weights_ns: FloatArray) -> Iterator[str]:
+def _describe_assumptions(rank: Rank, here: Device, there: Device) -> Iterator[str]:
     """Sentences for collectives, and for each type whose Tensor Cores the other device lacks."""
+    weights_ns = _weights_ns(rank)
     collectives = rank.kernel_classes.match_rows(lambda kernel: kernel.category == "communication")
     if there.name != here.name and weights_ns[collectives].sum() > _MIN_SHARE * weights_ns.sum():
         yield "collectives are expected to follow the link, or, where they wait for other ranks, to take as long as now"

@@ -137,6 +137,21 @@ def test_what_it_rests_on_is_what_the_table_has() -> None:
     assert count_samples("scan", "bf16", "Ampere") == (0, 0, 0)
 
 
+def test_sizes_come_from_the_evidence_window_of_a_capture() -> None:
+    timing = TraceBuilder(device="NVIDIA H100 80GB HBM3", capability=(9, 0), sm_count=132)
+    for number in range(3):
+        at = number * (3 * USUAL_US + 10)
+        timing.step(at, 3 * USUAL_US + 10).op("aten::mm", at, 6).kernel(GEMM, at + 5, 3 * USUAL_US, launch_us=at + 1)
+        timing.call("cudaDeviceSynchronize", at + 7, 3 * USUAL_US - 1)
+    alone = Rank(timing.trace())
+    both = Rank(alone.raw_trace, evidence_trace=program(3 * USUAL_US).trace())
+
+    assert expect_on(alone, None, "0").verdict == "unknown"
+    made = expect_on(both, None, "0")
+    assert (made.verdict, made.known_share) == ("slower", 1)
+    assert made.step.expected_ns == pytest.approx(USUAL_US * 1e3, rel=0.05)
+
+
 def on_cpu() -> TraceBuilder:
     return TraceBuilder(device=None).op("aten::mm", 0, 900).op("aten::add", 950, 50)
 
