@@ -8,7 +8,15 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.device_scaling import LINK, NOTHING, device_ratios_of, group_kernels, usual_ratios_of
+from perfdoctor.analysis.kernels.device_scaling import (
+    CPU,
+    LINK,
+    NOTHING,
+    SCALES_WITH,
+    device_ratios_of,
+    group_kernels,
+    usual_ratios_of,
+)
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
@@ -19,7 +27,7 @@ from perfdoctor.report.to_plain import to_plain
 from perfdoctor.savings.expected_step import ExpectationGround, ExpectedStep, Verdict, expect_step, judge_step
 from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 from perfdoctor.trace.tables.distinct import occurring
-from perfdoctor.units import format_share
+from perfdoctor.units import format_duration, format_share
 from perfdoctor.value_limits import Share
 
 _WIDE = 1.6  # the worst over the best time
@@ -237,7 +245,22 @@ def _explain(made: Expectation) -> Iterator[str]:
     if few:
         names = " and ".join(dict.fromkeys(describe_kernels(ground) for ground in few))
         yield f"too few kernels of this generation were recorded for {names}; those of other generations stand for them"
-    if made.cpu_scale == 1 and not made.is_own_device:
+    if not made.is_own_device:
+        yield from _describe_cpu(made)
+
+
+def _describe_cpu(made: Expectation) -> Iterator[str]:
+    """How long the GPU waits for the CPU there, where that is much more than now, and that the CPU is the same."""
+    step = made.step
+    now_ns = sum(part.now_ns for part in step.parts if part.scales_with == SCALES_WITH[CPU])
+    waits_ns = step.expected_ns - sum(
+        part.now_ns * part.expected_ratio for part in step.parts if part.scales_with != SCALES_WITH[CPU]
+    )
+    same = "" if made.cpu_scale != 1 else "; it is taken to be the same (--cpu-scale)"
+    if waits_ns > now_ns + _MIN_SHARE * step.expected_ns:
+        waits, now = format_duration(waits_ns), format_duration(now_ns)
+        yield f"the GPU waits for the CPU there for {waits} of the {made.unit_name}, now for {now}{same}"
+    elif same:
         yield "the CPU is taken to be the same (--cpu-scale)"
 
 

@@ -77,7 +77,8 @@ def _headline(made: Expectation) -> Text:
         return Text(f"{source}a {unit} of {now}, {words} {clean_line(made.device)}", style)
     ratio = made.step.expected_ns / max(made.step.now_ns, 1)
     here = f"a {unit} of {now} on {clean_line(made.device)}"
-    return Text(f"{source}{here} takes {format_number(ratio)} times as long on {clean_line(made.on)}", "bold")
+    times = "" if format_number(ratio) in ("1", "1.00") else f"{format_number(ratio)} times "
+    return Text(f"{source}{here} takes {times}as long on {clean_line(made.on)}", "bold")
 
 
 def _parts_table(made: Expectation) -> Table:

@@ -86,6 +86,18 @@ def test_a_step_that_waits_for_the_cpu_gains_nothing_by_a_faster_gpu() -> None:
     assert step.expected_ns > 0.9 * step.now_ns
 
 
+@pytest.mark.parametrize(("cpu_us", "waits"), [(800.0, True), (20.0, False)])
+def test_a_cpu_that_the_gpu_hid_is_named_where_it_no_longer_does(cpu_us: float, waits: bool) -> None:
+    builder, at = TraceBuilder(device="NVIDIA A100-SXM4-80GB"), 0.0
+    for number in range(40):
+        builder.op("aten::mm", at, cpu_us, shapes=[[SIZE, SIZE]] * 2, types=[BF16] * 2)
+        builder.kernel("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_tn", 10 + 5000 * number, 4999, launch_us=at + 1)
+        at += cpu_us + 5
+    builder.call("cudaDeviceSynchronize", at, 200_000 - at)
+    made = expect(builder, B200)
+    assert any("waits for the CPU there" in note for note in made.notes) == waits
+
+
 def test_where_nothing_says_what_waits_the_account_bounds_the_step() -> None:
     builder = TraceBuilder(device="NVIDIA H100 80GB HBM3", capability=(9, 0), sm_count=132)
     made = expect(builder.kernel(GEMM, 0, 500).kernel(GEMM, 700, 500), A100)

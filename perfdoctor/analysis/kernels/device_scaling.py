@@ -129,12 +129,12 @@ def device_ratios_of(
             gains = gains_matrix_units(there, here, kernels)
             result[rows] *= _LAYOUT_COPIES if gains > 0 else 1
             loses |= gains < 0
-    if loses:
-        result[_match_layout_copies(classes), :2] = 0
     result = np.where(np.isnan(result), 1.0, result)
     stays = scaling == NOTHING
     result[stays, 0], result[stays, 2] = np.fmin(result[stays, 0], 1), np.fmax(result[stays, 2], 1)
     result[stays, 1] = 1
+    if loses:
+        result[_match_layout_copies(classes), :2] = 0
     _scale_links(classes, scaling, here, there, result)
     return result
 
