@@ -417,7 +417,10 @@ def expect_traces(
     check_device(on)
     files = _choose_files(found, options.rank)
     of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress))
-    made = expect_on(of_rank, None if on is None else find_device(on), find_version(), cpu_scale, notes)
+    there = None if on is None else find_device(on)
+    if on is not None and there is None:
+        raise UsageError(f"'{on}' was calibrated, but its peaks are not known; add them to your own table of devices")
+    made = expect_on(of_rank, there, find_version(), cpu_scale, notes)
     return Expectation(**{field.name: getattr(made, field.name) for field in fields(made)})
 
 

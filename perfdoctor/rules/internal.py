@@ -111,7 +111,7 @@ from perfdoctor.gpu.gemm_alignment import (
 )
 from perfdoctor.gpu.gemm_tiles import Tiling, cut_into_tiles, tile_of_name
 from perfdoctor.gpu.roofline.comparable_kernels import find_reach
-from perfdoctor.gpu.roofline.efficiencies import ANY, efficiencies_of
+from perfdoctor.gpu.roofline.efficiencies import ANY, efficiencies_of, name_generation
 from perfdoctor.rules.kernel_ranges import (
     TRIPLE_TF32,
     DurationRange,
@@ -119,7 +119,6 @@ from perfdoctor.rules.kernel_ranges import (
     clamp_to_shortest_kernel,
     catch_up,
     efficiencies_on,
-    name_generation,
     peak_rate,
     roof_times_ns,
 )

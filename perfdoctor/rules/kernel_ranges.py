@@ -17,8 +17,7 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import NO, VERDICTS, YES
 from perfdoctor.analysis.queries import GpuQuery
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
-from perfdoctor.gpu.generations import generation_of as generation_by_capability
-from perfdoctor.gpu.roofline.efficiencies import ANY, KernelFamily, efficiencies_of
+from perfdoctor.gpu.roofline.efficiencies import ANY, KernelFamily, efficiencies_of, name_generation
 from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
 from perfdoctor.rank import Rank
 from perfdoctor.rules.matrix_kernels import Remedy
@@ -29,9 +28,6 @@ from perfdoctor.trace.tables.rows import GpuRows
 
 # Where less of the kernels' time is known, the rest may decide: a bound is given then, without a middle.
 _MIN_KNOWN_SHARE = 0.5
-
-# No recording of an older device is in the table.
-_OLDEST_IN_TABLE = (7, 0)
 
 TRIPLE_TF32 = "3xtf32"
 """The unit of fused attention in float32: three products in TF32 for each."""
@@ -197,15 +193,6 @@ def generation_of(rank: Rank) -> str:
     device = rank.device
     capability = device.compute_capability if device else rank.hardware.capability
     return name_generation(capability, device.gfx_arch if device else None)
-
-
-def name_generation(capability: tuple[int, int] | None, gfx_arch: str | None = None) -> str:
-    """The generation of a device as the table of efficiencies names it: AMD's by the architecture; else ANY."""
-    if gfx_arch:
-        return gfx_arch
-    if capability is None or capability < _OLDEST_IN_TABLE:
-        return ANY
-    return generation_by_capability(capability, None) or ANY
 
 
 def peak_rate(device: Device, dtype: str) -> float:

@@ -7,9 +7,9 @@ import pytest
 from rule_cases import SGEMM
 
 from perfdoctor.gpu.roofline import efficiencies
-from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency
+from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency, name_generation
 from perfdoctor.rank import Rank
-from perfdoctor.rules.kernel_ranges import apply_remedy, catch_up, find_roofs, name_generation
+from perfdoctor.rules.kernel_ranges import apply_remedy, catch_up, find_roofs
 from perfdoctor.rules.matrix_kernels import Remedy
 from perfdoctor.testing import TraceBuilder
 

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from perfdoctor.gpu.generations import generation_of
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 
 KernelFamily: TypeAlias = Literal["gemm", "convolution", "attention", "memory"]
@@ -27,6 +28,8 @@ SIZE_LIMITS_NS = (3_000, 10_000, 50_000)
 ANY = "any"
 """Stands for any type, size or generation in the table."""
 
+# No recording of an older device is in the table.
+_OLDEST_IN_TABLE = (7, 0)
 _MIN_LOW = 0.001  # a quartile of 0.000 in the table is one below its last digit
 
 
@@ -80,6 +83,15 @@ def find_efficiency(cell: Cell, table: Mapping[Cell, Efficiency] | None = None) 
     """
     table = _read_table() if table is None else table
     return next((table[wider] for wider in cell.widen() if wider in table), None)
+
+
+def name_generation(capability: tuple[int, int] | None, gfx_arch: str | None = None) -> str:
+    """The generation of a device as the table of efficiencies names it: AMD's by the architecture; else ANY."""
+    if gfx_arch:
+        return gfx_arch
+    if capability is None or capability < _OLDEST_IN_TABLE:
+        return ANY
+    return generation_of(capability, None) or ANY
 
 
 class SampleCount(NamedTuple):

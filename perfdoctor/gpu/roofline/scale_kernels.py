@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.gpu.devices import Device
-from perfdoctor.gpu.generations import generation_of
-from perfdoctor.gpu.roofline.efficiencies import ANY, SIZES, Cell, Efficiency, find_efficiency
+from perfdoctor.gpu.roofline.efficiencies import ANY, SIZES, Cell, Efficiency, find_efficiency, name_generation
 from perfdoctor.gpu.roofline.kernel_bounds import COMPUTE, SHORTEST_KERNEL_NS
 from perfdoctor.trace.arrays import FloatArray
 
@@ -125,7 +124,7 @@ def compare_with_like(
 
 def generation_name(device: Device) -> str:
     """The generation of a device as the table of efficiencies names it."""
-    return device.gfx_arch or generation_of(device.compute_capability, None) or ANY
+    return name_generation(device.compute_capability, device.gfx_arch)
 
 
 def _carried_share(here: Device, there: Device) -> float:
@@ -216,7 +215,7 @@ class _Curves:
 
     def times(self, roof_ns: FloatArray, quartile: int = 1) -> FloatArray:
         """The time of kernels by their roofs, in ns; `quartile` 0 is the fastest."""
-        result: FloatArray = np.exp(np.interp(np.log(roof_ns), self._roofs, self._times[:, quartile]))
+        result: FloatArray = np.exp(np.interp(np.log(np.maximum(roof_ns, 1)), self._roofs, self._times[:, quartile]))
         return result
 
     def find_roofs(self, dur_ns: FloatArray) -> FloatArray:
