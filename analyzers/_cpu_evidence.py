@@ -17,11 +17,21 @@ from perfdoctor.rules import intervals as iv
 
 # An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
 _MIN_NS = 5_000
+# From an op that does the work to the call around it: dropout [ native_dropout [ bernoulli_ ] ].
+_MAX_DEPTH = 3
 
 
 def own_time_of(trace: Trace) -> Int64Array:
     """The time of each op without the ops inside: a convolution allocates its result, and computes after that."""
     return nesting.own_durations(trace.ops.parent, trace.ops.dur_ns)
+
+
+def ops_within(trace: Trace, around: BoolArray) -> BoolArray:
+    """For each op whether it is one of some ops, or lies in one."""
+    result = around
+    for _ in range(_MAX_DEPTH):
+        result = result | np.append(result, False)[trace.ops.parent]
+    return result
 
 
 def name_longest(trace: Trace, rows: Int64Array) -> str:
@@ -144,6 +154,15 @@ def sizes_of(dims: str | None) -> tuple[tuple[int, ...], ...]:
         return ()
     lists = [size for size in sizes if isinstance(size, list)] if isinstance(sizes, list) else []
     return tuple(tuple(size) for size in lists if all(type(n) is int for n in size))
+
+
+def arguments_of(trace: Trace, row: int) -> list[int | None]:
+    """The arguments of an op that are whole numbers, None for others; empty where they were not recorded."""
+    try:
+        values = orjson.loads(trace.text(int(trace.ops.concrete[row])) or "[]")
+    except orjson.JSONDecodeError:
+        return []
+    return [int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else None for value in values]
 
 
 # The argument of a product that holds its rows, by the name of the op.

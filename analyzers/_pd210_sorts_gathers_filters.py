@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import orjson
 
+from perfdoctor.analyzers._cpu_evidence import arguments_of
 from perfdoctor.analyzers._pd210_unused_values import Call, Work, WorkKind
 from perfdoctor.rules import Advice, Int64Array, Trace
 
@@ -91,7 +91,7 @@ def _uses_first_few(trace: Trace, sort: Call, after: list[Call]) -> bool:
     user = next((call for call in after if size in call.sizes), None)
     if not size or size[dim] < _MIN_SORTED or user is None or user.name != "slice":
         return False
-    values = _arguments_of(trace, user)
+    values = arguments_of(trace, user.row)
     if len(values) < 4 or values[1] is None or values[1] % len(size) != dim % len(size):
         return False
     start, stop, _ = slice(values[2], values[3]).indices(size[dim])
@@ -106,14 +106,5 @@ def _computes_gathered(size: tuple[int, ...], layer: Call) -> bool:
 
 def _dim_of(trace: Trace, sort: Call) -> int:
     """The dimension that a sort sorts: its second argument, the last one where it is left out."""
-    values = _arguments_of(trace, sort)
+    values = arguments_of(trace, sort.row)
     return values[1] if len(values) > 1 and values[1] is not None else -1
-
-
-def _arguments_of(trace: Trace, call: Call) -> list[int | None]:
-    """The arguments of an op that are whole numbers, None for others; empty where they were not recorded."""
-    try:
-        values = orjson.loads(trace.text(int(trace.ops.concrete[call.row])) or "[]")
-    except orjson.JSONDecodeError:
-        return []
-    return [int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else None for value in values]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_evidence import ops_within
 from perfdoctor.rules import (
     NONE,
     BoolArray,
@@ -72,7 +73,7 @@ def find_training_mode(rank: Rank) -> TrainingMode:
     is_norm = trace.match_rows(trace.ops, vocabulary.BATCH_NORM_OP)
     in_training, evaluating, counters = _find_norms(trace, is_norm)
     # Kernels tell where arguments and counters do not; of an op that says the contrary they are those of another norm.
-    excluded = _runs_in(trace, trace.match_rows(trace.ops, vocabulary.INSTANCE_NORM_OP)) | (is_norm & ~in_training)
+    excluded = ops_within(trace, trace.match_rows(trace.ops, vocabulary.INSTANCE_NORM_OP)) | (is_norm & ~in_training)
     kernels = rank.kernels.in_steps().named(f"{vocabulary.BATCH_NORM_TRAINING_KERNEL}|{vocabulary.DROPOUT_KERNEL}")
     launched_by = trace.gpu.op
     kernels = kernels.where(~np.append(excluded, False)[launched_by])
@@ -106,7 +107,7 @@ def _find_norms(trace: Trace, is_norm: BoolArray) -> tuple[BoolArray, BoolArray,
         kernels = trace.match_rows(trace.gpu, vocabulary.BATCH_NORM_TRAINING_KERNEL)
         launching = nothing.copy()
         launching[trace.gpu.op[kernels & (trace.gpu.op >= 0)]] = True
-        instance = _runs_in(trace, trace.match_rows(trace.ops, vocabulary.INSTANCE_NORM_OP))
+        instance = ops_within(trace, trace.match_rows(trace.ops, vocabulary.INSTANCE_NORM_OP))
         return (counted | (launching & is_norm)) & ~instance, nothing, counters
     updates = trace.match_rows(trace.ops, vocabulary.UPDATING_BATCH_NORM_OP)
     keeps = _match_arguments(trace, recorded, lambda inputs: inputs.has_elements(_RUNNING_MEAN))
@@ -161,12 +162,4 @@ def _value(inputs: RecordedInputs, index: int) -> object:
 def _outermost(trace: Trace, marks: BoolArray) -> BoolArray:
     """Those of some ops whose parent is none of them."""
     result: BoolArray = marks & ~np.append(marks, False)[trace.ops.parent]
-    return result
-
-
-def _runs_in(trace: Trace, around: BoolArray) -> BoolArray:
-    """For each op whether it is one of some ops, or lies in one."""
-    result = around
-    for _ in range(_MAX_DEPTH):
-        result = result | np.append(result, False)[trace.ops.parent]
     return result

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, sizes_of, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, sizes_of, time_of_ops
+from perfdoctor.analyzers._pd210_experts import find_dense_experts
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
 from perfdoctor.analyzers._pd210_repeated_calls import find_repeated_calls
 from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
@@ -94,8 +95,9 @@ class NeedlessMatrixWork(RankAnalyzer):
         in the backward pass; a layer that computes all positions of which the next op takes one; an adapter of low rank
         that is written out to a whole matrix; batches padded beyond their longest item, item by item; text that
         is generated without a cache, so that each token computes all tokens before it anew; rows that are sorted for
-        the first few of each; linear layers of gathered rows; convolutions with filters of 256 taps and more; and calls
-        of a module with the very tensors of an earlier call, while its weights are as they were.
+        the first few of each; linear layers of gathered rows; convolutions with filters of 256 taps and more; experts
+        that all compute all tokens, of which a gate uses a few; and calls of a module with the very tensors of an
+        earlier call, while its weights are as they were.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -109,14 +111,15 @@ class NeedlessMatrixWork(RankAnalyzer):
         CPU time, 1 to 6 % of it remains of products with diagonal matrices, 44 to 64 % of an inverse with a
         determinant, 17 to 42 % of an inverse for a vector, 1 to 34 % of the differences of all pairs, 1 to 17 % of
         one-hot products, 5 to 54 % of slices, 4 to 17 % of a layer of which the last step is used, 3 to 25 % of sorts,
-        6 to 37 % of long filters, and of gathered rows the share of those that differ and up to a quarter more.
+        6 to 37 % of long filters, and of gathered rows the share of those that differ and up to a quarter more, of
+        experts the share that is used and up to a fifth more.
 
     How to fix:
         `d[:, None] * A * d`; `torch.linalg.cholesky` with `torch.cholesky_solve`, or `torch.linalg.solve`; the square
         of the difference expanded into one product, or `torch.cdist`; an embedding or `index_add_` for one-hot rows,
         `split` or `unbind` once for slices, `layer(x[:, -1])` for `layer(x)[:, -1]`, two thin products for an adapter,
-        `pad_sequence` for batches, `topk` for sorts, `layer(h)[index]` for `layer(h[index])`, and a product of Fourier
-        transforms for long filters.
+        `pad_sequence` for batches, `topk` for sorts, `layer(h)[index]` for `layer(h[index])`, a product of Fourier
+        transforms for long filters, and for each expert the tokens that chose it.
 
     When it is wrong:
         Where the inverse is needed itself, beside the product; where tokens see those behind them, so that a new one
@@ -148,6 +151,7 @@ class NeedlessMatrixWork(RankAnalyzer):
             **_find_work(shaped),
             **find_unused_values(shaped, calls),
             **find_sorts_gathers_filters(shaped.trace, calls),
+            **find_dense_experts(shaped, calls),
             **find_recomputed_prefix(shaped),
             **find_repeated_calls(shaped),
         }.items():
@@ -180,10 +184,13 @@ class NeedlessMatrixWork(RankAnalyzer):
 
 
 def _with_gradients(rank: Rank, forward: BoolArray) -> BoolArray:
-    """Some ops of the forward pass, those of their backward pass, and those of the backward pass of that one."""
+    """Some ops of the forward pass, those of their backward pass, and those of the backward pass of that one.
+
+    An op inside may have made the node: aten::linear calls aten::addmm.
+    """
     marked = forward
     for _ in range(2):
-        marked = marked | np.append(marked, False)[rank.forward_ops.forward]
+        marked = marked | np.append(ops_within(rank.trace, marked), False)[rank.forward_ops.forward]
     return marked
 
 

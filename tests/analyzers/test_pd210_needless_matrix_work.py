@@ -116,6 +116,24 @@ def sorts(why: str, trace: TraceBuilder, *, severity: str = "high") -> RuleCase:
     )
 
 
+def experts(
+    number: int = 8, *, used: int | None = 2, tokens: int = 512, called: int = 8, before: int = 0
+) -> TraceBuilder:
+    """A gate that chooses of so many experts for 512 tokens, and the two layers of those that are called."""
+    steps = Steps().op("aten::topk", 10, ("float", (8, 64, number)), concrete=["", str(used), "-1", "True", "True"])
+    for _ in range(before):
+        steps.op("aten::mul", 1, ("float", (512, 64)))
+    for _ in range(called):
+        steps.op("aten::linear", 40, ("float", (tokens, 64)), ("float", (256, 64)), ("float", (256,)))
+        steps.op("aten::linear", 40, ("float", (tokens, 256)), ("float", (64, 256)), ("float", (64,)))
+    return steps.build("train.py(3): main")
+
+
+def computes_experts(why: str, trace: TraceBuilder, cost_us: float = 640, severity: str = "high") -> RuleCase:
+    expected = ExpectedFinding(severity, round(1000 * cost_us), location="train.py:3", fix="index_add_")
+    return RuleCase("PD210", why, lambda: trace, (expected,))
+
+
 def on_gpu(rows: int) -> TraceBuilder:
     """A layer of gathered rows of a table of 2,000, 300 us on a GPU, in two steps."""
     trace = TraceBuilder()
@@ -336,6 +354,14 @@ CASES = [
     RuleCase("PD210", "a half of sorted rows", lambda: sorted_rows("1", "0", "10000")),
     RuleCase("PD210", "rows of another dimension", lambda: sorted_rows("0", "0", "2")),
     RuleCase("PD210", "all that is sorted is summed", lambda: sorted_rows("1", "0", "20", between=SCORES)),
+    computes_experts("experts that compute all tokens", experts()),
+    computes_experts("experts of one choice", experts(used=1)),
+    computes_experts("experts of half of the choices", experts(used=4)),
+    computes_experts("four experts", experts(4, called=4), 320),
+    RuleCase("PD210", "experts that get their tokens", lambda: experts(tokens=128)),
+    RuleCase("PD210", "most of the experts are used", lambda: experts(used=6)),
+    RuleCase("PD210", "as many layers as no gate has", lambda: experts(called=6)),
+    RuleCase("PD210", "layers far behind a choice", lambda: experts(before=20)),
     RuleCase("PD210", "few numbers", lambda: sorted_rows("1", "0", "20", size=(64, 500))),
     fires(
         "a layer of gathered rows",
