@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.analysis.host.locations import SourceLocation
-    from perfdoctor.api import Expectation, Guide, Report, Table, analyze, expect, guide
+    from perfdoctor.api import Guide, Report, Table, analyze, guide
     from perfdoctor.capture.session import diagnose, profile
     from perfdoctor.compare_traces import Comparison, compare
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
+    from perfdoctor.expect_traces import Expectation, expect
     from perfdoctor.report.finding import Evidence, Finding
     from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
     from perfdoctor.savings.saving import Claim, Saving
@@ -52,8 +53,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "perfdoctor.api": ("Expectation", "Guide", "Report", "Table", "analyze", "expect", "guide"),
+    "perfdoctor.api": ("Guide", "Report", "Table", "analyze", "guide"),
     "perfdoctor.compare_traces": ("Comparison", "compare"),
+    "perfdoctor.expect_traces": ("Expectation", "expect"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
     "perfdoctor.analysis.host.locations": ("SourceLocation",),

@@ -1,4 +1,4 @@
-"""`analyze`, `expect`, `guide` and `read`, which the package exports, and results that can print and save themselves.
+"""`analyze`, `guide` and `read`, which the package exports, and results that can print and save themselves.
 
 A report keeps what tables are made of: the files, and the rank whose table was asked for last.
 """
@@ -14,15 +14,11 @@ from perfdoctor import pipeline
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis_options import AnalysisOptions, Settings, check_device, describe_settings_file
 from perfdoctor.errors import InputError, PerfdoctorError, UsageError
-from perfdoctor.expectation import Expectation as BaseExpectation
-from perfdoctor.expectation import expect_on
 from perfdoctor.field_guide.guide_answers import Guide as BaseGuide
 from perfdoctor.fleet.analyze_files import analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_inputs
 from perfdoctor.fleet.rank_tasks import read_longest_rank
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
-from perfdoctor.gpu import find_device
-from perfdoctor.installed_packages import find_version
 from perfdoctor.rank import Rank
 from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
@@ -35,9 +31,8 @@ from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
 from perfdoctor.trace.io.untrusted_files import make_line_reader
-from perfdoctor.units import format_duration
 
-__all__ = ["Expectation", "FileProgress", "Guide", "Progress", "Report", "Table", "analyze", "expect", "guide", "read"]
+__all__ = ["FileProgress", "Guide", "Progress", "Report", "Table", "analyze", "guide", "read"]
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -107,26 +102,6 @@ class Guide(BaseGuide):
         from perfdoctor.field_guide.render_guide import save_guide
 
         save_guide(self, path)
-
-
-class Expectation(BaseExpectation):
-    """What a step should take on a device; `perfdoctor.expectation.Expectation` describes its fields."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        low, high = (format_duration(ns) for ns in (self.step.low_ns, self.step.high_ns))
-        return f"<perfdoctor.Expectation: {low} to {high} on {self.on}; expectation.print() shows it>"
-
-    def print(self, *, color: bool | None = None) -> None:
-        """Print the expectation to standard output, as `perfdoctor expect` does.
-
-        Args:
-            color: Whether to use colours; None means on terminals only.
-        """
-        from perfdoctor.reporters.write_expectation import print_expectation
-
-        print_expectation(self, color=color)
 
 
 class _TableSource:
@@ -372,58 +347,6 @@ def guide(
     return analyze(paths, device=device, rank=rank, steps=steps, settings=settings).guide()
 
 
-def expect(
-    paths: PathLike | Sequence[PathLike],
-    *,
-    on: str | None = None,
-    cpu_scale: float = 1.0,
-    device: str | None = None,
-    rank: int | None = None,
-    steps: slice | None = None,
-) -> Expectation:
-    """What the step of a recording should take on another device, as a range with what it rests on.
-
-    Args:
-        paths: Where the traces are, as for `analyze`; of several ranks that with the longest step counts.
-        on: The name of the other device, such as "H100"; None for the recording's own, whose range is what comparable
-            kernels take.
-        cpu_scale: How many times as long the CPU's work takes there.
-        device: The name of the recording's device, where the trace lacks it or has a wrong one.
-        rank: Which rank.
-        steps: Which steps, as slice(2, 5); None for all.
-
-    Returns:
-        The expectation; times in ns, `.step.low_ns` to `.step.high_ns`.
-
-    Raises:
-        TraceError, InputError: The trace cannot be read, or has no work on a GPU whose peaks are known.
-        UsageError: A device is not in the table, or `cpu_scale` is not above 0.
-    """
-    options = AnalysisOptions(device=device, rank=rank, steps=steps or slice(None))
-    return expect_traces(find_inputs(as_list(paths)).traces, on, cpu_scale, options)
-
-
-def expect_traces(
-    found: Sequence[TraceFile],
-    on: str | None,
-    cpu_scale: float,
-    options: AnalysisOptions,
-    progress: Progress | None = None,
-) -> Expectation:
-    """The same as `expect`, of traces that were found already."""
-    if not 0 < cpu_scale < float("inf"):
-        raise UsageError(f"the CPU cannot take {cpu_scale:g} times as long; give a number above 0")
-    check_device(options.device)
-    check_device(on)
-    files = _choose_files(found, options.rank)
-    of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress))
-    there = None if on is None else find_device(on)
-    if on is not None and there is None:
-        raise UsageError(f"'{on}' was calibrated, but its peaks are not known; add them to your own table of devices")
-    made = expect_on(of_rank, there, find_version(), cpu_scale, notes)
-    return Expectation(**{field.name: getattr(made, field.name) for field in fields(made)})
-
-
 def analyze_traces(
     found: Sequence[TraceFile],
     options: AnalysisOptions,
@@ -431,7 +354,7 @@ def analyze_traces(
     hang_files: HangFiles = NO_HANG_FILES,
 ) -> Report:
     """The same as `analyze`, of traces and dumps of the flight recorder that were found already."""
-    files = _choose_files(found, options.rank) if found or not hang_files else ()
+    files = choose_files(found, options.rank) if found or not hang_files else ()
     options = replace(options, is_only_rank=len(files) == 1)
     [report] = analyze_jobs([files], options, progress, read_hang(hang_files) if hang_files else None)
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
@@ -462,7 +385,7 @@ def make_table(
     """
     by = check_table(what, by)
     check_device(options.device)
-    files = _choose_files(found, options.rank)
+    files = choose_files(found, options.rank)
     compares, peers = what in COMPARING_RANKS and len(found) > 1, []
     if compares and options.rank is not None:
         peers = _TableSource(found, options).read_collectives()
@@ -479,7 +402,7 @@ def _as_table(table: BaseTable, files: Sequence[TraceFile], folders: Iterable[st
     return Table(**{field.name: getattr(table, field.name) for field in fields(table)})
 
 
-def _choose_files(files: Sequence[TraceFile], rank: int | None) -> Sequence[TraceFile]:
+def choose_files(files: Sequence[TraceFile], rank: int | None) -> Sequence[TraceFile]:
     """The files of a rank, where several files say by their names which rank they are of."""
     if rank is not None and len(files) > 1:
         files = tuple(file for file in files if file.rank == rank)

@@ -47,7 +47,7 @@ def expect(
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoctor.analysis_options import AnalysisOptions
-    from perfdoctor.api import expect_traces
+    from perfdoctor.expect_traces import expect_traces
     from perfdoctor.fleet.discover import find_traces
     from perfdoctor.reporters.write_expectation import print_expectation, render_expectation
 
