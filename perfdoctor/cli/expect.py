@@ -17,7 +17,7 @@ from perfdoctor.reporters.output import write_stdout
 
 @parameters.command(
     "perfdoctor expect trace.json.gz --on H100",
-    "perfdoctor expect trace.json.gz                    # is this normal for its GPU?",
+    "perfdoctor expect trace.json.gz            # normal for its own GPU?",
     "perfdoctor expect capture/ --on B200 --cpu-scale 0.7",
     "perfdoctor expect trace.json.gz --on L4 --json | jq .step",
 )
