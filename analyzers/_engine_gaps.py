@@ -17,6 +17,7 @@ _MIN_SHARE = 0.01
 _DOING: Mapping[str, str] = {
     "scheduling": "schedules",
     "preparing": "prepares inputs",
+    "speculating": "drafts and verifies tokens",
     "sampling": "samples",
     "messages": "exchanges messages",
     "tokenizing": "tokenizes",

@@ -719,14 +719,19 @@ class Rank:
         return find_starvation(self.trace, self.gaps, self.loader_waits.intervals, self.window)
 
     @cached_property
-    def engine_passes(self) -> EnginePasses | None:
-        """The passes of a serving engine over its batch; None where the trace has no ranges of them."""
+    def passes(self) -> EnginePasses | None:
+        """The passes of an engine or a loop over its batch; None where the trace shows none."""
         return find_engine_passes(self.trace) if self.device_kind == "gpu" else None
+
+    @property
+    def engine_passes(self) -> EnginePasses | None:
+        """The passes of a serving engine; None where the trace has no ranges of them."""
+        return self.passes if self.passes is not None and self.passes.of_engine else None
 
     @cached_property
     def pass_summary(self) -> tuple[PassSummary, ...]:
-        """What a report says of the passes of a serving engine; empty without one."""
-        passes = self.engine_passes
+        """What a report says of the passes; empty without any."""
+        passes = self.passes
         if passes is None:
             return ()
         return summarize_passes(self.rank, passes, self.kernel_classes, self.bounds, self.window)

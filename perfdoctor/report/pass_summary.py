@@ -1,4 +1,4 @@
-"""What a report says of the passes of a serving engine: an account for prefill, decode and mixed passes."""
+"""What a report says of the passes of an engine or a loop: an account for each kind, as prefill and decode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class PassSummary:
         time_ns: From the first GPU item of a pass to the first of the next.
         busy_ns: Time of the GPU's work in it; it and `idle_ns` add up to `time_ns`.
         idle_ns: Idle time by what the engine's thread did: waiting for requests, preparing inputs, scheduling,
-            sampling, tokenizing, detokenizing, messages to other processes, running the model, or anything between.
+            sampling, speculating (drafts, and which to accept), tokenizing, detokenizing, messages to other processes,
+            running the model, or anything between.
         graph_share: Share of the GPU items that a graph launched; null without items.
         collectives: How many collectives a pass has.
         communication_ns: Time of the collectives.

@@ -148,12 +148,19 @@ ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
         r"sglang/srt/managers/detokenizer_manager\.py",
     ),
     "tokenizing": _PATTERNS[TOKENIZING],
+    "speculating": (
+        r"vllm/v1/(spec_decode/|sample/rejection_sampler)",
+        r"sglang/srt/speculative/\w+\.py\(\d+\): (verify|prepare_for_\w+|\w*(accept|tree)\w*)$",
+        r"tensorrt_llm/_torch/(speculative|pyexecutor)/\w+\.py\(\d+\): (sample_and_accept|prepare)_draft_tokens$",
+        r"transformers/generation/candidate_generator|transformers/generation/utils\.py\(\d+\): _speculative_sampling$",
+        r"^(v2_)?gpu_model_runner: draft",
+    ),
     "sampling": (
         r"vllm/(v1/sample|model_executor/layers/sampler)",
         r"sglang/srt/(layers/sampler|sampling/|managers/overlap_utils\.py\(\d+\): set_)",
         r"tensorrt_llm/_torch/pyexecutor/sampler",
-        r"transformers/generation/logits_process",
-        r"^(v2_)?gpu_model_runner: (sample|draft|prompt_logprobs)|^_sample_async$",
+        r"transformers/generation/(logits_process|stopping_criteria)|diffusers/schedulers/",
+        r"^(v2_)?gpu_model_runner: (sample|prompt_logprobs)|^_sample_async$",
     ),
     "messages": (
         r"(^|/)(zmq|msgspec|msgpack)/|multiprocessing/connection\.py|shm_broadcast\.py",
@@ -165,10 +172,12 @@ ENGINE_WORK: Mapping[str, tuple[str, ...]] = {
         r"vllm/v1/worker/\w+\.py\(\d+\): _preprocess",
         r"^(v2_)?gpu_model_runner: (preprocess|prepare_|state_update|dispatch|mm_embeddings)",
         r"^_prepare_(tp_)?inputs$",
+        vocabulary.PREPARE_GENERATION_FRAME,
+        r"transformers/generation/utils\.py\(\d+\): _update_model_kwargs_for_generation$",
     ),
     "scheduling": (*_SCHEDULING, r"^schedule: ", r"^(v2_)?gpu_model_runner: bookkeep", r"^_schedule$"),
 }
-"""What serving engines do beside the model, in the order in which they are asked: patterns of frames and ranges.
+"""What engines and loops do beside the model, in the order in which they are asked: patterns of frames and ranges.
 
 Waiting for "no_requests" means that there is nothing to serve.
 """

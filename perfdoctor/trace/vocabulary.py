@@ -191,8 +191,22 @@ ENGINE_PASS = (
     r"(?i)^execute_(\d+_)?context_\d+\(|^execute_new_\d+_cached_|^step\[\s*\w+|^\[Executor\] _forward_step[ :]"
 )
 """Pattern of the ranges that serving engines put around a pass of the model, see `parse_engine_pass`."""
-DECODE_FRAME = r"transformers/generation/utils\.py\(\d+\): (generate|_sample|_greedy_search|_beam_search)$"
+DECODE_FRAME = (
+    r"transformers/generation/utils\.py\(\d+\): (generate|_sample|_greedy_search|_beam_search|_assisted_decoding)$"
+)
 """Pattern of the Python frames of a loop that generates tokens."""
+PREPARE_GENERATION_FRAME = r"transformers/[\w/]+\.py\(\d+\): prepare_inputs_for_generation$"
+"""Pattern of the Python frames by which such a loop begins a pass of the model."""
+PREFILL_FRAME = r"transformers/generation/utils\.py\(\d+\): _prefill$"
+"""Pattern of the Python frames in which it reads the prompt, in one piece or several."""
+DRAFT_FRAME = r"transformers/generation/candidate_generator\.py\(\d+\): get_candidates$"
+"""Pattern of the Python frames in which a draft model, or a look-up, proposes tokens."""
+PIPELINE_FRAME = r"diffusers/[\w/]*pipelines/[\w/]+\.py\(\d+\): __call__$"
+"""Pattern of the Python frames of pipelines of diffusers."""
+DENOISING_STEP_FRAME = r"diffusers/schedulers/\w+\.py\(\d+\): step$"
+"""Pattern of the Python frames in which the scheduler of a pipeline takes a step."""
+COMPILED_CALL_FRAME = r"torch/_dynamo/eval_frame\.py\(\d+\): (compile_wrapper|_fn|__call__)$"
+"""Pattern of the Python frames around a call of what was compiled."""
 EVALUATION_RANGE = (
     r"(?i)(^|[^a-z])(evaluat(e|ion)|validat(e|ion))($|[^a-z_])|Evaluation_?Loop|validation_step|test_step"
 )
@@ -498,7 +512,7 @@ ANNOTATION = "|".join(
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""
 
 
-EnginePassKind: TypeAlias = Literal["prefill", "decode", "mixed", "other"]
+EnginePassKind: TypeAlias = Literal["prefill", "decode", "mixed", "draft", "denoise", "other"]
 _PASS_OF_EXECUTE = (
     r"execute_((?P<tokens>\d{1,9})_)?context_(?P<context>\d{1,9})\((?P<context_tokens>\d{1,9})?[^)]*\)"
     r"_generation_(?P<generation>\d{1,9})\((?P<generation_tokens>\d{1,9})?"
@@ -507,19 +521,21 @@ _PASS_OF_EXECUTOR = (
     r"\[Executor\] _forward_step( \d+)?: (?P<context>\d{1,9}) ctx reqs, ((?P<tokens>\d{1,9}) ctx tokens, )?"
     r"(?P<generation>\d{1,9}) gen reqs"
 )
-# Forward modes of SGLang; verifying drafts is decoding, of several tokens a request.
+# Forward modes of SGLang; verifying drafts is decoding, of several tokens a request, and extending them is the draft's.
 _MODES: Mapping[str, EnginePassKind] = {
     **dict.fromkeys(("EXTEND", "PREFILL", "SPLIT_PREFILL"), "prefill"),
     **dict.fromkeys(("DECODE", "TARGET_VERIFY"), "decode"),
+    **dict.fromkeys(("DRAFT_EXTEND", "DRAFT_EXTEND_V2"), "draft"),
     "MIXED": "mixed",
 }
 
 
 class EnginePass(NamedTuple):
-    """What the name of a range says of a pass of a serving engine over its batch.
+    """What the name of a range says of a pass of a serving engine over its batch, or the frames of another loop.
 
     Attributes:
-        kind: Whether it reads prompts, generates a token a request, or both; "other" where the engine calls it so.
+        kind: Whether it reads prompts, generates a token a request (or verifies some), or both; whether a draft model
+            proposes tokens; whether it takes a step of diffusion; "other" where the engine calls it otherwise.
         requests: How many requests it works on; None where the name does not say, as the following.
         tokens: How many tokens it computes, of all requests.
     """

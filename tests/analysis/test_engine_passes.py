@@ -136,10 +136,10 @@ def test_no_floor_for_prompts() -> None:
     assert row.floor_ns is None
 
 
-@pytest.mark.parametrize("name", ["step[IDLE bs=0]", "step[DRAFT_EXTEND bs=4]"])
-def test_a_pass_of_another_kind_is_called_other(name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("step[IDLE bs=0]", "other"), ("step[DRAFT_EXTEND bs=4]", "draft")])
+def test_a_pass_that_computes_no_tokens_of_the_model(name: str, kind: str) -> None:
     (row,) = rows_of(TraceBuilder().range(name, 0, 100).kernel("k", 20, 30, launch_us=5))
-    assert (row.kind, row.passes) == ("other", 1)
+    assert (row.kind, row.passes) == (kind, 1)
 
 
 def test_no_passes_without_ranges_of_an_engine() -> None:

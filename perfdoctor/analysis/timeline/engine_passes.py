@@ -1,4 +1,4 @@
-"""The passes of a serving engine over its batch: what each computes, when the GPU works for it, and why it idles.
+"""The passes of an engine or a loop over its batch: what each computes, when the GPU works for it, and why it idles.
 
 A pass begins on the CPU with its range, and ends where the next begins. An engine that schedules ahead begins the next
 range while the GPU works on this pass, so what was launched in a pass is the GPU's part of it. Its window lasts from
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.analysis.timeline.pass_marks import PassMarks, find_pass_marks
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL, ENGINE_WORK, IDLE_ENGINE
@@ -23,7 +24,6 @@ from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
-from perfdoctor.trace.tables.step_marks import keep_outermost, select_busiest_thread
 
 # A gap that is so many times as long as the GPU works in a pass, and at least so long, is no work of the engine's loop.
 _LONG_GAP, _MIN_LONG_GAP_NS = 2, 20_000_000
@@ -37,12 +37,13 @@ class EnginePasses:
 
     Attributes:
         passes: What the name of each one's range says.
-        windows: int64 (n, 2), ``[start, end)`` in nanoseconds on the GPU; they touch.
-        began_ns: When the range of each one begins on the CPU.
+        windows: int64 (n, 2), ``[start, end)`` in nanoseconds on the GPU; those of an engine touch.
+        began_ns: When each one begins on the CPU.
         pass_of_item: For each GPU item the pass in which it was launched; NONE before the first.
-        thread: The thread of the ranges, an index into `Trace.threads`.
+        thread: Their thread, an index into `Trace.threads`.
         idle: Idle time of the GPU in the windows by what that thread did: a key of `ENGINE_WORK`, ENGINE_MODEL or
             BETWEEN_PASSES.
+        of_engine: Whether a serving engine makes them: else a loop that generates text, or denoises pictures.
     """
 
     passes: tuple[vocabulary.EnginePass, ...]
@@ -51,41 +52,44 @@ class EnginePasses:
     pass_of_item: Int64Array
     thread: int
     idle: Mapping[str, Intervals]
+    of_engine: bool = True
 
     def __len__(self) -> int:
         return len(self.passes)
 
 
 def find_engine_passes(trace: Trace) -> EnginePasses | None:
-    """The passes of the engine whose ranges a trace has; None without any, and where launches were not recorded."""
-    ranges, gpu = trace.ranges, trace.gpu
-    rows = keep_outermost(ranges, select_busiest_thread(ranges, trace.match_rows(ranges, vocabulary.ENGINE_PASS)))
-    if not len(rows):
+    """The passes of an engine or a loop; None without any, and where launches were not recorded."""
+    marks, gpu = find_pass_marks(trace), trace.gpu
+    if marks is None:
         return None
-    names = [vocabulary.parse_engine_pass(trace.strings[code]) for code in ranges.name[rows].tolist()]
     launched_ns, _ = launch_instants(trace)
-    item_pass = np.searchsorted(ranges.start_ns[rows], launched_ns, side="right") - 1
+    item_pass = np.searchsorted(marks.began_ns, launched_ns, side="right") - 1
     item_pass[launched_ns < 0] = NONE
     working = np.unique(item_pass[item_pass >= 0])
-    if not len(working) or any(names[each] is None for each in working.tolist()):
+    passes = [marks.passes[each] for each in working.tolist()]
+    if not len(working) or None in passes:
         return None
-    new_number = np.full(len(rows) + 1, NONE)
+    new_number = np.full(len(marks.passes) + 1, NONE)
     new_number[working] = np.arange(len(working))
     pass_of_item = new_number[item_pass]
-    start_ns = np.full(len(working), np.iinfo(np.int64).max)
+    start_ns, end_ns = np.full(len(working), np.iinfo(np.int64).max), np.zeros(len(working), np.int64)
     mine = pass_of_item >= 0
     np.minimum.at(start_ns, pass_of_item[mine], gpu.start_ns[mine])
+    np.maximum.at(end_ns, pass_of_item[mine], gpu.end_ns[mine])
     start_ns = np.maximum.accumulate(start_ns)
-    windows = np.column_stack((start_ns, np.append(start_ns[1:], gpu.end_ns[mine].max())))
+    next_ns = np.append(start_ns[1:], gpu.end_ns[mine].max())
+    windows = np.column_stack((start_ns, np.minimum(next_ns, np.maximum(end_ns, marks.ended_ns[working]))))
     idle = iv.subtract(iv.union(windows[:, 0], windows[:, 1]), iv.union(gpu.start_ns, gpu.end_ns))
-    thread = int(ranges.thread[rows[0]])
+    without_requests = _find_gaps_without_requests(trace, marks.thread, windows, idle) if marks.of_engine else iv.EMPTY
     return EnginePasses(
-        tuple(each for number in working.tolist() if (each := names[number]) is not None),
+        tuple(each for each in passes if each is not None),
         windows,
-        ranges.start_ns[rows[working]],
+        marks.began_ns[working],
         pass_of_item,
-        thread,
-        _split_by_work(trace, thread, rows, idle, _find_gaps_without_requests(trace, thread, windows, idle)),
+        marks.thread,
+        _split_by_work(trace, marks, idle, without_requests),
+        marks.of_engine,
     )
 
 
@@ -104,17 +108,19 @@ def _find_gaps_without_requests(trace: Trace, thread: int, windows: Intervals, i
 
 
 def _split_by_work(
-    trace: Trace, thread: int, rows: Int64Array, idle: Intervals, without_requests: Intervals
+    trace: Trace, marks: PassMarks, idle: Intervals, without_requests: Intervals
 ) -> Mapping[str, Intervals]:
-    """Idle time by what the thread of some ranges did meanwhile; of gaps without requests only what takes long."""
+    """Idle time by what the thread of the passes did meanwhile; of gaps without requests only what takes long."""
     layers = []
     for patterns in ENGINE_WORK.values():
         pattern, spans = "|".join(patterns), []
         for table in (trace.frames, trace.ranges):
-            found = trace.match_rows(table, pattern) & (table.thread == thread) if len(table) else np.zeros(0, bool)
+            found = (
+                trace.match_rows(table, pattern) & (table.thread == marks.thread) if len(table) else np.zeros(0, bool)
+            )
             spans.append(iv.union(table.start_ns[found], table.end_ns[found]))
         layers.append(iv.union_of(spans))
-    layers.append(iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]))
+    layers.append(marks.model)
     works = [*ENGINE_WORK, ENGINE_MODEL, BETWEEN_PASSES]
     before = works.index(_FIRST_WORK_OF_LOOP)
     parts = iv.partition(idle, [*layers[:before], without_requests, *layers[before:]])
