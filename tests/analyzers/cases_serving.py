@@ -1,10 +1,11 @@
-"""Cases of the rules about serving engines: PD801, PD803, PD807."""
+"""Cases of the rules about serving engines: PD801 to PD807."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from engine_programs import FRAMES, RANGES, SGLANG, TENSORRT_LLM, Pass, serve
+from engine_programs import CUSTOM_REDUCE, FRAMES, RANGES, SGLANG, TENSORRT_LLM, Pass, serve
 
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import build_healthy_trace
@@ -44,6 +45,15 @@ def batches(
         stacks=stacks,
         frames=frames,
     )
+
+
+def beside_products() -> TraceBuilder:
+    """An engine whose collectives run beside its products, on a stream of their own."""
+    trace = serve(decode(), overlapped=True)
+    for number in range(5):
+        at = 1000 + 10_000 * number
+        trace.kernel(CUSTOM_REDUCE, at, 3000, launch_us=at - 10, stream=9)
+    return trace
 
 
 MANY_SIZES = (4, 8, 16, 4, 8, 16, 4, 8, 32)
@@ -173,6 +183,69 @@ PD803 = [
     RuleCase("PD803", "one-large-batch", lambda: batches((4, 8, 4, 8, 4, 8, 32))),
     RuleCase("PD803", "kernels-hide-their-launches", lambda: batches(MANY_SIZES, gpu_us=9000)),
     RuleCase("PD803", "healthy", build_healthy_trace),
+]
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def reduce(kernel: str = CUSTOM_REDUCE, passes: int = 5, **named: Any) -> list[Pass]:
+    """Passes that decode with 64 collectives of 20 us each, 1.28 of 11.28 ms."""
+    return [Pass(collectives=64, collective_us=20, collective=kernel, **named)] * passes
+
+
+PD806 = [
+    RuleCase(
+        "PD806",
+        "kernels-of-the-engine",
+        lambda: serve(reduce(), overlapped=True),
+        (
+            ExpectedFinding(
+                "low",
+                1_280_000,
+                (0, None, 1_280_000),
+                title="64 collectives a pass run while nothing computes",
+                advice="Fuse each all-reduce",
+                fix='"fuse_allreduce_rms": true',
+                evidence={"collectives per step": 64, "of the decoding ones by NCCL": 0},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD806",
+        "nccl",
+        lambda: serve(reduce(NCCL), overlapped=True),
+        (ExpectedFinding("low", 1_280_000, title="by NCCL where it decodes", fix="--disable-custom-all-reduce"),),
+    ),
+    RuleCase(
+        "PD806",
+        "sglang",
+        lambda: serve(reduce(label=SGLANG_DECODE), overlapped=True, frames=SGLANG),
+        (ExpectedFinding("low", 1_280_000, fix="--enable-flashinfer-allreduce-fusion"),),
+    ),
+    RuleCase(
+        "PD806",
+        "tensorrt-llm-by-nccl",
+        lambda: serve(reduce(NCCL, label=TENSORRT_LLM_DECODE), overlapped=True, stacks=False),
+        (ExpectedFinding("low", 1_280_000, fix='allreduce_strategy="AUTO"'),),
+    ),
+    RuleCase(
+        "PD806",
+        "fused-already",
+        lambda: serve(reduce("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport")),
+        (ExpectedFinding("low", 1_280_000, advice="Use fewer tensor-parallel ranks", fix="--data-parallel-size"),),
+    ),
+    RuleCase(
+        "PD806",
+        "prompts",
+        lambda: serve([Pass([900], 0, collectives=64, collective_us=40, collective=NCCL)] * 5, overlapped=True),
+        (ExpectedFinding("medium", 2_560_000, advice="Overlap the products", fix='"fuse_gemm_comms": true'),),
+    ),
+    RuleCase("PD806", "short", lambda: serve([Pass(collectives=64, collective_us=3)] * 5, overlapped=True)),
+    RuleCase("PD806", "one-gpu", lambda: serve(decode())),
+    RuleCase("PD806", "experts", lambda: serve(reduce("void deep_ep::internode_ll::dispatch<true>"))),
+    RuleCase("PD806", "pipeline", lambda: serve(reduce("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"))),
+    RuleCase("PD806", "beside-computation", lambda: beside_products()),
+    RuleCase("PD806", "healthy", build_healthy_trace),
 ]
 PD807 = [
     RuleCase(

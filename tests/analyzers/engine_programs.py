@@ -8,6 +8,7 @@ from typing import NamedTuple
 from perfdoctor.testing import TraceBuilder
 
 DECODE_GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT"
+CUSTOM_REDUCE = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(RankData*, RankSignals, Signal*, int, int)"
 FRAMES: Mapping[str, str] = {
     "scheduling": "vllm/v1/core/sched/scheduler.py(175): schedule",
     "preparing": "vllm/v1/worker/gpu_model_runner.py(700): _prepare_inputs",
@@ -46,6 +47,9 @@ class Pass(NamedTuple):
         kernels: How many they are.
         graphed: Whether a graph launches them.
         label: The name of its range; "" for vLLM's.
+        collectives: How many collectives run between them.
+        collective_us: How long each takes.
+        collective: The name of their kernel.
         host_us: What the CPU does before the range (scheduling, messages, ...) and within it (`IN_RANGE`), by kind.
     """
 
@@ -55,6 +59,9 @@ class Pass(NamedTuple):
     kernels: int = 100
     graphed: bool = True
     label: str = ""
+    collectives: int = 0
+    collective_us: float = 10
+    collective: str = CUSTOM_REDUCE
     host_us: Mapping[str, float] = {"scheduling": 300, "preparing": 200}
 
     @property
@@ -107,9 +114,12 @@ class _Engine:
         graph = self.trace.call("cudaGraphLaunch", self.at, LAUNCH_US)
         self.at += LAUNCH_US
         self.gpu_free = max(self.gpu_free, self.at)
-        for _ in range(each.kernels):
+        for number in range(each.kernels):
             self.trace.kernel(DECODE_GEMM, self.gpu_free, dur, correlation=graph)
             self.gpu_free += dur
+            if number < each.collectives:
+                self.trace.kernel(each.collective, self.gpu_free, each.collective_us, correlation=graph)
+                self.gpu_free += each.collective_us
 
     def _launch_kernels(self, each: Pass, dur: float) -> None:
         for _ in range(each.kernels):
