@@ -184,6 +184,78 @@ PD803 = [
     RuleCase("PD803", "kernels-hide-their-launches", lambda: batches(MANY_SIZES, gpu_us=9000)),
     RuleCase("PD803", "healthy", build_healthy_trace),
 ]
+
+
+def read(*sizes: int, gpu_us: float = 12_000, label: str = "", requests: int = 1, **named: Any) -> list[Pass]:
+    """Passes that read a piece of a prompt each."""
+    return [
+        Pass(
+            [size // requests] * requests,
+            0,
+            gpu_us=gpu_us * size / max(sizes),
+            label=label.format(size=size, requests=requests),
+            **named,
+        )
+        for size in sizes
+    ]
+
+
+EXTEND = "step[EXTEND bs={requests} toks={size}]"
+PD804 = [
+    RuleCase(
+        "PD804",
+        "pieces-and-a-rest",
+        lambda: serve([*read(512, 512, 512, 200), *decode(6)], overlapped=True),
+        (
+            ExpectedFinding(
+                "medium",
+                1_406_850,
+                (0, None, 1_406_850),
+                title="Prompts are read in 4 passes of up to 512 tokens",
+                advice="Allow more tokens in a pass",
+                fix="--max-num-batched-tokens 8192",
+                evidence={"tokens of a piece": 512, "passes fewer with larger pieces": 3},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD804",
+        "sglang",
+        lambda: serve([*read(512, 512, 512, 200, label=EXTEND), *decode(6, label=SGLANG_DECODE)], frames=SGLANG),
+        (ExpectedFinding("medium", 1_406_850, fix="--chunked-prefill-size 8192"),),
+    ),
+    RuleCase(
+        "PD804",
+        "several-prompts-fill-a-pass",
+        lambda: serve([*read(512, 512), *read(512, requests=2), *decode(7)], overlapped=True),
+        (ExpectedFinding("medium", 2_000_400, title="3 passes of up to 512"),),
+    ),
+    RuleCase(
+        "PD804",
+        "passes-that-decode-are-filled-up",
+        lambda: serve([*read(512, 512, 512), Pass([508], 4), *decode(6)], overlapped=True),
+        (ExpectedFinding("medium", 2_000_400, title="3 passes of up to 512"),),
+    ),
+    RuleCase(
+        "PD804",
+        "by-the-smallest-piece",
+        lambda: serve(read(512, 512, 512, 512, 100), overlapped=True),
+        (ExpectedFinding("medium", 1_876_600, title="5 passes of up to 512"),),
+    ),
+    RuleCase("PD804", "large-pieces", lambda: serve([*read(2048, 2048, 2048, 200), *decode(6)], overlapped=True)),
+    RuleCase("PD804", "prompts-of-one-length", lambda: serve([*read(40, 512, 512, 512), *decode(6)], overlapped=True)),
+    RuleCase("PD804", "two-pieces", lambda: serve([*read(512, 512, 100), *decode(6)], overlapped=True)),
+    RuleCase(
+        "PD804", "beside-decoding", lambda: serve([*[Pass([508], 4)] * 4, Pass([100], 4), *decode(6)], overlapped=True)
+    ),
+    RuleCase(
+        "PD804",
+        "a-pass-that-decodes-takes-no-time",
+        lambda: serve([*read(512, 512, 512, 200), *[Pass(gpu_us=100, kernels=3)] * 6], overlapped=True),
+    ),
+    RuleCase("PD804", "healthy", build_healthy_trace),
+]
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
