@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_sampling import find_cpu_sampling
 from perfdoctor.rules import CallRows, Intervals, Rank, format_time, match_blocking_calls
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import frozen_dataclass
@@ -57,6 +58,9 @@ def find_engine_gaps(rank: Rank) -> EngineGaps | None:
     idle = {work: iv.intersect(passes.idle[work], rank.window) for work in _DOING}
     if sum(map(iv.total, idle.values())) < _MIN_SHARE * rank.window_ns:
         return None
+    on_cpu = find_cpu_sampling(rank)  # PD805 reports it
+    if on_cpu is not None:
+        idle = {work: iv.subtract(time, on_cpu.time) for work, time in idle.items()}
     return EngineGaps(idle, _find_waits_between_passes(rank))
 
 

@@ -11,6 +11,7 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
+SGLANG_SAMPLER = "sglang/srt/layers/sampler.py(83): forward"
 SGLANG_DECODE = "step[DECODE bs=4]"
 TENSORRT_LLM_DECODE = "[Executor] _forward_step 6: 0 ctx reqs, 0 ctx tokens, 4 gen reqs"
 
@@ -255,6 +256,57 @@ PD804 = [
         lambda: serve([*read(512, 512, 512, 200), *[Pass(gpu_us=100, kernels=3)] * 6], overlapped=True),
     ),
     RuleCase("PD804", "healthy", build_healthy_trace),
+]
+
+
+def sample(passes: int = 5, logits: int = 0, label: str = "", **ops: float) -> list[Pass]:
+    """Passes that decode, and whose tokens the CPU samples by some ops; what comes after the last pass delays none."""
+    on_cpu = {f"aten::{name}": took for name, took in ops.items()}
+    return [*[Pass(label=label, logits=logits, cpu_ops=on_cpu)] * passes, Pass(label=label)]
+
+
+LOGITS = 4 * 32_000 * 4
+PD805 = [
+    RuleCase(
+        "PD805",
+        "ops-in-the-sampler",
+        lambda: serve(sample(sort=1200, multinomial=300)),
+        (
+            ExpectedFinding(
+                "medium",
+                1_250_000,
+                (0, None, 1_250_000),
+                title="the GPU waits 1.25 ms a pass for aten::sort",
+                advice="Keep the logits on the GPU",
+                fix="LogitsProcessor",
+                evidence={"copies of logits per step": 0},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD805",
+        "copied-logits-without-stacks",
+        lambda: serve(sample(logits=LOGITS, softmax=800), stacks=False),
+        (ExpectedFinding("low", 666_667, title="for aten::softmax, and 512 KB of logits are copied to it"),),
+    ),
+    RuleCase(
+        "PD805",
+        "sglang",
+        lambda: serve(sample(label=SGLANG_DECODE, sort=1200), frames={**SGLANG, "sampling": SGLANG_SAMPLER}),
+        (ExpectedFinding("medium", 1_000_000, fix="--sampling-backend flashinfer"),),
+    ),
+    RuleCase(
+        "PD805",
+        "tensorrt-llm",
+        lambda: serve(sample(label=TENSORRT_LLM_DECODE, logits=LOGITS, topk=1200), stacks=False),
+        (ExpectedFinding("medium", 1_000_000, title="for aten::topk", advice="Keep the logits on the GPU"),),
+    ),
+    RuleCase("PD805", "on-the-gpu", lambda: serve(decode(sampling=2000))),
+    RuleCase("PD805", "tokens-are-copied", lambda: serve(sample(logits=32, sort=1200), stacks=False)),
+    RuleCase("PD805", "short", lambda: serve(sample(sort=100))),
+    RuleCase("PD805", "other-ops", lambda: serve(sample(stack=1200))),
+    RuleCase("PD805", "healthy", build_healthy_trace),
 ]
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

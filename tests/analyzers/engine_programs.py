@@ -47,6 +47,8 @@ class Pass(NamedTuple):
         kernels: How many they are.
         graphed: Whether a graph launches them.
         label: The name of its range; "" for vLLM's.
+        cpu_ops: Ops that compute on the CPU after the pass, in a frame of the sampler, and how long each takes.
+        logits: Bytes that are copied to the CPU before them.
         collectives: How many collectives run between them.
         collective_us: How long each takes.
         collective: The name of their kernel.
@@ -59,6 +61,8 @@ class Pass(NamedTuple):
     kernels: int = 100
     graphed: bool = True
     label: str = ""
+    cpu_ops: Mapping[str, float] = {}
+    logits: int = 0
     collectives: int = 0
     collective_us: float = 10
     collective: str = CUSTOM_REDUCE
@@ -109,6 +113,19 @@ class _Engine:
         self.at, self.gpu_free = self.at + LAUNCH_US, start + COPY_US
         (self._launch_graph if each.graphed else self._launch_kernels)(each, each.gpu_us / each.kernels)
         self.trace.range(each.name, began, self.at - began)
+        if each.logits:
+            self.trace.op("aten::copy_", self.at, LAUNCH_US)
+            self.trace.memcpy("DtoH", self.gpu_free, COPY_US, each.logits, launch_us=self.at + 1, pinned=True)
+            self.gpu_free += COPY_US
+            self.at += LAUNCH_US
+        if each.cpu_ops:
+            self.wait(self.gpu_free)
+            sampled = self.at
+            for name, took in each.cpu_ops.items():
+                self.trace.op(name, self.at, took)
+                self.at += took
+            if self.stacks:
+                self.trace.frame(self.frames["sampling"], sampled, self.at - sampled)
 
     def _launch_graph(self, each: Pass, dur: float) -> None:
         graph = self.trace.call("cudaGraphLaunch", self.at, LAUNCH_US)
