@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine_programs import CUSTOM_REDUCE, FRAMES, RANGES, SGLANG, TENSORRT_LLM, Pass, serve
+from engine_programs import CUSTOM_REDUCE, FRAMES, RANGES, SGLANG, TENSORRT_LLM, Pass, decode_eagerly, serve
 
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import build_healthy_trace
@@ -133,6 +133,43 @@ PD801 = [
     ),
     RuleCase("PD801", "worker-without-messages", lambda: serve(decode(messages=30_000), worker=True)),
     RuleCase("PD801", "healthy", build_healthy_trace),
+]
+PD802 = [
+    RuleCase(
+        "PD802",
+        "small-kernels",
+        decode_eagerly,
+        (
+            ExpectedFinding(
+                "high",
+                1_900_000,
+                (0, None, 1_900_000),
+                title="busy for 3.4 ms, 3.8 times what reading its weights takes; 400 small kernels take 2 ms",
+                advice="Fuse what lies between",
+                fix="-O2",
+                evidence={"small kernels per step": 400},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD802",
+        "sglang",
+        lambda: decode_eagerly(label=SGLANG_DECODE),
+        (ExpectedFinding("high", 1_900_000, fix="--enable-torch-compile"),),
+    ),
+    RuleCase(
+        "PD802",
+        "fewer-kernels",
+        lambda: decode_eagerly(product_us=75, between=8),
+        (ExpectedFinding("medium", 700_000, title="2.6 times"),),
+    ),
+    RuleCase("PD802", "at-its-floor", lambda: decode_eagerly(between=2)),
+    RuleCase("PD802", "slow-products", lambda: decode_eagerly(product_us=200, between=0)),
+    RuleCase("PD802", "one-kernel-between-products", lambda: decode_eagerly(product_us=100, between=1)),
+    RuleCase("PD802", "without-shapes", lambda: decode_eagerly(shapes=False)),
+    RuleCase("PD802", "graphs-have-no-shapes", lambda: serve(decode())),
+    RuleCase("PD802", "healthy", build_healthy_trace),
 ]
 PD803 = [
     RuleCase(
