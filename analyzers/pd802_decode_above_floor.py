@@ -12,7 +12,6 @@ from perfdoctor.rules import (
     Evidence,
     Finding,
     GpuQuery,
-    GpuRows,
     Rank,
     RankAnalyzer,
     Saving,
@@ -109,7 +108,7 @@ class DecodeAboveFloor(RankAnalyzer):
         small = others.where(rank.bounds.short & (trace.gpu.kind == KERNEL))
         kept = _find_one_between_products(decoding, small)
         small_ns = int(trace.gpu.dur_ns[small.mask].sum())
-        saved_ns = small_ns - int(trace.gpu.dur_ns[kept.index].sum())
+        saved_ns = small_ns - int(trace.gpu.dur_ns[kept.mask].sum())
         cost_ns = rank.per_step(saved_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
@@ -122,8 +121,8 @@ class DecodeAboveFloor(RankAnalyzer):
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advise(_ROWS, rank.context),
-            claim=Claim(small.time, kernels=True),
-            edit=fuse(trace, small.rows, saved_ns / small_ns, kept),
+            claim=Claim((small - kept).time, kernels=True),
+            edit=fuse(trace, small.rows, saved_ns / small_ns, kept.rows),
             confidence=0.7,
             evidence=(
                 Evidence("GPU busy in a pass", row.busy_ns, "ns"),
@@ -133,11 +132,13 @@ class DecodeAboveFloor(RankAnalyzer):
         )
 
 
-def _find_one_between_products(decoding: GpuQuery, small: GpuQuery) -> GpuRows:
+def _find_one_between_products(decoding: GpuQuery, small: GpuQuery) -> GpuQuery:
     """The first small kernel behind each product: one remains where several are fused."""
     gpu = decoding.table
     rows = np.flatnonzero(decoding.mask)
     rows = rows[np.argsort(gpu.start_ns[rows], kind="stable")]
     is_small = small.mask[rows]
     behind = np.cumsum(decoding.of_category(*MATRIX_CATEGORIES).mask[rows])[is_small]
-    return GpuRows(gpu, rows[is_small][np.unique(behind, return_index=True)[1]])
+    kept = np.zeros(len(gpu), bool)
+    kept[rows[is_small][np.unique(behind, return_index=True)[1]]] = True
+    return small.where(kept)

@@ -1,4 +1,4 @@
-"""PD803: large batches of a serving engine decode without the CUDA graphs that smaller ones have."""
+"""PD803: batches of a serving engine decode without CUDA graphs, or in graphs that are captured for many more."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._pd803_padding import find_padding
 from perfdoctor.rules import (
+    BoolArray,
     CallRows,
     Claim,
     Evidence,
     Finding,
     FloatArray,
+    GpuRows,
     Rank,
     RankAnalyzer,
     Saving,
@@ -21,12 +24,14 @@ from perfdoctor.rules import (
     advise,
     distinct,
     rows_of,
+    scale_durations,
     shorten_launches,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import EnginePasses
 
+_FITTING = "Capture a graph for the batch that is served: each takes memory and time at the start."
 _VLLM_SIZES = "https://docs.vllm.ai/en/v0.13.0/api/vllm/config/compilation/"
 _SGLANG_SIZES = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _TENSORRT_LLM_SIZES = "https://nvidia.github.io/TensorRT-LLM/1.0.0/examples/llm_runtime.html"
@@ -48,13 +53,35 @@ _ROWS = rows_of(
     ),
     (When(), f"{_CAPTURE} The largest here is {{size}}.", None, _TENSORRT_LLM_SIZES),
 )
+_PADDED_ROWS = rows_of(
+    "graphs are padded",
+    (
+        When(uses=("vLLM",)),
+        _FITTING,
+        """vllm serve ... --compilation-config '{"cudagraph_capture_sizes": [1, 2, 4, ..., {size}, ...]}'""",
+        _VLLM_SIZES,
+    ),
+    (
+        When(uses=("SGLang",)),
+        _FITTING,
+        "python -m sglang.launch_server ... --cuda-graph-bs 1 2 4 {size}",
+        _SGLANG_SIZES,
+    ),
+    (
+        When(uses=("TensorRT-LLM",)),
+        _FITTING,
+        "LLM(..., cuda_graph_config=CudaGraphConfig(batch_sizes=[1, 2, 4, ..., {size}, ...], enable_padding=True))",
+        _TENSORRT_LLM_SIZES,
+    ),
+    (When(), _FITTING, None, _TENSORRT_LLM_SIZES),
+)
 # So many passes of each kind tell a limit on the batch from a pass that is an exception.
 _MIN_PASSES = 3
 _GRAPHED = 0.5
 
 
 class PassesWithoutGraph(RankAnalyzer):
-    """Decoding runs in CUDA graphs up to a size of the batch, and kernel by kernel above it.
+    """Decoding runs in CUDA graphs up to a size of the batch, and kernel by kernel above it; or in graphs too large.
 
     What it finds:
         Passes of a serving engine that decode more requests than any pass that runs in a graph, and launch their
@@ -67,7 +94,9 @@ class PassesWithoutGraph(RankAnalyzer):
     How it is measured:
         By the names of the engine's ranges, which say how many requests a pass decodes, and by the calls that launched
         its kernels. It costs the idle time within those passes that is not the engine's own work; the saving is a
-        replay in which their launches take no time.
+        replay in which their launches take no time. How many rows a graph has is the number of blocks of its norms,
+        rotations and writes to the cache, which have one a row; what padding costs is at most the GPU's time above that
+        of the largest recorded graph that is smaller than the batch.
 
     How to fix:
         Capture graphs for the sizes that are served, or limit the requests that run at a time to what is captured.
@@ -77,7 +106,7 @@ class PassesWithoutGraph(RankAnalyzer):
         hide their launches, and then it says nothing.
 
     Needs:
-        Launches; three decoding passes with a graph and three without.
+        Launches; three decoding passes with a graph and three without, or three in padded graphs beside smaller ones.
 
     References:
         vLLM, "CompilationConfig"; SGLang, "Server Arguments"; TensorRT-LLM, "Runtime Configuration Examples".
@@ -91,13 +120,41 @@ class PassesWithoutGraph(RankAnalyzer):
     references = (_VLLM_SIZES, _SGLANG_SIZES, _TENSORRT_LLM_SIZES)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding when the idle time of such passes takes at least `min_share` of all passes."""
+        """A finding for batches without graphs, and one for padded graphs, of `min_share` of all passes at least."""
         passes = rank.engine_passes
-        if passes is None:
+        if passes is not None:
+            graphed = _share_of_items_in_graphs(rank.trace, passes) >= _GRAPHED
+            yield from self._find_large_batches(rank, passes, graphed)
+            yield from self._find_padding(rank, passes, graphed)
+
+    def _find_padding(self, rank: Rank, passes: EnginePasses, graphed: BoolArray) -> Iterator[Finding]:
+        padding = find_padding(rank, graphed)
+        if padding is None or padding.saved_ns.sum() < self.settings["min_share"] * rank.window_ns:
             return
+        cost_ns = rank.per_step(int(padding.saved_ns.sum()))
+        starts_ns = passes.windows[padding.rows, 0]
+        saved = iv.intersect(iv.union(starts_ns, starts_ns + padding.saved_ns), rank.window)
+        items = np.flatnonzero(np.isin(passes.pass_of_item, padding.rows) & rank.in_window)
+        share = padding.saved_ns.sum() / max(rank.trace.gpu.dur_ns[items].sum(), 1)
+        yield self.finding(
+            rank,
+            title=f"{len(padding.rows)} passes that decode run in graphs of twice their size or more: "
+            f"{padding.captured} rows for {padding.tokens}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=advise(_PADDED_ROWS, rank.context, size=padding.tokens),
+            claim=Claim(saved, kernels=True),
+            edit=scale_durations(GpuRows(rank.trace.gpu, items), min(share, 1.0)),
+            confidence=0.7,
+            evidence=(
+                Evidence("rows of their graphs", padding.captured, "count"),
+                Evidence("tokens that they decode", padding.tokens, "count"),
+            ),
+        )
+
+    def _find_large_batches(self, rank: Rank, passes: EnginePasses, graphed: BoolArray) -> Iterator[Finding]:
         trace, decoding = rank.trace, [each.requests if each.kind == "decode" else None for each in passes.passes]
         size = np.array([each or 0 for each in decoding])
-        graphed = _share_of_items_in_graphs(trace, passes) >= _GRAPHED
         with_graph, eager = (size > 0) & graphed, (size > 0) & ~graphed
         if min(with_graph.sum(), eager.sum()) < _MIN_PASSES or size[eager].min() <= size[with_graph].max():
             return

@@ -9,12 +9,13 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.timeline.engine_passes import EnginePasses
+from perfdoctor.analysis.timeline.padded_rows import count_rows_of_passes
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL, ENGINE_WORK
-from perfdoctor.trace.arrays import BoolArray
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.value_limits import Amount, Share
@@ -31,6 +32,8 @@ class PassSummary:
         passes: How many passes.
         requests: How many requests a pass works on, in the median; null where their names do not say.
         tokens: How many tokens a pass computes, in the median; null where their names do not say.
+        rows: How many rows its kernels compute, in the median: more than `tokens` where a graph is captured for more;
+            null where no kernel shows it.
         time_ns: From the first GPU item of a pass to the first of the next.
         busy_ns: Time of the GPU's work in it; it and `idle_ns` add up to `time_ns`.
         idle_ns: Idle time by what the engine's thread did: waiting for requests, preparing inputs, scheduling,
@@ -50,6 +53,7 @@ class PassSummary:
     passes: int
     requests: Amount | None
     tokens: Amount | None
+    rows: Amount | None
     time_ns: int
     busy_ns: int
     idle_ns: Annotated[Mapping[str, int], ("required", (*ENGINE_WORK, ENGINE_MODEL, BETWEEN_PASSES))]
@@ -101,6 +105,7 @@ def _summarize_kind(
         passes=count,
         requests=_median_said(passes, mine, "requests"),
         tokens=_median_said(passes, mine, "tokens"),
+        rows=_median_known(count_rows_of_passes(trace, passes)[mine]),
         time_ns=mean_ns(spans),
         busy_ns=mean_ns(spans) - sum(idle.values()),
         idle_ns=idle,
@@ -117,6 +122,12 @@ def _median_said(passes: EnginePasses, mine: BoolArray, member: str) -> float | 
     """The median of what the names of some passes say; None where most do not say it."""
     known = [value for at in np.flatnonzero(mine) if (value := getattr(passes.passes[at], member)) is not None]
     return float(np.median(known)) if 2 * len(known) > mine.sum() else None
+
+
+def _median_known(rows: Int64Array) -> float | None:
+    """The median of those that are known; None where most are not."""
+    known = rows[rows > 0]
+    return float(np.median(known)) if 2 * len(known) > len(rows) else None
 
 
 def _floor_ns(items: BoolArray, classes: KernelClasses, bounds: KernelBounds, count: int) -> int | None:

@@ -1,10 +1,11 @@
-"""The passes of a serving engine in words: an account for each kind of pass. No layout."""
+"""The passes of an engine or a loop in words: an account for each kind of pass. No layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from perfdoctor.analysis.context.name_signs import SERVING_ENGINES
 from perfdoctor.report.pass_summary import PassSummary
 from perfdoctor.report.report import Report
 from perfdoctor.units import format_count, format_duration, format_share
@@ -30,20 +31,21 @@ class PassRow(NamedTuple):
 
 
 class PassText(NamedTuple):
-    """The passes of a serving engine, in words."""
+    """The passes of an engine or a loop, in words."""
 
     title: str
     rows: tuple[PassRow, ...]
 
 
 def pass_text_of(report: Report) -> PassText | None:
-    """The passes on the rank whose passes take longest; None without an engine."""
+    """The passes on the rank whose passes take longest; None without any."""
     if not report.passes:
         return None
     longest = max(report.passes, key=lambda row: row.time_ns * row.passes).rank
     rows = [row for row in report.passes if row.rank == longest]
     on_rank = f" on rank {longest}" if len(report.account) > 1 else ""
-    title = f"Passes of the engine{on_rank}: mean time, GPU busy"
+    of_whom = "engine" if SERVING_ENGINES.intersection(report.context.frameworks) else "model"
+    title = f"Passes of the {of_whom}{on_rank}: mean time, GPU busy"
     is_only = report.context.schedules_ahead and sum(row.passes for row in rows) == 1
     return PassText(title, tuple(_describe(row, is_only and 2 * row.busy_ns >= row.time_ns) for row in rows))
 
@@ -51,6 +53,7 @@ def pass_text_of(report: Report) -> PassText | None:
 def _describe(row: PassSummary, is_alone: bool) -> PassRow:
     sizes = [f"of {format_count(round(row.requests), 'request')}"] if row.requests else []
     sizes += [format_count(round(row.tokens), "token")] if row.tokens and row.tokens != row.requests else []
+    sizes += [f"padded to {round(row.rows)}"] if row.rows and row.tokens and row.rows > row.tokens else []
     kind = "" if row.kind == "other" else f"{row.kind} "
     passes = format_count(row.passes, f"{kind}pass", f"{kind}passes")
     parts = [" ".join((passes, ", ".join(sizes))).strip(), *_details(row), *([_ALONE] if is_alone else [])]

@@ -52,6 +52,7 @@ from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
 
 # The passes of a serving engine: what PD801 to PD807 tell, as long as its form follows them alone.
 from perfdoctor.analysis.timeline.engine_passes import EnginePasses
+from perfdoctor.analysis.timeline.padded_rows import count_rows_of_passes
 
 # Functions of a trace whose result a `Rank` keeps. Built-in rules ask them of the evidence window as well.
 from perfdoctor.analysis.forward_ops import forward_ops_of

@@ -187,6 +187,11 @@ DECODE_RANGE = r"(?i)^step\[\s*decode|_generation_[1-9]\d*\(|^(decode|generate)(
 """Pattern of the ranges that serving engines and people put around the decoding of tokens."""
 KV_CACHE_KERNEL = r"(?i)reshape_and_cache|concat_and_cache|store_?kv_?cache|rope_store|(swap|copy)_blocks"
 """Pattern of the kernels that write keys and values into the cache of a serving engine, or move its blocks."""
+ROW_KERNEL = (
+    r"\b(fused_add_)?rms_norm_kernel\b|\brotary_embedding_kernel\b|\breshape_and_cache_flash_kernel\b|\bstore_kvcache\b"
+    r"|\bact_and_mul_kernel\b|^triton_red_fused\w*_rsqrt"
+)
+"""Pattern of the kernels of serving engines that have a block for each row, which is a token."""
 ENGINE_PASS = (
     r"(?i)^execute_(\d+_)?context_\d+\(|^execute_new_\d+_cached_|^step\[\s*\w+|^\[Executor\] _forward_step[ :]"
 )

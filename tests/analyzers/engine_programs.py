@@ -9,6 +9,10 @@ from perfdoctor.testing import TraceBuilder
 
 DECODE_GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT"
 ADDITION = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>"
+ROW_KERNELS = (
+    "void vllm::rms_norm_kernel<c10::BFloat16, 8, 2>",
+    "void vllm::rotary_embedding_kernel<c10::BFloat16, true>",
+)
 CUSTOM_REDUCE = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(RankData*, RankSignals, Signal*, int, int)"
 FRAMES: Mapping[str, str] = {
     "scheduling": "vllm/v1/core/sched/scheduler.py(175): schedule",
@@ -50,6 +54,7 @@ class Pass(NamedTuple):
         label: The name of its range; "" for vLLM's.
         cpu_ops: Ops that compute on the CPU after the pass, in a frame of the sampler, and how long each takes.
         logits: Bytes that are copied to the CPU before them.
+        rows: How many rows its norms and rotations compute, one a block; 0 for no such kernels.
         collectives: How many collectives run between them.
         collective_us: How long each takes.
         collective: The name of their kernel.
@@ -64,6 +69,7 @@ class Pass(NamedTuple):
     label: str = ""
     cpu_ops: Mapping[str, float] = {}
     logits: int = 0
+    rows: int = 0
     collectives: int = 0
     collective_us: float = 10
     collective: str = CUSTOM_REDUCE
@@ -132,6 +138,9 @@ class _Engine:
         graph = self.trace.call("cudaGraphLaunch", self.at, LAUNCH_US)
         self.at += LAUNCH_US
         self.gpu_free = max(self.gpu_free, self.at)
+        for name in ROW_KERNELS if each.rows else ():
+            self.trace.kernel(name, self.gpu_free, COPY_US, correlation=graph, grid=[each.rows, 1, 1])
+            self.gpu_free += COPY_US
         for number in range(each.kernels):
             self.trace.kernel(DECODE_GEMM, self.gpu_free, dur, correlation=graph)
             self.gpu_free += dur

@@ -28,6 +28,7 @@ def test_passes_are_those_of_the_raw_file(truth: dict[str, Any], shared: Path) -
     (row,) = report.passes
     found = (row.kind, row.passes, row.requests, row.tokens)
     assert found == (truth["kind"], truth["passes"], truth["requests"], truth["tokens"])
+    assert row.rows == truth.get("rows")
     assert row.time_ns / 1e3 == pytest.approx(truth["window_us"] - truth.get("once_us", 0), rel=2e-3)
     assert row.busy_ns / 1e3 == pytest.approx(truth["busy_us"], rel=2e-3)
     assert row.busy_ns + sum(row.idle_ns.values()) == row.time_ns
