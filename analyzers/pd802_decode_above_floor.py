@@ -112,12 +112,12 @@ class DecodeAboveFloor(RankAnalyzer):
         cost_ns = rank.per_step(saved_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        count = rank.count_per_step(len(small))
+        count = round(len(small) / row.passes)
         yield self.finding(
             rank,
             title=f"A pass that decodes keeps the GPU busy for {format_time(row.busy_ns)}, "
             f"{row.busy_ns / row.floor_ns:.1f} times what reading its weights takes; {count} small kernels take "
-            f"{format_time(rank.per_step(small_ns))}",
+            f"{format_time(small_ns // row.passes)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advise(_ROWS, rank.context),
@@ -127,7 +127,7 @@ class DecodeAboveFloor(RankAnalyzer):
             evidence=(
                 Evidence("GPU busy in a pass", row.busy_ns, "ns"),
                 Evidence("reading its weights takes at least", row.floor_ns, "ns"),
-                Evidence("small kernels per {unit}", count, "count"),
+                Evidence("small kernels in a pass", count, "count"),
             ),
         )
 

@@ -13,7 +13,8 @@ from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 SGLANG_SAMPLER = "sglang/srt/layers/sampler.py(83): forward"
 SGLANG_DECODE = "step[DECODE bs=4]"
-TENSORRT_LLM_DECODE = "[Executor] _forward_step 6: 0 ctx reqs, 0 ctx tokens, 4 gen reqs"
+GENERATION = "[Executor] _forward_step 6: 0 ctx reqs, 0 ctx tokens, {size} gen reqs"
+TENSORRT_LLM_DECODE = GENERATION.format(size=4)
 
 
 def decode(passes: int = 5, label: str = "", **host_us: float) -> list[Pass]:
@@ -59,10 +60,12 @@ def padded(
                 gpu_us=6000 if size <= 4 else large_us,
                 rows=min(rows, 4) if size <= 4 else rows,
                 label=label.format(size=size),
+                host_us={"scheduling": 300},
             )
             for size in [*sizes] * 6
         ],
         overlapped=True,
+        stacks="preparing" in frames,
         frames=frames,
     )
 
@@ -166,7 +169,7 @@ PD802 = [
                 title="busy for 3.4 ms, 3.8 times what reading its weights takes; 400 small kernels take 2 ms",
                 advice="Fuse what lies between",
                 fix="-O2",
-                evidence={"small kernels per step": 400},
+                evidence={"small kernels in a pass": 400},
             ),
         ),
         via_file=True,
@@ -183,11 +186,26 @@ PD802 = [
         lambda: decode_eagerly(product_us=75, between=8),
         (ExpectedFinding("high", 700_000, title="2.6 times"),),
     ),
+    RuleCase(
+        "PD802",
+        "tensorrt-llm",
+        lambda: decode_eagerly(label=TENSORRT_LLM_DECODE),
+        (ExpectedFinding("high", 1_900_000, fix="TorchCompileConfig(enable_inductor=True)"),),
+    ),
+    RuleCase(
+        "PD802",
+        "generate-of-transformers",
+        lambda: decode_eagerly(label=""),
+        (
+            ExpectedFinding(
+                "high", 5_700_000, title="400 small kernels take 2 ms", fix='cache_implementation = "static"'
+            ),
+        ),
+    ),
     RuleCase("PD802", "at-its-floor", lambda: decode_eagerly(between=2)),
     RuleCase("PD802", "slow-products", lambda: decode_eagerly(product_us=200, between=0)),
     RuleCase("PD802", "one-kernel-between-products", lambda: decode_eagerly(product_us=100, between=1)),
     RuleCase("PD802", "without-shapes", lambda: decode_eagerly(shapes=False)),
-    RuleCase("PD802", "graphs-have-no-shapes", lambda: serve(decode())),
     RuleCase("PD802", "healthy", build_healthy_trace),
 ]
 PD803 = [
@@ -215,9 +233,7 @@ PD803 = [
     RuleCase(
         "PD803",
         "tensorrt-llm",
-        lambda: batches(
-            MANY_SIZES, label="[Executor] _forward_step 6: 0 ctx reqs, 0 ctx tokens, {size} gen reqs", stacks=False
-        ),
+        lambda: batches(MANY_SIZES, label=GENERATION, stacks=False),
         (ExpectedFinding("high", 1_342_667, fix="CudaGraphConfig(batch_sizes=[1, 2, 4, 8, ..., 32]"),),
     ),
     RuleCase(
@@ -257,6 +273,18 @@ PD803 = [
         lambda: padded((4, 12), label="step[DECODE bs={size}]", frames=SGLANG),
         (ExpectedFinding("medium", 2_000_000, fix="--cuda-graph-bs 1 2 4 12"),),
     ),
+    RuleCase(
+        "PD803",
+        "padded-tensorrt-llm",
+        lambda: padded((4, 12), label=GENERATION, frames=TENSORRT_LLM),
+        (ExpectedFinding("medium", 2_000_000, fix="CudaGraphConfig(batch_sizes=[1, 2, 4, ..., 12, ...]"),),
+    ),
+    RuleCase(
+        "PD803",
+        "padded-to-twice",
+        lambda: padded((4, 16)),
+        (ExpectedFinding("medium", 2_000_000, title="32 rows for 16"),),
+    ),
     RuleCase("PD803", "padded-a-little", lambda: padded((4, 20))),
     RuleCase("PD803", "padded-without-a-smaller-graph", lambda: padded((12, 12))),
     RuleCase("PD803", "padded-at-no-cost", lambda: padded((4, 12), large_us=6010)),
@@ -284,6 +312,7 @@ def read(*sizes: int, gpu_us: float = 12_000, label: str = "", requests: int = 1
 
 
 EXTEND = "step[EXTEND bs={requests} toks={size}]"
+CONTEXT = "[Executor] _forward_step 6: {requests} ctx reqs, {size} ctx tokens, 0 gen reqs"
 PD804 = [
     RuleCase(
         "PD804",
@@ -325,6 +354,16 @@ PD804 = [
         "by-the-smallest-piece",
         lambda: serve(read(512, 512, 512, 512, 100), overlapped=True),
         (ExpectedFinding("medium", 1_876_600, title="5 passes of up to 512"),),
+    ),
+    RuleCase(
+        "PD804",
+        "tensorrt-llm",
+        lambda: serve(
+            [*read(512, 512, 512, 200, label=CONTEXT), *decode(6, label=TENSORRT_LLM_DECODE)],
+            overlapped=True,
+            stacks=False,
+        ),
+        (ExpectedFinding("medium", 1_406_850, fix="max_num_tokens=8192"),),
     ),
     RuleCase("PD804", "large-pieces", lambda: serve([*read(2048, 2048, 2048, 200), *decode(6)], overlapped=True)),
     RuleCase("PD804", "prompts-of-one-length", lambda: serve([*read(40, 512, 512, 512), *decode(6)], overlapped=True)),
@@ -383,6 +422,12 @@ PD805 = [
         "tensorrt-llm",
         lambda: serve(sample(label=TENSORRT_LLM_DECODE, logits=LOGITS, topk=1200), stacks=False),
         (ExpectedFinding("medium", 1_000_000, title="for aten::topk", advice="Keep the logits on the GPU"),),
+    ),
+    RuleCase(
+        "PD805",
+        "penalties-in-python",
+        lambda: serve(sample(logits=LOGITS, mul_=500, stack=700)),
+        (ExpectedFinding("medium", 1_000_000, title="for aten::mul_, and 512 KB of logits"),),
     ),
     RuleCase("PD805", "on-the-gpu", lambda: serve(decode(sampling=2000))),
     RuleCase("PD805", "tokens-are-copied", lambda: serve(sample(logits=32, sort=1200), stacks=False)),

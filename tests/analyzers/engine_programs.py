@@ -199,7 +199,7 @@ def decode_eagerly(
 ) -> TraceBuilder:
     """Four passes of layers of a product of 4 rows with 8192 x 8192 weights (45 us at the roof), and small additions.
 
-    The CPU is ahead of the GPU throughout.
+    The CPU is ahead of the GPU throughout. Without a label it is the loop of transformers, whose first pass reads.
     """
     trace = TraceBuilder(device="NVIDIA H100 80GB HBM3", capability=(9, 0), sm_count=132)
     known = {"shapes": [[4, 8192], [8192, 8192]], "types": ["c10::BFloat16"] * 2} if shapes else {}
@@ -214,5 +214,10 @@ def decode_eagerly(
             dur = product_us if is_product else between_us
             trace.kernel(DECODE_GEMM if is_product else ADDITION, gpu_free, dur, launch_us=at + 1)
             at, gpu_free = at + 4, gpu_free + dur
-        trace.range(label, began, at - began)
+        if label:
+            trace.range(label, began, at - began)
+        else:
+            trace.frame("transformers/generation/utils.py(660): prepare_inputs_for_generation", began, 1)
+    if not label:
+        trace.frame("transformers/generation/utils.py(2562): generate", 0, gpu_free)
     return trace

@@ -41,10 +41,17 @@ def test_passes_are_those_of_the_raw_file(truth: dict[str, Any], shared: Path) -
     assert row.graph_share == pytest.approx(truth["graphed"], abs=0.001)
     assert row.collectives == truth["collectives"]
     assert row.communication_ns / 1e3 == pytest.approx(truth.get("collectives_us", 0), rel=0.01)
+    exposed_ns = sum(each.detail["communication"] for each in report.account)
+    assert exposed_ns / 1e3 == pytest.approx(truth.get("exposed_us", 0), rel=0.01)
     assert row.cache_writes == truth["cache_writes"]
     assert row.cache_ns / 1e3 == pytest.approx(truth["cache_us"], rel=0.02)
     assert truth["engine"] in report.context.frameworks
     assert (SCHEDULES_AHEAD in report.context.frameworks) == truth.get("overlaps", False)
+
+
+@pytest.mark.parametrize("truth", RECORDINGS, ids=lambda truth: truth["path"])
+def test_no_rule_about_engines_has_anything_to_report(truth: dict[str, Any], shared: Path) -> None:
+    assert not [found for found in analyze_once(shared / truth["path"]).findings if found.rule.startswith("PD8")]
 
 
 def test_no_other_recording_has_passes(shared: Path) -> None:
