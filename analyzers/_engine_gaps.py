@@ -74,9 +74,7 @@ def can_hide_cpu_work(rank: Rank, waits: CallRows) -> bool:
         return False
     began, ended = passes.began_ns[:-1], passes.began_ns[1:]
     waiting = iv.union(waits.table.start_ns[waits.index], waits.table.end_ns[waits.index])
-    started, next_started = passes.windows[:-1, 0], passes.windows[:-1, 1]
-    gpu_ns = next_started - started - iv.overlap(started, next_started, iv.union_of(passes.idle.values()))
-    return bool((ended - began - iv.overlap(began, ended, waiting) <= gpu_ns).all())
+    return bool((ended - began - iv.overlap(began, ended, waiting) <= passes.busy_ns[:-1]).all())
 
 
 def is_recorded_alone(rank: Rank) -> bool:

@@ -42,13 +42,12 @@ def find_padding(rank: Rank, graphed: BoolArray) -> Padding | None:
         return None
     tokens = np.array([each.tokens or 0 if each.kind == "decode" else 0 for each in passes.passes])
     rows = np.where(graphed & (tokens > 0), count_rows_of_passes(rank.trace, passes), 0)
-    start_ns, end_ns = passes.windows.T
-    busy_ns = end_ns - start_ns - iv.overlap(start_ns, end_ns, iv.union_of(passes.idle.values()))
+    inside, busy_ns = iv.overlap(passes.windows[:, 0], passes.windows[:, 1], rank.window) > 0, passes.busy_ns
     typical_ns = {size: int(np.median(busy_ns[rows == size])) for size in set(rows[rows > 0].tolist())}
     padded, saved_ns = [], []
-    for each in np.flatnonzero((rows > 0) & (rows >= _MIN_PADDING * tokens)).tolist():
+    for each in np.flatnonzero(inside & (rows > 0) & (rows >= _MIN_PADDING * tokens)).tolist():
         smaller = max((size for size in typical_ns if size <= tokens[each]), default=None)
-        if smaller is not None and iv.overlap(start_ns[[each]], end_ns[[each]], rank.window)[0]:
+        if smaller is not None:
             padded.append(each)
             saved_ns.append(max(min(int(busy_ns[each]), typical_ns[int(rows[each])]) - typical_ns[smaller], 0))
     if len(padded) < _MIN_PASSES:

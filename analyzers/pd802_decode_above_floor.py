@@ -102,8 +102,7 @@ class DecodeAboveFloor(RankAnalyzer):
         row = next((each for each in rank.pass_summary if each.kind == "decode"), None)
         if passes is None or row is None or not row.floor_ns or row.busy_ns < self.settings["min_ratio"] * row.floor_ns:
             return
-        decodes = np.append([each.kind == "decode" for each in passes.passes], False)
-        decoding = rank.kernels.where(decodes[passes.pass_of_item]).in_steps()
+        decoding = rank.kernels.where(passes.match_items(passes.match_kind("decode"))).in_steps()
         others = decoding - decoding.of_category(*MATRIX_CATEGORIES, "communication")
         small = others.where(rank.bounds.short & (trace.gpu.kind == KERNEL))
         kept = _find_one_between_products(decoding, small)

@@ -163,7 +163,7 @@ class PassesWithoutGraph(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(idle))
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        items = np.append(eager, False)[passes.pass_of_item] & (trace.gpu.call >= 0)
+        items = passes.match_items(eager) & (trace.gpu.call >= 0)
         launches = CallRows(trace.calls, distinct(trace.gpu.call[items]))
         largest, captured = int(size[eager].max()), int(size[with_graph].max())
         yield self.finding(

@@ -101,8 +101,7 @@ class PrefillInPieces(RankAnalyzer):
         pieces = _find_pieces(passes, inside, self.settings["max_tokens"])
         if pieces is None:
             return
-        busy_ns = end_ns - start_ns - iv.overlap(start_ns, end_ns, iv.union_of(passes.idle.values()))
-        decodes = np.array([each.kind == "decode" for each in passes.passes])
+        busy_ns, decodes = passes.busy_ns, passes.match_kind("decode")
         a_pass_ns = int(busy_ns[pieces.mask].min())  # the rest of a prompt, often
         if decodes.any():
             a_pass_ns = min(a_pass_ns, int(np.median(busy_ns[decodes])))
@@ -111,7 +110,7 @@ class PrefillInPieces(RankAnalyzer):
             return
         cost_ns = rank.per_step(saved_ns)
         starts_ns = start_ns[pieces.needless]
-        items = np.flatnonzero(np.append(pieces.mask, False)[passes.pass_of_item] & rank.in_window)
+        items = np.flatnonzero(passes.match_items(pieces.mask) & rank.in_window)
         work_ns = max(int(rank.trace.gpu.dur_ns[items].sum()), 1)
         yield self.finding(
             rank,

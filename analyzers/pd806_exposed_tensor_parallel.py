@@ -127,8 +127,7 @@ class ExposedTensorParallel(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(exposed))
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        decodes = np.append([each.kind == "decode" for each in passes.passes], False)
-        decoding = mine.where(decodes[passes.pass_of_item])
+        decoding = mine.where(passes.match_items(passes.match_kind("decode")))
         by_nccl = decoding.named(vocabulary.NCCL_KERNEL).time_ns / max(decoding.time_ns, 1)
         rows = (
             _PROMPTS

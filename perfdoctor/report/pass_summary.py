@@ -88,7 +88,7 @@ def _summarize_kind(
 ) -> PassSummary:
     trace, count = classes.trace, int(mine.sum())
     gpu = trace.gpu
-    items = np.append(mine, False)[passes.pass_of_item]
+    items = passes.match_items(mine)
     spans = iv.intersect(iv.union(passes.windows[mine, 0], passes.windows[mine, 1]), window)
     graphed = np.append(trace.match_rows(trace.calls, vocabulary.GRAPH_LAUNCH_CALL), False)[gpu.call]
     collectives = classes.match_rows(lambda each: each.category == "communication") & items

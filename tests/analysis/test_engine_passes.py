@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from engine_programs import FRAMES, Pass, serve
+from engine_programs import CUSTOM_REDUCE, FRAMES, Pass, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,6 +70,12 @@ engines = st.lists(
         kernels=st.integers(1, 4),
         graphed=st.booleans(),
         label=st.just(""),
+        cpu_ops=st.dictionaries(st.sampled_from(["aten::sort", "aten::softmax"]), st.integers(1, 3000), max_size=2),
+        logits=st.sampled_from([0, 64, 512_000]),
+        rows=st.integers(0, 9),
+        collectives=st.integers(0, 3),
+        collective_us=st.integers(1, 90),
+        collective=st.just(CUSTOM_REDUCE),
         host_us=st.dictionaries(st.sampled_from([*FRAMES, "launch"]), st.integers(0, 30_000), max_size=3),
     ),
     min_size=1,

@@ -20,7 +20,7 @@ from perfdoctor.analysis.timeline.pass_marks import PassMarks, find_pass_marks
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.activity_kinds import BETWEEN_PASSES, ENGINE_MODEL, ENGINE_WORK, IDLE_ENGINE
-from perfdoctor.trace.arrays import NONE, Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
@@ -56,6 +56,22 @@ class EnginePasses:
 
     def __len__(self) -> int:
         return len(self.passes)
+
+    @property
+    def busy_ns(self) -> Int64Array:
+        """How long the GPU works in the window of each pass."""
+        start_ns, end_ns = self.windows.T
+        busy_ns: Int64Array = end_ns - start_ns - iv.overlap(start_ns, end_ns, iv.union_of(self.idle.values()))
+        return busy_ns
+
+    def match_kind(self, kind: vocabulary.EnginePassKind) -> BoolArray:
+        """For each pass whether it is of a kind."""
+        return np.array([each.kind == kind for each in self.passes], bool)
+
+    def match_items(self, passes: BoolArray) -> BoolArray:
+        """For each GPU item whether it is of one of some passes."""
+        found: BoolArray = np.append(passes, False)[self.pass_of_item]
+        return found
 
 
 def find_engine_passes(trace: Trace) -> EnginePasses | None:
