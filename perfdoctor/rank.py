@@ -16,6 +16,7 @@ from perfdoctor.analysis.communication.collectives import CollectiveTable, colle
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.where_it_ran import DeviceKind, WhereItRan, find_where_it_ran
 from perfdoctor.analysis.core_contention import CoreContention, find_contention
+from perfdoctor.analysis.device_work import device_work_of
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
@@ -774,6 +775,21 @@ class Rank:
             has_varying_shapes=work.has_varying_shapes,
             recorded=tuple(name for name, is_there in recorded.items() if is_there),
         )
+        if self.device_kind == "gpu":
+            count = max(len(steps), 1)
+            breakdown = replace(
+                breakdown,
+                device_work=device_work_of(
+                    self.kernel_classes,
+                    self.kernel_costs,
+                    self.verdicts,
+                    self.roof_shares.roof,
+                    self.scaling,
+                    self.gpu_labels,
+                    steps,
+                ),
+                scaling_ns={name: ns / count for name, ns in self.time_by_scaling.items()},
+            )
         return breakdown if self.evidence is None else complete_with_evidence(breakdown, self.evidence.breakdown)
 
     # --- what launched it, for tables ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collective_metadata import collective_metadata
 from perfdoctor.analysis.communication.collectives import gpu_collectives
+from perfdoctor.analysis.device_work import DeviceWork
 from perfdoctor.analysis.host.module_tree import find_module_calls, innermost_calls
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import match_op_names
@@ -93,6 +94,8 @@ class StepBreakdown:
         matrix_ops: By (name, shape) how often a step calls each op that multiplies matrices, convolves or attends.
         has_varying_shapes: Whether their shapes change from step to step.
         recorded: What the profiler recorded beside times: "shapes", "stacks".
+        device_work: The GPU's work, for a recording on another device; empty without a GPU.
+        scaling_ns: The mean step by what its time scales with on another device, by name of SCALES_WITH.
     """
 
     rank: int | None
@@ -105,6 +108,8 @@ class StepBreakdown:
     matrix_ops: Mapping[tuple[str, str], float] = field(default_factory=dict)
     has_varying_shapes: bool = False
     recorded: tuple[str, ...] = ()
+    device_work: tuple[DeviceWork, ...] = ()
+    scaling_ns: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean_step_ns(self) -> float:

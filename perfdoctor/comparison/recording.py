@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from perfdoctor.analysis.device_work import DeviceWork
 from perfdoctor.analysis.match_rows import RowTime, rows_of_table
 from perfdoctor.analysis.step_breakdown import RowKey
 from perfdoctor.analysis.step_noise import StepSample
@@ -47,6 +48,7 @@ class Recording:
         findings: The findings, in order.
         peaks: The peak of each device's memory, where it is known.
         missing: What cannot be compared because this recording lacks it, a sentence each.
+        device_work, scaling_ns: See `StepBreakdown`, in recorded time; empty where not known.
     """
 
     path: str
@@ -70,6 +72,8 @@ class Recording:
     findings: tuple[SeenFinding, ...] = ()
     peaks: tuple[SeenPeak, ...] = ()
     missing: tuple[str, ...] = ()
+    device_work: tuple[DeviceWork, ...] = ()
+    scaling_ns: Mapping[str, float] = field(default_factory=dict)
 
 
 def has_unprofiled_steps(source: Report | Mapping[str, Any]) -> bool:
@@ -115,6 +119,8 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         findings=tuple(map(finding_of_report, report.findings)),
         peaks=peaks_of_report(report.memory),
         missing=tuple(warning for trace in report.missing for warning in trace.warnings[:1]),
+        device_work=breakdown.device_work,
+        scaling_ns=breakdown.scaling_ns,
     )
 
 

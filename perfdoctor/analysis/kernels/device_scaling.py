@@ -124,18 +124,28 @@ def device_ratios_of(
     """
     result, loses = np.ones((len(classes.trace.gpu), 3)), False
     for rows, kernels in group_kernels(classes, costs, verdicts, roofs, scaling):
-        result[rows] = scale_durations_to(there, here, kernels, table)
-        if kernels.family == "convolution":
-            gains = gains_matrix_units(there, here, kernels)
-            result[rows] *= _LAYOUT_COPIES if gains > 0 else 1
-            loses |= gains < 0
-    result = np.where(np.isnan(result), 1.0, result)
-    stays = scaling == NOTHING
-    result[stays, 0], result[stays, 2] = np.fmin(result[stays, 0], 1), np.fmax(result[stays, 2], 1)
-    result[stays, 1] = 1
+        result[rows] = scale_group(there, here, kernels, scaling[rows] == NOTHING, table)
+        loses |= kernels.family == "convolution" and gains_matrix_units(there, here, kernels) < 0
     if loses:
         result[_match_layout_copies(classes), :2] = 0
     _scale_links(classes, scaling, here, there, result)
+    return result
+
+
+def scale_group(
+    there: Device,
+    here: Device,
+    kernels: ScalingKernels,
+    stays: BoolArray,
+    table: Mapping[Cell, Efficiency] | None = None,
+) -> FloatArray:
+    """As `device_ratios_of`, for kernels of one family, type and unit; `stays` are those that scale with nothing."""
+    result = scale_durations_to(there, here, kernels, table)
+    if kernels.family == "convolution" and gains_matrix_units(there, here, kernels) > 0:
+        result *= _LAYOUT_COPIES
+    result = np.where(np.isnan(result), 1.0, result)
+    result[stays, 0], result[stays, 2] = np.fmin(result[stays, 0], 1), np.fmax(result[stays, 2], 1)
+    result[stays, 1] = 1
     return result
 
 
@@ -220,13 +230,18 @@ def _scale_links(classes: KernelClasses, scaling: Int8Array, here: Device, there
     copies, of_link = copy_kinds_of(classes.trace), scaling == LINK
     with_host, pinned = of_link & copies.with_host, copies.host_memory == vocabulary.PINNED
     by_pcie = _ratio(here.pcie_bytes_per_s, there.pcie_bytes_per_s)
-    by_link = _ratio(here.link_bytes_per_s or here.pcie_bytes_per_s, there.link_bytes_per_s or there.pcie_bytes_per_s)
+    by_link = link_ratio(here, there)
     for rows, ratio, expected in (
         (with_host & pinned, by_pcie, by_pcie),
         (with_host & ~pinned, by_pcie, 1.0),
         (of_link & ~with_host, by_link, by_link),
     ):
         ratios[rows] = min(ratio, 1.0), expected, max(ratio, 1.0)
+
+
+def link_ratio(here: Device, there: Device) -> float:
+    """How many times as long a transfer between devices takes on another one; 1 where a rate is unknown."""
+    return _ratio(here.link_bytes_per_s or here.pcie_bytes_per_s, there.link_bytes_per_s or there.pcie_bytes_per_s)
 
 
 def _ratio(here: float | None, there: float | None) -> float:
