@@ -64,7 +64,11 @@ def _check_devices(before: Sequence[Recording], after: Sequence[Recording]) -> I
     devices = max(inferred, named, key=len)
     kinds = _values(before, after, lambda each: each.device_kind)
     if len(devices) > 1:
-        yield Reason("device", f"the devices differ ({' and '.join(devices)}): record both on the same device")
+        yield Reason(
+            "device",
+            f"the devices differ ({' and '.join(devices)}), so no change of the program can be judged: record both on "
+            "the same device for that",
+        )
     elif len(kinds) > 1:
         names = {"gpu": "on a GPU", "cpu": "on the CPU", "gpu_not_recorded": "on a GPU that was not recorded"}
         where = " and the other ".join(names.get(kind, kind) for kind in kinds)

@@ -12,6 +12,7 @@ from perfdoctor.analysis.match_rows import UNKNOWN_TABLE, ChangeTable, SideRows,
 from perfdoctor.analysis.step_noise import StepDifference, compare_steps
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.comparison.comparability import Reason, common_ops, find_differences, is_compiled
+from perfdoctor.comparison.device_comparison import DeviceComparison, compare_devices
 from perfdoctor.comparison.match_findings import FindingChange, Promise, check_promises, match_findings
 from perfdoctor.comparison.memory_changes import MemoryChange, compare_peaks
 from perfdoctor.comparison.recording import Recording
@@ -20,6 +21,8 @@ from perfdoctor.report.to_plain import to_plain
 from perfdoctor.value_limits import Positive, Signed
 
 TABLES = ("kernels", "ops", "modules", "collectives")
+# Recordings of one program on two devices may differ in these, and what became of its work can still be said.
+_ON_OTHER_DEVICE = {"device", "recorder", "steps", "ranks"}
 
 
 @frozen_dataclass
@@ -76,12 +79,13 @@ class Comparison:
         memory: The peaks of memory, of the devices whose peak both sides know.
         findings: The findings that were fixed, are new, or still there.
         promises: What was promised for those that went, against what came.
+        devices: The two devices, where they are known and differ, and the work is the same; None elsewhere.
         runs_on_gpu: Whether the program runs on a GPU; None where not known.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("schema", "version", "before", "after", "comparable", "reasons", "notes", "step", "account"),
-        *(*TABLES, "memory", "findings", "promises"),
+        *(*TABLES, "memory", "findings", "promises", "devices"),
     )
 
     schema: ClassVar[str] = "perfdoctor.compare/1"
@@ -100,6 +104,7 @@ class Comparison:
     memory: tuple[MemoryChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()
     promises: tuple[Promise, ...] = ()
+    devices: DeviceComparison | None = None
     runs_on_gpu: bool | None = None
 
     @property
@@ -134,6 +139,8 @@ def compare_recordings(
     old_findings, new_findings = before[0].findings, after[0].findings
     kinds = {each.device_kind for each in (*before, *after)} - {None}
     reasons = find_differences(before, after)
+    same_program = {each.aspect for each in reasons} <= _ON_OTHER_DEVICE
+    devices = compare_devices(before[0], after[0]) if same_program else None
     # What became of another program's step says nothing of a promise.
     judged = StepDifference(None, None) if reasons else step
     return Comparison(
@@ -146,7 +153,8 @@ def compare_recordings(
         account=_compare_accounts(before, after, old, new) if alike_in_steps else (),
         memory=compare_peaks(*(chain.from_iterable(each.peaks for each in side) for side in (before, after))),
         findings=match_findings(old_findings, new_findings),
-        promises=check_promises(old_findings, new_findings, judged),
+        promises=() if devices is not None else check_promises(old_findings, new_findings, judged),
+        devices=devices,
         runs_on_gpu="gpu" in kinds if kinds else None,
         **tables,
     )

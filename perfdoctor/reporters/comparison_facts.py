@@ -12,6 +12,7 @@ from perfdoctor.comparison.memory_changes import CategoryChange, MemoryChange
 from perfdoctor.gpu.kernel_names import short_kernel_name
 from perfdoctor.report.memory_summary import NAMES_OF_CATEGORIES
 from perfdoctor.reporters.clean_text import clean_line, shorten_end, shorten_path
+from perfdoctor.reporters.device_comparison_text import head_of_devices
 from perfdoctor.reporters.time_split import CPU_DETAIL_LABELS, DETAIL_LABELS
 from perfdoctor.units import (
     format_count,
@@ -55,6 +56,8 @@ def verdict_of(comparison: Comparison) -> str:
     change = f"{format_duration(step.before_ns)} before, {format_duration(step.after_ns)} after"
     if comparison.memory and not (comparison.before.mean_ns or comparison.after.mean_ns):
         return "Memory alone is compared: snapshots have no times."
+    if comparison.devices is not None:
+        return head_of_devices(comparison.devices, unit)
     if comparison.reasons:
         figures = "" if step.difference_ns is None else f" The {unit} takes {change}."
         return f"Cannot be judged: {clean_line(comparison.reasons[0].sentence)}.{figures}"
@@ -104,8 +107,9 @@ def _describe_steps(steps: int, unprofiled: bool) -> str:
 
 
 def reason_lines(comparison: Comparison) -> list[str]:
-    """The reasons why the step cannot be judged, but for the first one, which is in the verdict."""
-    return [f"{clean_line(reason.sentence)}" for reason in comparison.reasons[1:]]
+    """The reasons why the step cannot be judged, but for one that the verdict tells."""
+    shown = comparison.reasons[0 if comparison.devices is not None else 1 :]
+    return [f"{clean_line(reason.sentence)}" for reason in shown]
 
 
 def account_table(comparison: Comparison) -> ShownTable | None:

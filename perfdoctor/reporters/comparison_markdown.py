@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.reporters import comparison_facts as facts
+from perfdoctor.reporters.device_comparison_text import device_lines
 from perfdoctor.reporters.escape_markdown import code_span, escape
 
 
@@ -20,6 +21,8 @@ def _blocks(comparison: Comparison) -> Iterator[str]:
     reasons = facts.reason_lines(comparison)
     if reasons:
         yield "\n".join(f"- {escape(reason)}" for reason in reasons)
+    if comparison.devices is not None:
+        yield "\n".join(("```", *device_lines(comparison.devices), "```"))
     noise = facts.describe_noise(comparison)
     if noise:
         yield escape(noise)

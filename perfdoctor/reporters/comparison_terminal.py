@@ -13,6 +13,7 @@ from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters import comparison_facts as facts
 from perfdoctor.reporters.clean_text import shorten_end, shorten_words
+from perfdoctor.reporters.device_comparison_text import device_lines
 from perfdoctor.reporters.render_blocks import render_blocks
 from perfdoctor.reporters.terminal_text import hanging
 
@@ -44,9 +45,12 @@ class ComparisonTerminal:
     def _blocks(self, comparison: Comparison) -> Iterator[RenderableType]:
         verdict = "unknown" if comparison.reasons else comparison.step.verdict
         yield _text(facts.verdict_of(comparison), _VERDICT_STYLES[verdict])
+        if comparison.devices is not None:
+            for line in device_lines(comparison.devices):
+                yield hanging("  ", Text(line[2:])) if line.startswith("  ") else _text(line, "bold")
         for reason in facts.reason_lines(comparison):
             yield hanging("!", _text(reason, "yellow"))
-        if self.verbosity >= 0:
+        if self.verbosity >= (0 if comparison.devices is None else 1):
             yield from self._figures(comparison)
         yield from self._findings(comparison)
         if self.verbosity >= 0:

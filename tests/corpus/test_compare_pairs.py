@@ -141,3 +141,46 @@ def test_a_loader_bound_step_is_not_faster_for_a_faster_gpu(compare: Callable[[s
     assert comparison.step.verdict in ("same", "slower")
     assert comparison.step.difference_ns is not None
     assert comparison.step.difference_ns > 0
+
+
+def busy_us(events: list[Event]) -> float:
+    """How long the GPU works in a recording; what runs side by side counts once."""
+    items = [e for e in events if e.get("ph") == "X" and e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    total, end = 0.0, 0.0
+    for item in sorted(items, key=lambda item: item["ts"]):
+        begin, until = max(item["ts"], end), item["ts"] + item["dur"]
+        total, end = total + max(until - begin, 0.0), max(until, end)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps", "waits_for_cpu"),
+    [
+        # A ResNet in fp32 on one V100, and with TF32 on two A100, whose launches take 135 us each: slower there.
+        ("v100-ns-resolution/rank0.json.gz", "a100-nccl-config/rank0.json.gz", (5, 3), True),
+        # DLRM, 2 and 8 ranks: a part of the work alone has a partner.
+        ("v100-ddp-test/rank1.json.gz", "a100-ddp-control/rank3.json.gz", (6, 6), False),
+        # One pass of a decoder in a graph, bound by the memory.
+        ("mi300x-decode-graph.json.gz", "b300-decode-graph.json.gz", (1, 1), False),
+    ],
+)
+def test_one_program_on_two_devices(
+    shared: Path,
+    compare: Callable[[str, str], Comparison],
+    before: str,
+    after: str,
+    steps: tuple[int, int],
+    waits_for_cpu: bool,
+) -> None:
+    names = [f"traces/{name}" for name in (before, after)]
+    made = compare(*names).devices
+    assert made is not None
+    for side, name, count in zip(("before_ns", "after_ns"), names, steps, strict=True):
+        works_ns = sum(getattr(part, side) for part in made.parts if part.scales_with not in ("cpu", "nothing"))
+        idle_or_short_ns = sum(getattr(part, side) for part in made.parts) - works_ns
+        raw_ns = 1000 * busy_us(read_events(shared / name)) / count
+        assert works_ns <= 1.02 * raw_ns
+        assert works_ns + idle_or_short_ns >= 0.98 * raw_ns
+    cpu = next(part for part in made.parts if part.scales_with == "cpu")
+    assert (cpu.after_ns > 0.5 * made.after_ns) == waits_for_cpu
+    assert made.usual_low_ns <= made.usual_ns <= made.usual_high_ns
