@@ -17,9 +17,8 @@ _EXPERTS = WorkKind(
     Advice(
         "Give each expert the tokens that chose it, and add its results to their rows: what the others compute is "
         "multiplied by zero.",
-        "for e, expert in enumerate(experts):   # top, index = gate(x).topk(k); x of one row a token\n"
-        "    rows, slot = (index == e).nonzero(as_tuple=True)\n"
-        "    out.index_add_(0, rows, top[rows, slot, None] * expert(x[rows]))",
+        "rows, slot = (index == e).nonzero(as_tuple=True)   # of each expert e; top, index = gate(x).topk(k)\n"
+        "out.index_add_(0, rows, top[rows, slot, None] * expert(x[rows]))",
         "https://arxiv.org/abs/1701.06538",
     ),
     (0.0, 0.0, 0.0),

@@ -42,8 +42,8 @@ _FILTERED = WorkKind(
     Advice(
         "Multiply Fourier transforms in place of a convolution with so many taps: their work grows with the logarithm "
         "of that number.",
-        "n, taps = x.shape[-1], h.shape[-1]   # the same as conv1d(x, h) without padding\n"
-        "y = torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(h, n).conj(), n)[..., : n - taps + 1]",
+        "y = irfft(rfft(x) * rfft(h.squeeze(1), n).conj(), n)[..., : n - taps + 1]\n"
+        "# of torch.fft, for conv1d(x, h) without padding; n, taps = x.shape[-1], h.shape[-1]",
         "https://docs.pytorch.org/docs/stable/fft.html",
     ),
     (0.05, 0.25, 0.5),

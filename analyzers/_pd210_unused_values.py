@@ -22,13 +22,14 @@ class WorkKind(NamedTuple):
         name: What it is, for a program with several kinds.
         title: What the program does; {} is the number of rows, classes, slices or differences.
         advice: What to do.
-        remaining: The share of their time (0 to 1) that remains: at best, as expected, at worst.
+        remaining: The share of their time (0 to 1) that remains: at best, as expected (None where nobody knows), at
+            worst.
     """
 
     name: str
     title: str
     advice: Advice
-    remaining: tuple[float, float, float]
+    remaining: tuple[float, float | None, float]
 
 
 class Work(NamedTuple):

@@ -573,9 +573,9 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
     is_named = function is not None and not function.startswith("<")
     return f"Python{f' in {function}' if is_named else ''}", Advice(
-        "Work on whole arrays in place of single values, do it less often (once an epoch where it only reports), or "
-        "run this in another thread or process beside the steps; what does not change from step to step can go before "
-        "the loop. No op of PyTorch runs there.",
+        "Work on whole arrays where this goes over single values; where it goes over whole arrays in each step, update "
+        "what has changed alone. Else do it less often, before the loop, or in another thread or process beside the "
+        "steps. No op of PyTorch runs there.",
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         actions=(Action("remember", _REMEMBERED),),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, sizes_of, time_of_ops
 from perfdoctor.analyzers._pd210_experts import find_dense_experts
+from perfdoctor.analyzers._pd210_ignored_labels import find_ignored_labels
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
 from perfdoctor.analyzers._pd210_repeated_calls import find_repeated_calls
 from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
@@ -96,7 +98,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         that is written out to a whole matrix; batches padded beyond their longest item, item by item; text that
         is generated without a cache, so that each token computes all tokens before it anew; rows that are sorted for
         the first few of each; linear layers of gathered rows; convolutions with filters of 256 taps and more; experts
-        that all compute all tokens, of which a gate uses a few; and calls of a module with the very tensors of an
+        that all compute all tokens, of which a gate uses a few; the last layer at positions whose labels the program
+        itself sets to what the loss ignores; and calls of a module with the very tensors of an
         earlier call, while its weights are as they were.
 
     Why it costs time:
@@ -119,7 +122,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         of the difference expanded into one product, or `torch.cdist`; an embedding or `index_add_` for one-hot rows,
         `split` or `unbind` once for slices, `layer(x[:, -1])` for `layer(x)[:, -1]`, two thin products for an adapter,
         `pad_sequence` for batches, `topk` for sorts, `layer(h)[index]` for `layer(h[index])`, a product of Fourier
-        transforms for long filters, and for each expert the tokens that chose it.
+        transforms for long filters, for each expert the tokens that chose it, and
+        `head(h[labels != -100])`.
 
     When it is wrong:
         Where the inverse is needed itself, beside the product; where tokens see those behind them, so that a new one
@@ -152,6 +156,7 @@ class NeedlessMatrixWork(RankAnalyzer):
             **find_unused_values(shaped, calls),
             **find_sorts_gathers_filters(shaped.trace, calls),
             **find_dense_experts(shaped, calls),
+            **find_ignored_labels(shaped, calls),
             **find_recomputed_prefix(shaped),
             **find_repeated_calls(shaped),
         }.items():
@@ -164,8 +169,11 @@ class NeedlessMatrixWork(RankAnalyzer):
             cost_ns = rank.per_step(iv.total(time))
             if not self.exceeds_min_share(rank, cost_ns):
                 continue
-            high, expected, low = (round(cost_ns * (1 - remaining)) for remaining in work.remaining or kind.remaining)
-            yield self.finding(
+            high, expected, low = (
+                None if remaining is None else round(cost_ns * (1 - remaining))
+                for remaining in work.remaining or kind.remaining
+            )
+            finding = self.finding(
                 rank,
                 title=kind.title.format(work.number),
                 cost_ns=cost_ns,
@@ -181,6 +189,7 @@ class NeedlessMatrixWork(RankAnalyzer):
                 ),
                 subject=kind.name,
             )
+            yield replace(finding, references=(kind.advice.source,))
 
 
 def _with_gradients(rank: Rank, forward: BoolArray) -> BoolArray:

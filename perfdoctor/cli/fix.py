@@ -176,5 +176,5 @@ def propose_for_recording(path: Path, out: Path | None, *, allow_changes: bool, 
         with open_atomically(make_folder(out, "fix", force=False) / PATCH_FILE, "name another --out") as file:
             file.write(proposed.patch)
     write_stdout(proposed.patch.decode(errors="replace"))
-    sys.stderr.write("perfdoctor: nothing of this was measured: perfdoctor fix train.py measures it\n")
+    sys.stderr.write("perfdoctor: nothing of this was measured: give the program in place of its recording\n")
     return 0

@@ -134,6 +134,22 @@ def computes_experts(why: str, trace: TraceBuilder, cost_us: float = 640, severi
     return RuleCase("PD210", why, lambda: trace, (expected,))
 
 
+def ignored_labels(
+    fill: str = "-100", *, classes: int = 8000, positions: int = 512, name: str = "masked_fill", ignored: str = "-100"
+) -> TraceBuilder:
+    """Labels that are filled with a number, a last layer of 512 positions, and the loss."""
+    steps = Steps().op(f"aten::{name}", 5, ("long", (4, 128)), ("bool", (4, 128)), concrete=["", "", fill])
+    steps.op("aten::linear", 200, ("float", (4, positions // 4, 128)), ("float", (classes, 128)))
+    logits = (("float", (positions, classes)), ("long", (positions,)))
+    steps.op("aten::cross_entropy_loss", 100, *logits, concrete=["", "", "", "1", ignored, "0."])
+    return steps.build("train.py(3): main")
+
+
+def ignores_labels(why: str, trace: TraceBuilder) -> RuleCase:
+    expected = ExpectedFinding("high", 300_000, (0, None, 300_000), location="train.py:3", fix="head(h[keep])")
+    return RuleCase("PD210", why, lambda: trace, (expected,))
+
+
 def on_gpu(rows: int) -> TraceBuilder:
     """A layer of gathered rows of a table of 2,000, 300 us on a GPU, in two steps."""
     trace = TraceBuilder()
@@ -354,6 +370,12 @@ CASES = [
     RuleCase("PD210", "a half of sorted rows", lambda: sorted_rows("1", "0", "10000")),
     RuleCase("PD210", "rows of another dimension", lambda: sorted_rows("0", "0", "2")),
     RuleCase("PD210", "all that is sorted is summed", lambda: sorted_rows("1", "0", "20", between=SCORES)),
+    ignores_labels("labels that are masked", ignored_labels()),
+    ignores_labels("labels that are masked in place", ignored_labels(name="masked_fill_")),
+    ignores_labels("labels of another number", ignored_labels("-1", ignored="-1")),
+    RuleCase("PD210", "tokens that are masked", lambda: ignored_labels("103")),
+    RuleCase("PD210", "labels of few classes", lambda: ignored_labels(classes=100)),
+    RuleCase("PD210", "positions that were selected", lambda: ignored_labels(positions=80)),
     computes_experts("experts that compute all tokens", experts()),
     computes_experts("experts of one choice", experts(used=1)),
     computes_experts("experts of half of the choices", experts(used=4)),
@@ -379,8 +401,8 @@ CASES = [
     ),
     stays_quiet("few rows twice", ("index", 100, ((2000, 64), ())), ("linear", 300, ((3000, 64), (64, 64), (64,)))),
     stays_quiet("other rows", ("index", 100, ((2000, 64), ())), ("linear", 300, ((24_000, 32), (64, 32), (64,)))),
-    fires("a long filter", 300, ("conv1d", 300, ((32, 1, 18_000), (1, 1, 2000))), fix="torch.fft.rfft"),
-    fires("long filters by channel", 300, ("conv1d", 300, ((32, 8, 9000), (8, 1, 512))), fix="torch.fft.rfft"),
+    fires("a long filter", 300, ("conv1d", 300, ((32, 1, 18_000), (1, 1, 2000))), fix="irfft(rfft(x)"),
+    fires("long filters by channel", 300, ("conv1d", 300, ((32, 8, 9000), (8, 1, 512))), fix="irfft(rfft(x)"),
     stays_quiet("a short filter", ("conv1d", 300, ((32, 1, 18_000), (1, 1, 64)))),
     stays_quiet("many channels", ("conv1d", 300, ((32, 40, 18_000), (64, 40, 300)))),
     RuleCase(
