@@ -71,7 +71,8 @@ def compare(
     with --before and --after. A folder of captures is as many recordings.
 
     Recordings that differ in device, model, shapes, ranks, phase or recorder are shown side by side, but not judged. Of
-    one program on two devices it says what the time follows, which ratio is usual, and what did not get its share.
+    one program on two devices it says what the time follows, which ratio is usual, and what did not get its share;
+    --fail-over exits with 1 there.
     """
     verbosity = parameters.parse_verbosity(quiet, verbose)
     from perfdoctor.comparison.gate import check_step, parse_limit

@@ -36,8 +36,8 @@ _STAYS = SCALES_WITH[NOTHING]
 # All kernels alike: this share of the time has a partner and takes so many times the usual, within a quarter of the
 # median.
 _ALIKE_SHARE, _ALIKE_RATIO, _ALIKE_SPREAD = 0.7, 1.25, 0.25
-# Libraries have kernels of their own for these; on other architectures, such as sm86 and sm89, those of sm80 are right.
-_OWN_KERNELS = ((7, 5), (8, 0), (9, 0), (10, 0))
+# The newest architecture, by a device's major one, for which libraries have kernels of their own for Tensor Cores.
+_OWN_KERNELS = {8: (8, 0), 9: (9, 0), 10: (10, 0), 12: (8, 0)}
 # Libraries name the kernels of each generation anew (nvjet, cutlass, xmma): that alone is no other path.
 _PATHS = r"winograd|fft|implicit|depthwise|flash|fmha|triton|splitk|gemv|at::native"
 
@@ -89,6 +89,17 @@ class LostShare:
 
 
 @frozen_dataclass
+class LoneWork:
+    """Work of one side whose op, sizes and module the other side does not have: what it is, and its time in a step."""
+
+    side: Literal["before", "after"]
+    op: str
+    shape: str
+    module: str
+    time_ns: int
+
+
+@frozen_dataclass
 class DeviceComparison:
     """A program on two devices; times in ns of a recorded step.
 
@@ -99,6 +110,7 @@ class DeviceComparison:
         parts: What the step's time follows.
         lost: What takes longer than the usual range, the most lost time first, at most MAX_LOST.
         paired_share: The share (0 to 1) of the second device's GPU time whose work has a partner.
+        alone: The work of both sides without a partner, the longest first, at most MAX_LOST.
         pairs_by: What pairs work: "op, shape", and "module" where both sides know it; "op" alone without sizes.
         alike_ratio: How many times the usual all kernels take alike, which clocks or a power cap do; None elsewhere.
     """
@@ -113,6 +125,7 @@ class DeviceComparison:
     parts: tuple[ScalingPart, ...]
     lost: tuple[LostShare, ...]
     paired_share: Share
+    alone: tuple[LoneWork, ...]
     pairs_by: str
     alike_ratio: Amount | None = None
 
@@ -145,6 +158,7 @@ def compare_devices(before: Recording, after: Recording) -> DeviceComparison | N
         parts=parts,
         lost=tuple(sorted(lost, key=lambda each: -each.lost_ns)[:MAX_LOST]),
         paired_share=paired_share,
+        alone=tuple(sorted(_find_alone(old, new), key=lambda each: -each.time_ns)[:MAX_LOST]),
         pairs_by=", ".join(names),
         alike_ratio=alike,
     )
@@ -183,6 +197,17 @@ def _group(works: Sequence[DeviceWork], names: Sequence[str]) -> dict[_Key, list
     return groups
 
 
+def _find_alone(
+    old: Mapping[_Key, Sequence[DeviceWork]], new: Mapping[_Key, Sequence[DeviceWork]]
+) -> Iterator[LoneWork]:
+    sides: tuple[Literal["before", "after"], ...] = ("before", "after")
+    for side, groups, others in zip(sides, (old, new), (new, old), strict=True):
+        for key, works in groups.items():
+            if key not in others:
+                time_ns = round(sum(work.time_ns for work in works))
+                yield LoneWork(side, key[0], works[0].shape, works[0].module, time_ns)
+
+
 def _usual_by_key(works: Sequence[DeviceWork], ratios: FloatArray, names: Sequence[str]) -> Mapping[_Key, FloatArray]:
     result: dict[_Key, FloatArray] = defaultdict(lambda: np.zeros(3))
     for work, ratio in zip(works, ratios, strict=True):
@@ -211,7 +236,7 @@ def _find_reason(old: DeviceWork, new: DeviceWork, there: Device) -> ShareReason
     before, after = classify_kernel(old.kernel), classify_kernel(new.kernel)
     if old.on_matrix_units and not new.on_matrix_units and after.tensor_core == "no":
         return "tf32_off" if before.operand == "tf32" else "no_tensor_cores"
-    if _is_of_older_generation(after.arch, there):
+    if new.on_matrix_units and _is_of_older_generation(after.arch, there):
         return "older_kernels"
     if new.scales_with == _STAYS and old.scales_with != _STAYS:
         return "small_work"
@@ -222,8 +247,8 @@ def _find_reason(old: DeviceWork, new: DeviceWork, there: Device) -> ShareReason
 
 def _is_of_older_generation(arch: str | None, device: Device) -> bool:
     found = re.fullmatch(r"sm(\d+)(\d)", arch or "")
-    own = device.compute_capability
-    return found is not None and own in _OWN_KERNELS and (int(found[1]), int(found[2])) < own
+    own = _OWN_KERNELS.get((device.compute_capability or (0, 0))[0])
+    return found is not None and own is not None and (int(found[1]), int(found[2])) < own
 
 
 def _path_of(kernel: str) -> tuple[str, ...]:

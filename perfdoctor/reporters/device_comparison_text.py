@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from perfdoctor.comparison.device_comparison import DeviceComparison, LostShare, ScalingPart
+from perfdoctor.comparison.device_comparison import DeviceComparison, LoneWork, LostShare, ScalingPart
 from perfdoctor.gpu.kernel_names import short_kernel_name
 from perfdoctor.reporters.clean_text import clean_line, shorten_end
 from perfdoctor.units import format_duration, format_share
@@ -27,7 +27,8 @@ _REASONS = {
     "all_alike": "as all its kernels: lower clocks, a power cap, or others on the GPU",
     "unknown": "no reason is seen in the recordings",
 }
-_WIDTH, _MAX_WORK = 10, 60
+_WIDTH, _MAX_WORK, _MAX_SHAPE = 10, 60, 30
+_MAX_ALONE = 2
 # From this share of its side on a part is worth a row or a sentence of its own.
 _LARGE = 0.1
 
@@ -60,9 +61,24 @@ def device_lines(made: DeviceComparison) -> Iterator[str]:
         yield f"Longer than usual on {after}, work paired by {made.pairs_by}"
     for each in made.lost:
         yield _line_of_share(each)
-    if made.paired_share < 1 - _LARGE:
+    link = next((part for part in made.parts if part.scales_with == "link"), None)
+    if link is not None and link.before_ns and link.after_ns - link.usual_high_ns > _LARGE * made.after_ns:
+        yield (
+            f"Copies and links take {format_duration(link.after_ns)} on {after}, {format_duration(link.usual_high_ns)} "
+            "at most is usual: other ranks, other routes or pageable memory."
+        )
+    large = [each for each in made.alone if each.time_ns > _LARGE * made.after_ns]
+    if made.paired_share < 1 - _LARGE or large:
         alone = format_share(1 - made.paired_share)
-        yield f"{alone} of the GPU's time on {after} has no partner, and is not judged."
+        yield f"{alone} of the GPU's time on {after} has no partner, and is not judged. Longest without one"
+        for work in made.alone[:_MAX_ALONE]:
+            device = _name(made.before) if work.side == "before" else after
+            yield f"  {_describe_work(work)}: {format_duration(work.time_ns)} on {device}"
+
+
+def _describe_work(work: LostShare | LoneWork) -> str:
+    words = (work.op, shorten_end(work.shape, _MAX_SHAPE), work.module and f"in {work.module}")
+    return shorten_end(clean_line(" ".join(filter(None, words))), _MAX_WORK)
 
 
 def _name(device: str) -> str:
@@ -97,10 +113,9 @@ def _line_of_parts(label: str, parts: Sequence[ScalingPart]) -> str:
 
 
 def _line_of_share(share: LostShare) -> str:
-    what = " ".join(filter(None, (share.op, shorten_end(share.shape, 30), share.module and f"in {share.module}")))
     kernel = short_kernel_name(clean_line(share.kernel_after))
     usual = f"{format_duration(share.usual_ns)}, {format_duration(share.usual_high_ns)} at most"
     return (
-        f"  {shorten_end(clean_line(what), _MAX_WORK)}: {format_duration(share.after_ns)}, usual is {usual} "
+        f"  {_describe_work(share)}: {format_duration(share.after_ns)}, usual is {usual} "
         f"({format_duration(share.before_ns)} before); {_REASONS[share.reason]} ({shorten_end(kernel, _MAX_WORK)})"
     )

@@ -60,15 +60,6 @@ def write(path: Path, device: str, *parts: Part, wait_us: float = 0.0, steps: bo
     return trace.write(path)
 
 
-def usual(device: str, there: str, part: Part) -> float:
-    """What a part takes on another device as expected, by its own sizes, in us."""
-    here, other = (find_device(name) for name in (device, there))
-    assert here is not None
-    assert other is not None
-    work = works_of(device, part)
-    return float(part.us * ratios_on(other, here, [work])[0, 1])
-
-
 def works_of(device: str, part: Part) -> DeviceWork:
     trace = TraceBuilder(device, CAPABILITY[device], SM_COUNT[device]).step(0, part.us + 10)
     trace.op(part.op, 0, 7, shapes=part.shapes, types=[part.types] * len(part.shapes))
@@ -94,14 +85,18 @@ def devices_of(comparison: perfdoctor.Comparison) -> DeviceComparison:
 
 
 def on_h100(part: Part, kernel: str | None = None, *, times: float = 1.0) -> Part:
-    return part._replace(us=usual(A100, H100, part) * times, kernel=kernel or part.kernel)
+    """The part as an H100 runs it that keeps its share of the peak, by data sheets: TFLOP/s in bf16, or GB/s."""
+    ratio = 312 / 989.4 if part.types == "c10::BFloat16" else 2039 / 3350
+    return part._replace(us=part.us * ratio * times, kernel=kernel or part.kernel)
 
 
 def test_a_device_that_gives_what_its_rates_promise_loses_nothing(compare) -> None:
     comparison = compare([PRODUCT, SUM], [on_h100(PRODUCT, ON_H100), on_h100(SUM)])
     made = devices_of(comparison)
     assert (made.before, made.after) == ("NVIDIA A100 SXM 80GB", "NVIDIA H100 SXM5")
-    assert made.after_ns == pytest.approx(made.usual_ns, rel=0.02)
+    assert made.after_ns == pytest.approx(1000 * (700 * 312 / 989.4 + 600 * 2039 / 3350), rel=5e-3)
+    assert made.usual_low_ns <= made.after_ns <= made.usual_high_ns
+    assert made.usual_ns == pytest.approx(made.after_ns, rel=0.2)
     assert (made.lost, made.alike_ratio, made.paired_share) == ((), None, 1.0)
     assert {part.scales_with for part in made.parts} >= {"tensor_cores", "bandwidth"}
     assert not comparison.comparable  # a gate judges changes of a program, and this is none
@@ -121,6 +116,12 @@ def test_a_device_that_gives_what_its_rates_promise_loses_nothing(compare) -> No
         (SUM, on_h100(SUM, "triton_poi_fused_add_0", times=3), "other_path"),
         (PRODUCT, on_h100(PRODUCT, ON_H100, times=3), "unknown"),
         (SUM, on_h100(SUM, times=3), "unknown"),
+        # cuBLAS runs float32 on CUDA cores of an H100 by kernels that are named for sm80.
+        (
+            PRODUCT._replace(types="float", kernel=SGEMM, us=8000),
+            PRODUCT._replace(types="float", kernel=SGEMM, us=9000),
+            "unknown",
+        ),
         (SUM, SUM._replace(us=3000, blocks=4), "small_work"),
     ],
 )
@@ -144,7 +145,7 @@ def test_kernels_that_all_take_longer_alike_point_at_clocks(compare) -> None:
     before = [SUM, SUM._replace(op="aten::mul"), SUM._replace(op="aten::sub")]
     comparison = compare(before, [on_h100(part, times=3) for part in before])
     made = devices_of(comparison)
-    assert made.alike_ratio == pytest.approx(3, rel=0.02)
+    assert made.alike_ratio == pytest.approx(3, rel=0.2)
     assert {lost.reason for lost in made.lost} == {"all_alike"}
     comparison.print()
 
@@ -167,8 +168,17 @@ def test_work_without_a_partner_is_not_judged(compare, capsys: pytest.CaptureFix
     made = devices_of(comparison)
     assert made.paired_share < 0.75
     assert all(lost.op != "div" for lost in made.lost)
+    assert [(work.side, work.op, work.time_ns) for work in made.alone] == [("after", "div", 400_000)]
     comparison.print()
-    assert "has no partner" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "has no partner" in text
+    assert "400 us on H100 SXM5" in text
+
+
+def test_work_of_the_first_device_without_a_partner_is_named(compare) -> None:
+    made = devices_of(compare([PRODUCT, SUM, SUM._replace(op="aten::div")], [on_h100(PRODUCT, ON_H100), on_h100(SUM)]))
+    assert [(work.side, work.op) for work in made.alone] == [("before", "div")]
+    assert made.paired_share == 1.0
 
 
 @pytest.mark.parametrize("there", [A100, "NVIDIA Graphics Device"])
