@@ -272,7 +272,7 @@ class LaunchBound(RankAnalyzer):
         found = self.finding(
             rank,
             title=f"No op runs for {rank.share(cost_ns):.0%} of the {rank.unit_name}: {what}, most at "
-            f"{python.location.short}",
+            f"{'lines behind ' if _is_definition(python) else ''}{python.location.short}",
             cost_ns=cost_ns,
             # What could do without that time is not known; of that at other lines this place says nothing.
             saving=unprofiled.saving(None).cap(round(max(python.share, python.list_share) * cost_ns)),
@@ -433,6 +433,12 @@ def _is_usual(rank: Rank, time: Intervals) -> bool:
     recorded = recorded_steps_of(rank)
     waits_ns = 0 if recorded is None or recorded.queued_ns is None else recorded.queued_ns
     return bool(np.median(spent_ns - waits_ns) >= spent_ns.mean() / 3)
+
+
+def _is_definition(python: PythonTime) -> bool:
+    """Whether the line is where the function begins: frames name no other, and nothing of torch is called there."""
+    deepest = python.path.deepest
+    return deepest is not None and deepest.name.endswith(f"({python.location.line}): {python.location.function}")
 
 
 def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:

@@ -45,8 +45,9 @@ def propose_patch(path: Path, *, allow_changes: bool = False) -> ProposedPatch:
 
 
 def propose_for_report(report: Report, project: Project, *, allow_changes: bool = False) -> ProposedPatch:
-    """The patch for the findings of a report: what may alter numerics is left out."""
-    found, refused = choose_edits(report.to_dict()["findings"], project)
+    """The patch for a report: what may alter numerics is left out, and what is not known to cost anything."""
+    findings = [each for each in report.to_dict()["findings"] if each["severity"] != "info"]
+    found, refused = choose_edits(findings, project)
     kept: dict[tuple[str, str], FoundEdit] = {}
     for each in found:
         edit = each.edit

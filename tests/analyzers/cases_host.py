@@ -389,6 +389,16 @@ PD104 = [
         ),
         base(1000),
     ),
+    RuleCase(  # frames name the line where their function begins
+        "PD104",
+        "cpu-python-at-unknown-lines-of-a-function",
+        lambda: python_gap(line=None, frame="train.py(30): weigh"),
+        (ExpectedFinding("high", 600_000, location="train.py:30", title="most at lines behind train.py:30"),),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104", "cpu-a-break-of-a-function", lambda: python_gap(90, None, frame="train.py(30): w"), facts=base(1000)
+    ),
     RuleCase(
         "PD104",
         "cpu-python-in-a-function",
