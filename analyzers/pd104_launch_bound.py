@@ -437,8 +437,9 @@ def _is_usual(rank: Rank, time: Intervals) -> bool:
 
 def _is_definition(python: PythonTime) -> bool:
     """Whether the line is where the function begins: frames name no other, and nothing of torch is called there."""
-    deepest = python.path.deepest
-    return deepest is not None and deepest.name.endswith(f"({python.location.line}): {python.location.function}")
+    deepest, at = python.path.deepest, python.location
+    is_comprehension = (at.function or "").startswith("<")  # it has no name, but its own line
+    return deepest is not None and not is_comprehension and deepest.name.endswith(f"({at.line}): {at.function}")
 
 
 def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:
