@@ -17,7 +17,7 @@ from perfdoctor.rules import intervals as iv
 
 # An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
 _MIN_NS = 5_000
-# From an op that does the work to the call around it: dropout [ native_dropout [ bernoulli_ ] ].
+# From the call to the op that does its work: linear [ matmul [ mm ] ], dropout [ native_dropout [ bernoulli_ ] ].
 _MAX_DEPTH = 3
 
 

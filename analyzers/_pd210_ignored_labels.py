@@ -38,7 +38,10 @@ def find_ignored_labels(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]
             continue
         (number, classes), arguments = loss.sizes[0], arguments_of(trace, loss.row)
         ignored = arguments[_ARGUMENT] if len(arguments) > _ARGUMENT else None
-        before = [calls[i] for i in range(at) if step_of[i] == step_of[at]]
+        first = at
+        while first and step_of[first - 1] == step_of[at]:
+            first -= 1
+        before = calls[first:at]
         marks = any(
             call.name in ("masked_fill", "masked_fill_", "where")
             and math.prod(call.sizes[0]) == number

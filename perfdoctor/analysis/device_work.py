@@ -8,26 +8,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.module_tree import find_module_calls, innermost_calls
+from perfdoctor.analysis.host.module_tree import innermost_modules
 from perfdoctor.analysis.kernels.device_scaling import (
     LINK,
     NOTHING,
     SCALES_WITH,
     group_kernels,
-    link_ratio,
+    link_ratios,
+    link_routes,
     scale_group,
 )
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts
+from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.timeline.own_time import GpuLabels
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.scale_kernels import ScalingKernels
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, FloatArray, Int8Array, IntArray
+from perfdoctor.trace.arrays import NONE, FloatArray, Int8Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Trace
 
 
 class DeviceWork(NamedTuple):
@@ -43,6 +44,7 @@ class DeviceWork(NamedTuple):
         scales_with: One of SCALES_WITH.
         family, operand, on_matrix_units, flops, bytes, roof: As in `ScalingKernels`, in the mean of its calls; without
             a family for what is no work, such as a copy to the host.
+        route: What a copy or a collective goes over, an index into LINK_ROUTES.
     """
 
     op: str
@@ -58,15 +60,15 @@ class DeviceWork(NamedTuple):
     flops: float = float("nan")
     bytes: float = float("nan")
     roof: int = 0
+    route: int = 0
 
 
 def ratios_on(there: Device, here: Device, works: Sequence[DeviceWork]) -> FloatArray:
     """How many times as long each takes on another device, (n, 3): at best, as expected, at worst; 1 where unknown."""
-    result, groups = np.ones((len(works), 3)), defaultdict(list)
+    result, groups, by_route = np.ones((len(works), 3)), defaultdict(list), link_ratios(here, there)
     for row, work in enumerate(works):
         if work.scales_with == SCALES_WITH[LINK]:
-            ratio = link_ratio(here, there)
-            result[row] = min(ratio, 1.0), ratio, max(ratio, 1.0)
+            result[row] = by_route[work.route]
         elif work.family:
             groups[work.family, work.operand, work.on_matrix_units].append(row)
     for (family, operand, on_matrix_units), rows in groups.items():
@@ -100,19 +102,21 @@ def device_work_of(
     """
     trace, gpu = classes.trace, classes.trace.gpu
     groups, group = [("", "", False)], np.zeros(len(gpu), np.int64)
+    flops, moved = np.full(len(gpu), np.nan), np.full(len(gpu), np.nan)
     for rows, kernels in group_kernels(classes, costs, verdicts, roofs, scaling):
-        group[rows] = len(groups)
+        group[rows], flops[rows], moved[rows] = len(groups), kernels.flops, kernels.bytes
         groups.append((kernels.family, kernels.operand, kernels.on_matrix_units))
     dims = np.where(labels.known, np.append(trace.ops.dims, NONE)[gpu.op], NONE)
     label = np.where(labels.known, labels.label, NONE)
     rows = np.flatnonzero(iv.contains(iv.union_of((steps,)), gpu.start_ns))
-    columns = np.stack((label, dims, _modules_of(trace), gpu.name, scaling, group), axis=1)[rows]
+    modules = innermost_modules(trace, *launch_instants(trace))
+    columns = np.stack((label, dims, modules, gpu.name, scaling, group, link_routes(trace)), axis=1)[rows]
     keys, first, of_item = np.unique(columns, axis=0, return_index=True, return_inverse=True)
     of_item, calls = of_item.ravel(), np.bincount(of_item.ravel(), minlength=len(keys))
-    sums = [np.bincount(of_item, column[rows], len(keys)) for column in (gpu.dur_ns, costs.flops, costs.bytes)]
+    sums = [np.bincount(of_item, column[rows], len(keys)) for column in (gpu.dur_ns, flops, moved)]
     roof, count = roofs[rows[first]], max(len(steps), 1)
     found = []
-    for row, (op, size, module, name, scales, number) in enumerate(keys.tolist()):
+    for row, (op, size, module, name, scales, number, route) in enumerate(keys.tolist()):
         family, operand, on_matrix_units = groups[number]
         found.append(
             DeviceWork(
@@ -129,16 +133,7 @@ def device_work_of(
                 float(sums[1][row] / calls[row]),
                 float(sums[2][row] / calls[row]),
                 int(roof[row]),
+                route,
             )
         )
     return tuple(sorted(found, key=lambda each: -each.time_ns))
-
-
-def _modules_of(trace: Trace) -> IntArray:
-    """The name of the innermost module in which each GPU item was launched, as a code; NONE where none was recorded."""
-    calls, gpu = find_module_calls(trace), trace.gpu
-    if not len(calls):
-        return np.full(len(gpu), NONE, np.int32)
-    at_ns, thread = (np.append(column, NONE)[gpu.call] for column in (trace.calls.start_ns, trace.calls.thread))
-    inside = innermost_calls(trace, calls, at_ns, thread)
-    return np.where(inside >= 0, np.append(trace.frames.name[calls], NONE)[inside], NONE)

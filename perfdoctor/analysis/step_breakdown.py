@@ -19,7 +19,7 @@ import numpy as np
 from perfdoctor.analysis.communication.collective_metadata import collective_metadata
 from perfdoctor.analysis.communication.collectives import gpu_collectives
 from perfdoctor.analysis.device_work import DeviceWork
-from perfdoctor.analysis.host.module_tree import find_module_calls, innermost_calls
+from perfdoctor.analysis.host.module_tree import find_module_calls, innermost_modules
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.analysis.timeline.account import BUSY_DETAILS, DETAILS, gpu_rows_by_detail
@@ -269,11 +269,9 @@ def module_keys(trace: Trace, at_ns: Int64Array, thread: IntArray, names: Sequen
 
     `names` are those of the op of each instant, which is NONE where not known.
     """
-    rows = find_module_calls(trace)
-    if not len(rows):
+    if not len(find_module_calls(trace)):
         return [], np.empty(0, np.int64)
-    inside = innermost_calls(trace, rows, at_ns, thread)
-    code = np.where(inside >= 0, np.append(trace.frames.name[rows], NONE)[inside], NONE)
+    code = innermost_modules(trace, at_ns, thread)
     outside = np.array([_OUTSIDE.index(_name_outside(name)) for name in names], np.int64)
     modules, row = _distinct_keys(code, np.where(code >= 0, 0, outside))
     keys = [

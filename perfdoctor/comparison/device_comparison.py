@@ -168,7 +168,7 @@ def _compare_parts(before: Recording, after: Recording, ratios: FloatArray) -> I
     """The parts of the step; work of a part has the mean ratio of its kernels, and the CPU takes as long as now."""
     for name in SCALES_WITH:
         old_ns, new_ns = (each.scaling_ns.get(name, 0.0) for each in (before, after))
-        rows = [row for row, work in enumerate(before.device_work) if work.scales_with == name and name != "cpu"]
+        rows = [row for row, work in enumerate(before.device_work) if work.scales_with == name]
         weights = np.array([before.device_work[row].time_ns for row in rows])
         mean = weights @ ratios[rows] / weights.sum() if len(rows) and weights.sum() else np.ones(3)
         if old_ns or new_ns:
@@ -211,7 +211,7 @@ def _find_alone(
 def _usual_by_key(works: Sequence[DeviceWork], ratios: FloatArray, names: Sequence[str]) -> Mapping[_Key, FloatArray]:
     result: dict[_Key, FloatArray] = defaultdict(lambda: np.zeros(3))
     for work, ratio in zip(works, ratios, strict=True):
-        result[_key_of(work, names)] = result[_key_of(work, names)] + work.time_ns * ratio
+        result[_key_of(work, names)] += work.time_ns * ratio
     return result
 
 

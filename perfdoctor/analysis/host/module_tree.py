@@ -121,6 +121,13 @@ def innermost_calls(trace: Trace, calls: Int64Array, at_ns: Int64Array, thread: 
     return np.where(at_ns >= 0, found, NONE).astype(np.int64)
 
 
+def innermost_modules(trace: Trace, at_ns: Int64Array, thread: IntArray) -> Int64Array:
+    """For each instant and thread the innermost module around it, the code of its name; NONE for none."""
+    calls = find_module_calls(trace)
+    inside = innermost_calls(trace, calls, at_ns, thread)
+    return np.where(inside >= 0, np.append(trace.frames.name[calls], NONE)[inside], NONE).astype(np.int64)
+
+
 def module_tree_of(trace: Trace, joins: ForwardOps) -> ModuleTree:
     """The tree of the modules of a trace; empty where none were recorded.
 

@@ -30,11 +30,14 @@ from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int6
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
 
 SCALES_WITH = ("tensor_cores", "cuda_cores", "bandwidth", "link", "cpu", "nothing")
 """What time can scale with; AMD's matrix cores and vector units count as the first two."""
 TENSOR_CORES, CUDA_CORES, MEMORY, LINK, CPU, NOTHING = range(len(SCALES_WITH))
+LINK_ROUTES = ("pinned", "pageable", "between_devices")
+"""What a transfer goes over: PCIe from pinned or pageable memory of the host, or the link between devices."""
+PINNED, PAGEABLE, BETWEEN_DEVICES = range(len(LINK_ROUTES))
 
 _OF_DETAILS = {
     "bandwidth": MEMORY,
@@ -128,7 +131,8 @@ def device_ratios_of(
         loses |= kernels.family == "convolution" and gains_matrix_units(there, here, kernels) < 0
     if loses:
         result[_match_layout_copies(classes), :2] = 0
-    _scale_links(classes, scaling, here, there, result)
+    of_link = scaling == LINK
+    result[of_link] = link_ratios(here, there)[link_routes(classes.trace)[of_link]]
     return result
 
 
@@ -226,22 +230,26 @@ def _match_layout_copies(classes: KernelClasses) -> BoolArray:
     return _match_convolutions(classes) & classes.match_rows(lambda kernel: kernel.category == "copy")
 
 
-def _scale_links(classes: KernelClasses, scaling: Int8Array, here: Device, there: Device, ratios: FloatArray) -> None:
-    copies, of_link = copy_kinds_of(classes.trace), scaling == LINK
-    with_host, pinned = of_link & copies.with_host, copies.host_memory == vocabulary.PINNED
+def link_routes(trace: Trace) -> Int8Array:
+    """For each GPU item what it goes over if it scales with a link, an index into LINK_ROUTES."""
+    copies = copy_kinds_of(trace)
+    pinned = copies.host_memory == vocabulary.PINNED
+    return np.where(copies.with_host, np.where(pinned, PINNED, PAGEABLE), BETWEEN_DEVICES).astype(np.int8)
+
+
+def link_ratios(here: Device, there: Device) -> FloatArray:
+    """How many times as long a transfer takes on another device by its route, (3, 3): at best, as expected, at worst.
+
+    1 where a rate is unknown. Pageable memory is copied by the CPU first, and is expected to take as long as now.
+    """
     by_pcie = _ratio(here.pcie_bytes_per_s, there.pcie_bytes_per_s)
-    by_link = link_ratio(here, there)
-    for rows, ratio, expected in (
-        (with_host & pinned, by_pcie, by_pcie),
-        (with_host & ~pinned, by_pcie, 1.0),
-        (of_link & ~with_host, by_link, by_link),
-    ):
-        ratios[rows] = min(ratio, 1.0), expected, max(ratio, 1.0)
-
-
-def link_ratio(here: Device, there: Device) -> float:
-    """How many times as long a transfer between devices takes on another one; 1 where a rate is unknown."""
-    return _ratio(here.link_bytes_per_s or here.pcie_bytes_per_s, there.link_bytes_per_s or there.pcie_bytes_per_s)
+    by_link = _ratio(here.link_bytes_per_s or here.pcie_bytes_per_s, there.link_bytes_per_s or there.pcie_bytes_per_s)
+    return np.array(
+        [
+            (min(ratio, 1.0), expected, max(ratio, 1.0))
+            for ratio, expected in ((by_pcie, by_pcie), (by_pcie, 1.0), (by_link, by_link))
+        ]
+    )
 
 
 def _ratio(here: float | None, there: float | None) -> float:
