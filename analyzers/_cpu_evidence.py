@@ -166,13 +166,18 @@ def arguments_of(trace: Trace, row: int) -> list[int | None]:
 
 
 # The argument of a product that holds its rows, by the name of the op.
-_ROWS_ARGUMENT = {"aten::linear": 0, "aten::addmm": 1, "aten::mm": 0, "aten::matmul": 0}
+_ROWS_ARGUMENT = {"linear": 0, "addmm": 1, "mm": 0, "matmul": 0}
 
 
 def size_of_rows(trace: Trace, row: int) -> tuple[int, ...]:
     """The sizes of the argument whose rows a product multiplies, by its row in `trace.ops`; () for other ops."""
-    argument = _ROWS_ARGUMENT.get(trace.strings[trace.ops.name[row]])
-    sizes = () if argument is None else sizes_of(trace.text(int(trace.ops.dims[row])))
+    ops = trace.ops
+    return rows_argument(trace.strings[ops.name[row]].removeprefix("aten::"), sizes_of(trace.text(int(ops.dims[row]))))
+
+
+def rows_argument(name: str, sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The same by the op's name without its namespace, and by the sizes of its arguments."""
+    argument = _ROWS_ARGUMENT.get(name)
     return sizes[argument] if argument is not None and len(sizes) > argument else ()
 
 

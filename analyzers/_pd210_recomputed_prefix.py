@@ -7,10 +7,9 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import size_of_rows
-from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
+from perfdoctor.analyzers._cpu_evidence import rows_argument
+from perfdoctor.analyzers._pd210_unused_values import Call, Work, WorkKind
 from perfdoctor.rules import NONE, Advice, BoolArray, Int64Array, Rank
-from perfdoctor.rules.internal import ops_of_program
 
 _PREFIX = WorkKind(
     "prefix",
@@ -29,24 +28,23 @@ _MIN_GROWTHS, _MIN_GROWING_SHARE = 4, 0.75
 _MIN_ROWS_PER_NEW = 4
 
 
-def find_recomputed_prefix(shaped: Rank) -> dict[WorkKind, Work]:
+def find_recomputed_prefix(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
     """The products of a window whose rows grow from step to step by the same few, as when text is generated.
 
     What remains without the earlier rows is read off the steps: their products take longer by so much for each row.
     """
-    ops, steps = shaped.trace.ops, shaped.steps
-    rows = ops_of_program(shaped.trace, shaped.window)
-    step = steps.at(ops.start_ns[rows])
-    products: dict[int, list[tuple[int, tuple[int, int], int]]] = defaultdict(list)
-    for row, at in zip(rows[step != NONE].tolist(), step[step != NONE].tolist(), strict=True):
-        size = size_of_rows(shaped.trace, row)
-        if len(size) > 1:
-            products[at].append((row, (int(ops.name[row]), size[-1]), math.prod(size[:-1])))
+    ops = shaped.trace.ops
+    step_of_call = shaped.steps.at(ops.start_ns[[call.row for call in calls]]).tolist()
+    products: dict[int, list[tuple[int, tuple[str, int], int]]] = defaultdict(list)
+    for call, step in zip(calls, step_of_call, strict=True):
+        size = rows_argument(call.name, call.sizes)
+        if len(size) > 1 and step != NONE:
+            products[step].append((call.row, (call.name, size[-1]), math.prod(size[:-1])))
     kinds = Counter(tuple(kind for _, kind, _ in found) for found in products.values())
     if not kinds:
         return {}
     [(usual, _)] = kinds.most_common(1)
-    alike = [found for at, found in sorted(products.items()) if tuple(kind for _, kind, _ in found) == usual]
+    alike = [found for _, found in sorted(products.items()) if tuple(kind for _, kind, _ in found) == usual]
     lengths = np.array([[length for *_, length in found] for found in alike], np.int64)
     growing = _find_growing(lengths)
     if not growing.any():

@@ -296,12 +296,14 @@ def _find_low_rank(calls: list[Call]) -> dict[WorkKind, Work]:
         if call.name not in ("matmul", "mm") or [len(size) for size in call.sizes[:2]] != [2, 2]:
             continue
         (rows, inner), (_, columns) = call.sizes[:2]
-        after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
         whole = (rows, columns)
+        if inner * _MIN_RANKS > min(whole):
+            continue
+        after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
         added = next(
             (i for i, each in enumerate(after) if each.name == "add" and each.sizes[:2] == (whole, whole)), None
         )
-        if added is None or inner * _MIN_RANKS > min(whole):
+        if added is None:
             continue
         layer = next((each for each in after[added + 1 :] if each.name in _PRODUCTS and whole in each.sizes[1:2]), None)
         if layer is not None and math.prod(layer.sizes[0][:-1]) * inner <= _MAX_ROWS_OF_RANK * min(whole):

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, sizes_of, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, time_of_ops
 from perfdoctor.analyzers._pd210_experts import find_dense_experts
 from perfdoctor.analyzers._pd210_ignored_labels import find_ignored_labels
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
 from perfdoctor.analyzers._pd210_repeated_calls import find_repeated_calls
 from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
-from perfdoctor.analyzers._pd210_unused_values import Sizes, Work, WorkKind, calls_of, find_unused_values
+from perfdoctor.analyzers._pd210_unused_values import Call, Sizes, Work, WorkKind, calls_of, find_unused_values
 from perfdoctor.rules import Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import ops_of_program
 
 _PRODUCTS = frozenset({"mm", "matmul", "mv", "linalg_matmul"})
 _INVERSES = frozenset({"inverse", "linalg_inv", "linalg_inv_ex"})
@@ -152,12 +151,12 @@ class NeedlessMatrixWork(RankAnalyzer):
             return
         calls = calls_of(shaped)
         for kind, work in {
-            **_find_work(shaped),
+            **_find_work(calls),
             **find_unused_values(shaped, calls),
             **find_sorts_gathers_filters(shaped.trace, calls),
             **find_dense_experts(shaped, calls),
             **find_ignored_labels(shaped, calls),
-            **find_recomputed_prefix(shaped),
+            **find_recomputed_prefix(shaped, calls),
             **find_repeated_calls(shaped),
         }.items():
             rows = work.rows
@@ -203,51 +202,47 @@ def _with_gradients(rank: Rank, forward: BoolArray) -> BoolArray:
     return marked
 
 
-def _find_work(shaped: Rank) -> dict[WorkKind, Work]:
-    """The ops of each kind in a window with recorded sizes."""
-    trace, ops = shaped.trace, shaped.trace.ops
-    rows = ops_of_program(trace, shaped.window)
-    names = [trace.strings[code].removeprefix("aten::") for code in ops.name[rows].tolist()]
-    kept = [at for at, name in enumerate(names) if name not in _VIEWS]
-    calls = [(names[at], sizes_of(trace.text(int(ops.dims[rows[at]])))) for at in kept]
+def _find_work(calls: list[Call]) -> dict[WorkKind, Work]:
+    """The ops of each kind."""
+    calls = [call for call in calls if call.name not in _VIEWS]
     found: dict[WorkKind, list[int]] = {}
-    determined = {_rows_of_square(sizes) for name, sizes in calls if name in _DETERMINANTS}
-    for at, (name, sizes) in enumerate(calls):
+    determinants = [at for at, call in enumerate(calls) if call.name in _DETERMINANTS]
+    for at, (_, name, sizes) in enumerate(calls):
         after = calls[at + 1 : at + 1 + _MAX_SUM_DISTANCE]
-        length = _rows_of_square(sizes)
         if name in ("diag", "diag_embed") and len(sizes) and len(sizes[0]) == 1 and sizes[0][0] >= _MIN_ROWS:
             found.setdefault(_DIAGONAL, []).extend(at + 1 + each for each in _products_with(sizes[0][0], after))
-        elif name in _INVERSES and length >= _MIN_ROWS and length in determined:
-            same = [i for i, (other, s) in enumerate(calls) if other in _DETERMINANTS and _rows_of_square(s) == length]
-            found.setdefault(_FACTORED_TWICE, []).extend([at, *same])
-        elif name in _INVERSES and length >= _MIN_ROWS and after and _is_narrow_product(length, *after[0]):
-            found.setdefault(_INVERTED, []).extend([at, at + 1])
-        elif name in ("sub", "rsub") and _is_of_all_pairs(sizes) and after and after[0][0] in _SQUARES:
-            last = next((i for i, (other, _) in enumerate(after) if other in _SUMS), None)
+        elif name in _INVERSES and (length := _rows_of_square(sizes)) >= _MIN_ROWS:
+            same = [other for other in determinants if _rows_of_square(calls[other].sizes) == length]
+            if same:
+                found.setdefault(_FACTORED_TWICE, []).extend([at, *same])
+            elif after and _is_narrow_product(length, after[0]):
+                found.setdefault(_INVERTED, []).extend([at, at + 1])
+        elif name in ("sub", "rsub") and after and after[0].name in _SQUARES and _is_of_all_pairs(sizes):
+            last = next((i for i, each in enumerate(after) if each.name in _SUMS), None)
             if last is not None:
                 found.setdefault(_ALL_PAIRS, []).extend(range(at, at + last + 2))
     works = {}
     for kind, each in found.items():
         if each:
-            sizes = calls[min(each)][1]
+            sizes = calls[min(each)].sizes
             number = _count(sizes) if kind is _ALL_PAIRS else max(size[0] for size in sizes if size)
-            works[kind] = Work(rows[[kept[at] for at in sorted(set(each))]], number)
+            works[kind] = Work(np.array([calls[at].row for at in sorted(set(each))], np.int64), number)
     return works
 
 
-def _products_with(length: int, after: list[tuple[str, Sizes]]) -> list[int]:
+def _products_with(length: int, after: list[Call]) -> list[int]:
     """Which of the next ops are products with the diagonal matrix: the first, and a second one from the right."""
     square = (length, length)
-    if not after or after[0][0] not in _PRODUCTS or square not in after[0][1]:
+    if not after or after[0].name not in _PRODUCTS or square not in after[0].sizes:
         return []
-    has_second = len(after) > 1 and after[1][0] in _PRODUCTS and after[1][1][1:2] == (square,)
+    has_second = len(after) > 1 and after[1].name in _PRODUCTS and after[1].sizes[1:2] == (square,)
     return [0, 1] if has_second else [0]
 
 
-def _is_narrow_product(length: int, name: str, sizes: Sizes) -> bool:
+def _is_narrow_product(length: int, call: Call) -> bool:
     """Whether an op multiplies a square matrix of so many rows with a vector or few columns."""
-    tensors = [size for size in sizes if size]
-    if name not in _PRODUCTS or len(tensors) < 2 or (length, length) not in tensors:
+    tensors = [size for size in call.sizes if size]
+    if call.name not in _PRODUCTS or len(tensors) < 2 or (length, length) not in tensors:
         return False
     other = tensors[1] if tensors[0] == (length, length) else tensors[0]
     return len(other) == 1 or _count((other,)) <= _MAX_COLUMNS * length * length

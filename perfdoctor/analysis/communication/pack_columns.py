@@ -28,6 +28,8 @@ _WIDTHS = (1, 2, 3, 4, 8)
 # where its bytes begin, its first number, and the least number or step. Thousands of tables have twenty lists each.
 _HEADER = struct.Struct("<3sB?IIqq")
 _Header: TypeAlias = tuple[Any, ...]
+# A number of three bytes is read with the byte behind it.
+_END = b"\0"
 # The name of each column, into how many lists it was taken apart, and whether it has pairs.
 _Layout: TypeAlias = tuple[tuple[str, int, bool], ...]
 
@@ -98,7 +100,7 @@ def pack_columns(columns: Mapping[str, AnyArray]) -> PackedColumns:
         headers.append(_HEADER.pack(numbers.dtype.str.encode(), width, are_steps, len(numbers), at, first, minimum))
         chunks.append(chunk)
         at += len(chunk)
-    return _restore(tuple(layout), b"".join((*headers, *chunks)))
+    return _restore(tuple(layout), b"".join((*headers, *chunks, _END)))
 
 
 @cache
@@ -151,9 +153,8 @@ def _load(data: bytes, width: int, count: int, at: int) -> AnyArray:
     """The numbers of `_store`, of which there are so many from a place on."""
     if width != 3:
         return np.frombuffer(data, f"<u{width}", count, at)
-    wide = np.zeros((count, 4), np.uint8)
-    wide[:, :3] = np.frombuffer(data, np.uint8, 3 * count, at).reshape(count, 3)
-    return wide.view("<u4").ravel()
+    # Words of four bytes, the highest of which is the next number's.
+    return np.ndarray(count, "<u4", data, at, 3) & 0xFFFFFF
 
 
 def _unpack(header: _Header, data: bytes) -> AnyArray:
