@@ -481,6 +481,8 @@ MODULE_CALL_MARK = rf"^perfdoctor::module_call(_again)? {SOURCE_MARK[1:]}"
 """Pattern of the ranges that `perfdoctor run` puts around outermost calls of modules: the line calls the model."""
 REPEATED_CALL_MARK = r"^perfdoctor::module_call_again @"
 """The same for calls with the very tensors and weights of an earlier call."""
+UNCHANGED_MARK = r"^perfdoctor::unchanged$"
+"""Pattern of the marks that `perfdoctor run` puts behind a torch call that returned the same in the steps before."""
 RECORDER_FRAME = r"perfdoctor/capture/inject/|^_perfdoctor_inject/"
 """Pattern of the functions that `perfdoctor run` puts around those of a program; the profiler may cut the path off."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
@@ -511,7 +513,7 @@ def _source_line(found: re.Match[str] | None) -> SourceLine | None:
 ANNOTATION = "|".join(
     (
         *(PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE),
-        *(r"^perfdoctor::module_call(_again)? @", SOURCE_MARK),
+        *(r"^perfdoctor::module_call(_again)? @", SOURCE_MARK, UNCHANGED_MARK),
     )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""

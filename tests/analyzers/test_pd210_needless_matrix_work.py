@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cases_cpu_ops import Steps
 
@@ -176,6 +176,28 @@ def called_again(mark: str = "module_call_again", *, backward: bool = True) -> T
         trace.range(f"perfdoctor::{mark} @train.py:9 main", start + 600, 200)
         trace.op("aten::linear", start + 600, 200, shapes=[[32, 64], [64, 64], [64]])
     return trace
+
+
+def unchanged(first_us: float = 200, *, mark: str = "unchanged", called: bool = False) -> TraceBuilder:
+    """Three steps with a kernel matrix at line 4 that is marked as the same, and then a product of it, 200 us."""
+    trace = TraceBuilder(device=None)
+    trace.frame("train.py(3): main", 0, 3000)
+    for start in (0, 1000, 2000):
+        trace.step(start, 1000)
+        if called:
+            trace.range("perfdoctor::module_call @train.py:9 main", start, first_us + 10)
+        trace.range("@train.py:4 kernel", start, first_us)
+        trace.op("aten::exp", start, first_us, shapes=[[300, 300]])
+        trace.range(f"perfdoctor::{mark}", start + first_us + 1, 1)
+        trace.range("@train.py:6 main", start + 700, 200)
+        trace.op("aten::mm", start + 700, 200, shapes=[[300, 300], [300, 8]])
+    return trace
+
+
+def fires_of_unchanged(why: str, trace: Callable[[], TraceBuilder], line: int = 4) -> RuleCase:
+    saving = (140_000, 190_000, 200_000)
+    expected = ExpectedFinding("high", 200_000, saving, location=f"train.py:{line}", fix="before the loop")
+    return RuleCase("PD210", why, trace, (expected,))
 
 
 IDS, ONE_HOT = (128, 8), (128, 8, 500)
@@ -418,6 +440,10 @@ CASES = [
         (ExpectedFinding("high", 200_000, (140_000, 190_000, 200_000), location="train.py:9", fix="out = model(x)"),),
     ),
     RuleCase("PD210", "a model called with something else", lambda: called_again("module_call")),
+    fires_of_unchanged("a matrix that no step changes", unchanged),
+    fires_of_unchanged("a module whose result no step changes", lambda: unchanged(called=True), 9),
+    RuleCase("PD210", "no result was seen unchanged", lambda: unchanged(mark="other")),
+    RuleCase("PD210", "an unchanged result of little work", lambda: unchanged(10)),
     RuleCase("PD210", "few rows on a GPU", lambda: on_gpu(3000)),
     RuleCase("PD210", "unknown sizes", lambda: Steps().op("aten::diag").op("aten::mm", 300).build()),
 ]

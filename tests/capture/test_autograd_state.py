@@ -59,6 +59,14 @@ for x, y in DataLoader(data, batch_size=4):
 print("seen", seen.tolist())
 """
 
+UNCHANGED = """
+grid = torch.linspace(0, 1, 500)[:, None]
+for x, y in DataLoader(data, batch_size=4):
+    basis = torch.exp(grid - grid.T)  # unchanged
+    noise = torch.exp(torch.rand(500, 500))
+    print("seen", (model(x).sum() + (basis * noise).sum()).isfinite().item())
+"""
+
 # Tensors without versions, in a block and in a decorated function.
 INFERENCE = """
 @torch.inference_mode()
@@ -145,6 +153,17 @@ def test_a_call_with_the_tensors_of_an_earlier_one_is_marked_so(launcher: Any, c
     assert recorded.stdout == plain.stdout
     marks = {name for name in recorded.names("evidence") if name.startswith("perfdoctor::module_call_again ")}
     assert {mark.rpartition("/")[2] for mark in marks} == {f"{path.name}:{line_of(source, 'again')} <module>"}
+
+
+def test_results_that_no_step_changes_are_marked(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = capture_kit["PRELUDE"] + UNCHANGED
+    path = launcher.write(source, "unchanged.py")
+    plain, recorded = launcher.run_plain(path.name), launcher.run(path.name)
+    assert recorded.stdout == plain.stdout
+    names = [name for name in recorded.names("evidence") if name.startswith(("@", "perfdoctor::unchanged"))]
+    before = {names[at - 1].rpartition("/")[2] for at, name in enumerate(names) if name == "perfdoctor::unchanged"}
+    assert before == {f"{path.name}:{line_of(source, 'unchanged')} <module>"}
+    assert not [name for name in recorded.names("timing") if "unchanged" in name]
 
 
 def test_tensors_of_inference_mode_are_left_alone(launcher: Any, capture_kit: dict[str, Any]) -> None:

@@ -533,6 +533,7 @@ class Recorder:
         self.core_usage.end_step(window, dur_ns)
         if self.profiler.recording:
             self._recorded_steps += 1
+            self.profiler.lines.begin_step()
             self._open_window["steps"] += stage.counted
         self._loader_wait_ns = 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ from .gradient_use import GradientUse
 from .module_call_lines import ModuleCallLines
 from .module_calls import ModuleCalls
 from .tracebacks import remove_own_frames
+from .unchanged_results import UNCHANGED, UnchangedResults
 from .user_code import user_line
 
 # torch has no public interface that removes a mode from below another mode.
@@ -35,6 +37,11 @@ class SourceLineMode(overrides.TorchFunctionMode):
 
     is_active = True
 
+    def __init__(self, results: UnchangedResults) -> None:
+        """Push nothing yet; `results` gets what the functions return."""
+        super().__init__()
+        self._results = results
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -44,12 +51,18 @@ class SourceLineMode(overrides.TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
             line_range = torch._C._profiler._RecordFunctionFast(name)
             line_range.__enter__()
+            began_ns = time.perf_counter_ns()
             try:
-                return func(*args, **(kwargs or {}))
+                result = func(*args, **(kwargs or {}))
+                dur_ns = time.perf_counter_ns() - began_ns
             finally:
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
+            if self._results.add(name, func, args, result, dur_ns):
+                with torch._C._profiler._RecordFunctionFast(UNCHANGED):
+                    pass
+            return result
         except BaseException as error:
             remove_own_frames(error)
             raise
@@ -68,15 +81,21 @@ class SourceLines:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
         self._module_lines = ModuleCallLines(calls, gradients)
+        self._results = UnchangedResults()
 
     def start(self) -> None:
         """Push the mode, unless compiled code would have to be compiled again."""
         if dynamo_has_compiled():
             return
-        self._mode = SourceLineMode()
+        self._results.begin_step()
+        self._mode = SourceLineMode(self._results)
         self._protect_from_user_modes(self._mode)
         _modes._push_mode(self._mode)
         self._module_lines.start()
+
+    def begin_step(self) -> None:
+        """What is called next is called in another step."""
+        self._results.begin_step()
 
     def stop(self) -> None:
         """Remove the mode from wherever it stands in the stack; without a mode, do nothing."""
