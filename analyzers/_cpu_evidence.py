@@ -166,7 +166,7 @@ def arguments_of(trace: Trace, row: int) -> list[int | None]:
 
 
 # The argument of a product that holds its rows, by the name of the op.
-_ROWS_ARGUMENT = {"linear": 0, "addmm": 1, "mm": 0, "matmul": 0}
+ROWS_ARGUMENT = {"linear": 0, "addmm": 1, "mm": 0, "matmul": 0}
 
 
 def size_of_rows(trace: Trace, row: int) -> tuple[int, ...]:
@@ -177,7 +177,7 @@ def size_of_rows(trace: Trace, row: int) -> tuple[int, ...]:
 
 def rows_argument(name: str, sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """The same by the op's name without its namespace, and by the sizes of its arguments."""
-    argument = _ROWS_ARGUMENT.get(name)
+    argument = ROWS_ARGUMENT.get(name)
     return sizes[argument] if argument is not None and len(sizes) > argument else ()
 
 

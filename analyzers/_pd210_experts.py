@@ -8,7 +8,8 @@ from collections import defaultdict
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import arguments_of
-from perfdoctor.analyzers._pd210_unused_values import Call, Work, WorkKind
+from perfdoctor.analyzers._pd210_calls import Calls
+from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import Advice, Rank
 
 _EXPERTS = WorkKind(
@@ -31,13 +32,14 @@ _MAX_DISTANCE = 12
 _MIN_EXPERTS, _MAX_USED = 4, 0.5
 
 
-def find_dense_experts(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
+def find_dense_experts(shaped: Rank, calls: Calls) -> dict[WorkKind, Work]:
     """The linear layers of such experts: as many with one size of weight as the gate has choices, behind its topk."""
     rows: list[int] = []
     most, share = 0, 0.0
-    step_of = shaped.steps.at(shaped.trace.ops.start_ns[[call.row for call in calls]])
-    for at, gate in enumerate(calls):
-        if gate.name != "topk" or not gate.sizes:
+    step_of = shaped.steps.at(shaped.trace.ops.start_ns[calls.rows])
+    for at in calls.named("topk"):
+        gate = calls[at]
+        if not gate.sizes:
             continue
         (*tokens, experts), arguments = gate.sizes[0] or (0,), arguments_of(shaped.trace, gate.row)
         used = arguments[1] if len(arguments) > 1 else None

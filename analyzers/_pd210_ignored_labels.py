@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import arguments_of
-from perfdoctor.analyzers._pd210_unused_values import Call, Work, WorkKind
+from perfdoctor.analyzers._pd210_calls import Call, Calls
+from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import Advice, Rank
 
 _IGNORED = WorkKind(
@@ -27,14 +28,15 @@ _ARGUMENT = 4
 _MIN_CLASSES = 1_000
 
 
-def find_ignored_labels(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
+def find_ignored_labels(shaped: Rank, calls: Calls) -> dict[WorkKind, Work]:
     """The last layer and the loss of each step in which the program itself sets labels to what the loss ignores."""
     trace, most = shaped.trace, 0
     rows: list[int] = []
     places: list[int] = []
-    step_of = shaped.steps.at(trace.ops.start_ns[[call.row for call in calls]])
-    for at, loss in enumerate(calls):
-        if loss.name != "cross_entropy_loss" or not _has_many_classes(loss):
+    step_of = shaped.steps.at(trace.ops.start_ns[calls.rows])
+    for at in calls.named("cross_entropy_loss"):
+        loss = calls[at]
+        if not _has_many_classes(loss):
             continue
         (number, classes), arguments = loss.sizes[0], arguments_of(trace, loss.row)
         ignored = arguments[_ARGUMENT] if len(arguments) > _ARGUMENT else None

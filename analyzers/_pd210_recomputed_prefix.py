@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import rows_argument
-from perfdoctor.analyzers._pd210_unused_values import Call, Work, WorkKind
+from perfdoctor.analyzers._cpu_evidence import ROWS_ARGUMENT, rows_argument
+from perfdoctor.analyzers._pd210_calls import Calls
+from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import NONE, Advice, BoolArray, Int64Array, Rank
 
 _PREFIX = WorkKind(
@@ -28,15 +29,16 @@ _MIN_GROWTHS, _MIN_GROWING_SHARE = 4, 0.75
 _MIN_ROWS_PER_NEW = 4
 
 
-def find_recomputed_prefix(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
+def find_recomputed_prefix(shaped: Rank, calls: Calls) -> dict[WorkKind, Work]:
     """The products of a window whose rows grow from step to step by the same few, as when text is generated.
 
     What remains without the earlier rows is read off the steps: their products take longer by so much for each row.
     """
     ops = shaped.trace.ops
-    step_of_call = shaped.steps.at(ops.start_ns[[call.row for call in calls]]).tolist()
+    step_of_call = shaped.steps.at(ops.start_ns[calls.rows]).tolist()
     products: dict[int, list[tuple[int, tuple[str, int], int]]] = defaultdict(list)
-    for call, step in zip(calls, step_of_call, strict=True):
+    for at in calls.named(*ROWS_ARGUMENT):
+        call, step = calls[at], step_of_call[at]
         size = rows_argument(call.name, call.sizes)
         if len(size) > 1 and step != NONE:
             products[step].append((call.row, (call.name, size[-1]), math.prod(size[:-1])))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import arguments_of
-from perfdoctor.analyzers._pd210_unused_values import Call, Work, WorkKind
+from perfdoctor.analyzers._pd210_calls import Call, Calls
+from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import Advice, Int64Array, Trace
 
 # Measured by CPU time with one thread (torch 2.13). Rows of 1,000 to 1,000,000 numbers sorted for the first 5 to 1,000
@@ -53,13 +54,13 @@ _MIN_TAPS = 256
 _MAX_DISTANCE = 6
 
 
-def find_sorts_gathers_filters(trace: Trace, calls: list[Call]) -> dict[WorkKind, Work]:
+def find_sorts_gathers_filters(trace: Trace, calls: Calls) -> dict[WorkKind, Work]:
     """Such calls by kind, among the calls of a window with recorded sizes."""
     sorts: list[Call] = []
     filters: list[Call] = []
     gathers: list[tuple[Call, Call]] = []
-    for at, call in enumerate(calls):
-        after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
+    for at in calls.named("sort", "argsort", "index", "index_select", "conv1d"):
+        call, after = calls[at], calls[at + 1 : at + 1 + _MAX_DISTANCE]
         size, *others = call.sizes or ((),)
         if call.name in ("sort", "argsort") and _uses_first_few(trace, call, after):
             sorts.append(call)

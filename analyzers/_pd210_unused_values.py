@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from bisect import bisect
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
+from perfdoctor.analyzers._pd210_calls import Call, Calls
 from perfdoctor.rules import Action, Advice, Int64Array, Rank, SourceLocation
-from perfdoctor.rules.internal import ops_of_program
-
-Sizes = tuple[tuple[int, ...], ...]
 
 
 class WorkKind(NamedTuple):
@@ -141,27 +140,7 @@ _MAX_FILLED, _MIN_ITEMS = 0.8, 4
 _FILLS = frozenset({"zeros", "full", "zeros_like", "full_like", "ones", "new_zeros", "new_full"})
 
 
-class Call(NamedTuple):
-    """An op that the program called: its row in `trace.ops`, its name without the namespace, its arguments' sizes."""
-
-    row: int
-    name: str
-    sizes: Sizes
-
-
-def calls_of(shaped: Rank) -> list[Call]:
-    """The ops that the program itself called in a window with recorded sizes, in their order."""
-    trace, ops = shaped.trace, shaped.trace.ops
-    rows = ops_of_program(trace, shaped.window)
-    names = [trace.strings[code].removeprefix("aten::") for code in ops.name[rows].tolist()]
-    return [
-        Call(row, name, sizes_of(trace.text(code)))
-        for row, name, code in zip(rows.tolist(), names, ops.dims[rows].tolist(), strict=True)
-        if not name.startswith("autograd::")
-    ]
-
-
-def find_unused_values(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
+def find_unused_values(shaped: Rank, calls: Calls) -> dict[WorkKind, Work]:
     """The calls that work on zeros, or on values that nobody uses, by kind."""
     return {
         **_find_one_hot_products(calls),
@@ -172,12 +151,11 @@ def find_unused_values(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
     }
 
 
-def _find_one_hot_products(calls: list[Call]) -> dict[WorkKind, Work]:
+def _find_one_hot_products(calls: Calls) -> dict[WorkKind, Work]:
     """One-hot rows, what stands between, and the product that takes them; the most classes of any."""
     found: dict[WorkKind, tuple[list[int], int]] = {}
-    for at, call in enumerate(calls):
-        if call.name != "one_hot":
-            continue
+    for at in calls.named("one_hot"):
+        call = calls[at]
         after = calls[at + 1 : at + 1 + _MAX_DISTANCE]
         classes = _classes_of(call, after)
         for distance, product in enumerate(after, 1) if classes >= _MIN_CLASSES else ():
@@ -210,7 +188,7 @@ def _kind_of_product(indices: int, classes: int, product: Call) -> WorkKind | No
     return _SUM_BY_INDEX if left == (classes, indices) and right[:1] == (indices,) else None
 
 
-def _find_slices(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
+def _find_slices(shaped: Rank, calls: Calls) -> dict[WorkKind, Work]:
     """Slices of one size of tensor whose gradients make up that tensor."""
     trace, ops, steps = shaped.trace, shaped.trace.ops, max(shaped.steps.count, 1)
     gradient_numel: dict[int, int] = {}
@@ -220,8 +198,9 @@ def _find_slices(shaped: Rank, calls: list[Call]) -> dict[WorkKind, Work]:
         if forward >= 0 and sizes:
             gradient_numel[forward] = math.prod(sizes[0])
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for call in calls:
-        if call.name in _CUTS and call.sizes and call.row in gradient_numel:
+    for at in calls.named(*_CUTS) if gradient_numel else ():
+        call = calls[at]
+        if call.sizes and call.row in gradient_numel:
             groups[call.sizes[0]].append(call.row)
     kept: list[int] = []
     most = 0
@@ -243,24 +222,24 @@ def _join_ragged(groups: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ..
     return joined
 
 
-def _find_taken_after(calls: list[Call]) -> dict[WorkKind, Work]:
+def _find_taken_after(calls: Calls) -> dict[WorkKind, Work]:
     """Products of which the next op takes a part, and no other op of the window anything."""
     found: list[int] = []
     most = 0
-    uses: dict[tuple[int, ...], int] = defaultdict(int)
-    for call in calls:
-        for size in set(call.sizes):
-            uses[size] += 1
     made: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    cuts: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for at, call in enumerate(calls):
-        size = _product_size(call)
+    for at in calls.named("linear", "matmul"):
+        size = _product_size(calls[at])
         if len(size) >= 3:
             made[size].append(at)
-        if call.name in _CUTS and call.sizes:
-            cuts[call.sizes[0]].append(at)
+    cuts = set(calls.named(*_CUTS)) if made else set()
+    made = {
+        size: products
+        for size, products in made.items()
+        if all(at + 1 in cuts and calls[at + 1].sizes[:1] == (size,) for at in products)
+    }
+    uses = Counter(size for call in calls for size in set(call.sizes)) if made else Counter()
     for size, products in made.items():
-        if [at + 1 for at in products] != cuts[size] or uses[size] != len(products):
+        if uses[size] != len(products):
             continue
         parts = min(_parts_of(size, calls[at + 2 : at + 3]) for at in products)
         if parts >= _MIN_PARTS:
@@ -288,12 +267,13 @@ def _product_size(call: Call) -> tuple[int, ...]:
     return (*left[:-1], right[0] if call.name == "linear" else right[1])
 
 
-def _find_low_rank(calls: list[Call]) -> dict[WorkKind, Work]:
+def _find_low_rank(calls: Calls) -> dict[WorkKind, Work]:
     """Products of two thin matrices that are added to a matrix of their size, and the product that takes the sum."""
     found: list[int] = []
     rank = 0
-    for at, call in enumerate(calls):
-        if call.name not in ("matmul", "mm") or [len(size) for size in call.sizes[:2]] != [2, 2]:
+    for at in calls.named("matmul", "mm"):
+        call = calls[at]
+        if [len(size) for size in call.sizes[:2]] != [2, 2]:
             continue
         (rows, inner), (_, columns) = call.sizes[:2]
         whole = (rows, columns)
@@ -312,19 +292,22 @@ def _find_low_rank(calls: list[Call]) -> dict[WorkKind, Work]:
     return {_LOW_RANK: Work(np.array(sorted(set(found)), np.int64), rank)} if found else {}
 
 
-def _find_padding(calls: list[Call]) -> dict[WorkKind, Work]:
+def _find_padding(calls: Calls) -> dict[WorkKind, Work]:
     """What computes with batches into which items of less than the batch's length are copied, one by one."""
     lengths: dict[tuple[int, ...], list[int]] = defaultdict(list)
     places: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    filled = -1
-    for select, cut, copy in zip(calls, calls[1:], calls[2:], strict=False):
-        filled = select.row if select.name in _FILLS else filled
-        if (select.name, cut.name, copy.name) != ("select", "slice", "copy_") or not select.sizes or not copy.sizes:
+    fills, copies = calls.named(*_FILLS), set(calls.named("copy_"))
+    for at in calls.named("select"):
+        if at + 2 not in copies:
             continue
+        select, cut, copy = calls[at : at + 3]
+        if cut.name != "slice" or not select.sizes or not copy.sizes:
+            continue
+        filled = bisect(fills, at)
         whole, item = select.sizes[0], copy.sizes[0]
         if len(whole) >= 2 and cut.sizes[:1] == (whole[1:],) and item[1:] == whole[2:] and len(item) == len(whole) - 1:
             lengths[whole].append(item[0])
-            places[whole].append(filled if filled >= 0 else select.row)
+            places[whole].append(int(calls.rows[fills[filled - 1]]) if filled else select.row)
     found = {}
     for whole, each in lengths.items():
         items, length = whole[:2]

@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, time_of_ops
+from perfdoctor.analyzers._pd210_calls import Call, Calls, Sizes
 from perfdoctor.analyzers._pd210_experts import find_dense_experts
 from perfdoctor.analyzers._pd210_ignored_labels import find_ignored_labels
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
 from perfdoctor.analyzers._pd210_repeated_calls import find_repeated_calls
 from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
 from perfdoctor.analyzers._pd210_unchanged_results import find_unchanged_results
-from perfdoctor.analyzers._pd210_unused_values import Call, Sizes, Work, WorkKind, calls_of, find_unused_values
+from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind, find_unused_values
 from perfdoctor.rules import Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
 
@@ -153,7 +154,7 @@ class NeedlessMatrixWork(RankAnalyzer):
         shaped, on_gpu = rank_with_shapes(rank), rank.device_kind == "gpu"
         if shaped is None:
             return
-        calls = calls_of(shaped)
+        calls = Calls(shaped)
         for kind, work in {
             **_find_work(calls),
             **find_unused_values(shaped, calls),
@@ -207,41 +208,41 @@ def _with_gradients(rank: Rank, forward: BoolArray) -> BoolArray:
     return marked
 
 
-def _find_work(calls: list[Call]) -> dict[WorkKind, Work]:
+def _find_work(calls: Calls) -> dict[WorkKind, Work]:
     """The ops of each kind."""
-    calls = [call for call in calls if call.name not in _VIEWS]
-    found: dict[WorkKind, list[int]] = {}
-    determinants = [at for at, call in enumerate(calls) if call.name in _DETERMINANTS]
-    for at, (_, name, sizes) in enumerate(calls):
-        after = calls[at + 1 : at + 1 + _MAX_SUM_DISTANCE]
+    found: dict[WorkKind, list[Call]] = {}
+    determinants = [calls[at] for at in calls.named(*_DETERMINANTS)]
+    for at in calls.named("diag", "diag_embed", "sub", "rsub", *_INVERSES):
+        call, after = calls[at], calls.behind(at, _MAX_SUM_DISTANCE, _VIEWS)
+        name, sizes = call.name, call.sizes
         if name in ("diag", "diag_embed") and len(sizes) and len(sizes[0]) == 1 and sizes[0][0] >= _MIN_ROWS:
-            found.setdefault(_DIAGONAL, []).extend(at + 1 + each for each in _products_with(sizes[0][0], after))
+            found.setdefault(_DIAGONAL, []).extend(_products_with(sizes[0][0], after))
         elif name in _INVERSES and (length := _rows_of_square(sizes)) >= _MIN_ROWS:
-            same = [other for other in determinants if _rows_of_square(calls[other].sizes) == length]
+            same = [each for each in determinants if _rows_of_square(each.sizes) == length]
             if same:
-                found.setdefault(_FACTORED_TWICE, []).extend([at, *same])
+                found.setdefault(_FACTORED_TWICE, []).extend([call, *same])
             elif after and _is_narrow_product(length, after[0]):
-                found.setdefault(_INVERTED, []).extend([at, at + 1])
+                found.setdefault(_INVERTED, []).extend([call, after[0]])
         elif name in ("sub", "rsub") and after and after[0].name in _SQUARES and _is_of_all_pairs(sizes):
             last = next((i for i, each in enumerate(after) if each.name in _SUMS), None)
             if last is not None:
-                found.setdefault(_ALL_PAIRS, []).extend(range(at, at + last + 2))
+                found.setdefault(_ALL_PAIRS, []).extend([call, *after[: last + 1]])
     works = {}
     for kind, each in found.items():
         if each:
-            sizes = calls[min(each)].sizes
+            sizes = min(each).sizes
             number = _count(sizes) if kind is _ALL_PAIRS else max(size[0] for size in sizes if size)
-            works[kind] = Work(np.array([calls[at].row for at in sorted(set(each))], np.int64), number)
+            works[kind] = Work(np.array(sorted({call.row for call in each}), np.int64), number)
     return works
 
 
-def _products_with(length: int, after: list[Call]) -> list[int]:
+def _products_with(length: int, after: list[Call]) -> list[Call]:
     """Which of the next ops are products with the diagonal matrix: the first, and a second one from the right."""
     square = (length, length)
     if not after or after[0].name not in _PRODUCTS or square not in after[0].sizes:
         return []
     has_second = len(after) > 1 and after[1].name in _PRODUCTS and after[1].sizes[1:2] == (square,)
-    return [0, 1] if has_second else [0]
+    return after[: 1 + has_second]
 
 
 def _is_narrow_product(length: int, call: Call) -> bool:
