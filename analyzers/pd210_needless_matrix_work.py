@@ -11,12 +11,13 @@ from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, ran
 from perfdoctor.analyzers._pd210_calls import Call, Calls, Sizes
 from perfdoctor.analyzers._pd210_experts import find_dense_experts
 from perfdoctor.analyzers._pd210_ignored_labels import find_ignored_labels
+from perfdoctor.analyzers._pd210_needed_rows import find_needed_rows
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
 from perfdoctor.analyzers._pd210_repeated_calls import find_repeated_calls
 from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
 from perfdoctor.analyzers._pd210_unchanged_results import find_unchanged_results
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind, find_unused_values
-from perfdoctor.rules import Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, Trace
 from perfdoctor.rules import intervals as iv
 
 _PRODUCTS = frozenset({"mm", "matmul", "mv", "linalg_matmul"})
@@ -101,8 +102,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         the first few of each; linear layers of gathered rows; convolutions with filters of 256 taps and more; experts
         that all compute all tokens, of which a gate uses a few; the last layer at positions whose labels the program
         itself sets to what the loss ignores; calls of a module with the very tensors of an earlier call, while its
-        weights are as they were; and results that no step changes, such as a grid, a basis or the features of a fixed
-        image.
+        weights are as they were; results that no step changes, such as a grid, a basis or the features of a fixed
+        image; and rows that are copies of others, or whose results get no gradient.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -117,9 +118,10 @@ class NeedlessMatrixWork(RankAnalyzer):
         determinant, 17 to 42 % of an inverse for a vector, 1 to 34 % of the differences of all pairs, 1 to 17 % of
         one-hot products, 5 to 54 % of slices, 4 to 17 % of a layer of which the last step is used, 3 to 25 % of sorts,
         6 to 37 % of long filters, and of gathered rows the share of those that differ and up to a quarter more, of
-        experts the share that is used and up to a fifth more. Whether a result changes is seen by samples of 16 kB of
-        what torch's functions return in the steps of the evidence window, on the CPU, where a call takes 50 us and
-        more. Where four fifths of a step change nothing, one input is given on purpose, and nothing is said.
+        experts the share that is used and up to a fifth more, of rows the share that differs or has a gradient and up
+        to a fifth more. Whether a result changes is seen by samples of 16 kB of what torch's functions return in the
+        steps of the evidence window, on the CPU, where a call takes 50 us and more. Where four fifths of a step change
+        nothing, one input is given on purpose, and nothing is said. Rows are looked at there in calls of large layers.
 
     How to fix:
         `d[:, None] * A * d`; `torch.linalg.cholesky` with `torch.cholesky_solve`, or `torch.linalg.solve`; the square
@@ -155,7 +157,7 @@ class NeedlessMatrixWork(RankAnalyzer):
         if shaped is None:
             return
         calls = Calls(shaped)
-        for kind, work in {
+        works = {
             **_find_work(calls),
             **find_unused_values(shaped, calls),
             **find_sorts_gathers_filters(shaped.trace, calls),
@@ -164,7 +166,8 @@ class NeedlessMatrixWork(RankAnalyzer):
             **find_recomputed_prefix(shaped, calls),
             **find_repeated_calls(shaped),
             **find_unchanged_results(shaped),
-        }.items():
+        }
+        for kind, work in _add_needed_rows(works, find_needed_rows(rank, shaped), shaped.trace).items():
             rows = work.rows
             marks = np.zeros(len(shaped.trace.ops), bool)
             marks[rows] = True
@@ -195,6 +198,17 @@ class NeedlessMatrixWork(RankAnalyzer):
                 subject=kind.name,
             )
             yield replace(finding, references=(kind.advice.source,))
+
+
+def _add_needed_rows(works: dict[WorkKind, Work], rows: dict[WorkKind, Work], trace: Trace) -> dict[WorkKind, Work]:
+    """All kinds of work: what is known only by the rows of its calls keeps what no other kind has, if that is most."""
+    added = dict(works)
+    for kind, work in rows.items():
+        others = [each.rows for each in added.values()]
+        left = work.rows[~np.isin(work.rows, np.concatenate(others))] if others else work.rows
+        if 2 * trace.ops.dur_ns[left].sum() > trace.ops.dur_ns[work.rows].sum():
+            added[kind] = work._replace(rows=left)
+    return added
 
 
 def _with_gradients(rank: Rank, forward: BoolArray) -> BoolArray:

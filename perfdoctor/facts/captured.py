@@ -12,6 +12,7 @@ from perfdoctor.facts.models import (
     DdpSettings,
     FsdpSettings,
     ModelFacts,
+    NeededRows,
     OptimizerFacts,
     ParameterChecksums,
     UnusedGradients,
@@ -382,6 +383,7 @@ class CapturedFacts(CapturedPart):
         retained: Small tensors with a graph, such as losses, before the first window and after the last one; null where
             there was one look at most.
         unused_gradients: What the program made and dropped in the evidence window.
+        needed_rows: Calls of modules in the evidence window that computed rows in vain.
         flags_by_window: The flags as each window began: programs and trainers set some in a block, and clear them at
             its end.
         environment: Switches that are set, of the list in environment_facts.py; of LD_PRELOAD the base names of its
@@ -423,6 +425,7 @@ class CapturedFacts(CapturedPart):
     debug_switches: Later[tuple[DebugSwitch, ...]] = ()
     retained: Later[OrNull[RetainedGraphs]] = RetainedGraphs()
     unused_gradients: Later[tuple[UnusedGradients, ...]] = ()
+    needed_rows: Later[tuple[NeededRows, ...]] = ()
     flags_by_window: Later[Mapping[Literal["base", "timing", "evidence"], TorchFlags]] = NOTHING
     environment: Later[Mapping[str, Annotated[str, ("maxLength", 120)]]] = NOTHING
     cpu: CpuFacts = CpuFacts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from perfdoctor.facts.part import CapturedLine, CapturedPart, Later, OrNull, Written
-from perfdoctor.value_limits import Positive
+from perfdoctor.value_limits import Amount, Positive
 
 
 class OptimizerFacts(CapturedPart):
@@ -34,6 +34,20 @@ class ModuleCall(CapturedLine):
     """A line that calls a module, and whether a tensor that it passes has a graph, through which gradients go on."""
 
     input_has_graph: Written[bool] = None
+
+
+class NeededRows(CapturedPart):
+    """A call of a module in the evidence window that computes rows in vain.
+
+    Attributes:
+        call: The number in the name of the range around it.
+        kind: equal where rows are copies of others, used where the gradient of rows is zero.
+        share: The share (0 to 1) of rows that differ, or whose gradient is not zero.
+    """
+
+    call: Written[int] = None
+    kind: Literal["equal", "used"] | None = None
+    share: Amount | None = None
 
 
 class UnusedGradients(CapturedPart):

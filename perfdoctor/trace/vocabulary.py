@@ -483,6 +483,8 @@ REPEATED_CALL_MARK = r"^perfdoctor::module_call_again @"
 """The same for calls with the very tensors and weights of an earlier call."""
 UNCHANGED_MARK = r"^perfdoctor::unchanged$"
 """Pattern of the marks that `perfdoctor run` puts behind a torch call that returned the same in the steps before."""
+ROWS_MARK = rf"^perfdoctor::rows (?P<number>\d{{1,9}}) {SOURCE_MARK[1:]}"
+"""The same for calls of modules whose rows it looked at, by a number that the facts have, too."""
 RECORDER_FRAME = r"perfdoctor/capture/inject/|^_perfdoctor_inject/"
 """Pattern of the functions that `perfdoctor run` puts around those of a program; the profiler may cut the path off."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
@@ -501,6 +503,13 @@ def parse_module_call_mark(name: str) -> SourceLine | None:
     return _source_line(re.match(MODULE_CALL_MARK, name))
 
 
+def parse_rows_mark(name: str) -> tuple[int, SourceLine] | None:
+    """The number and the place in the name of a range, see `ROWS_MARK`; None for any other name."""
+    found = re.match(ROWS_MARK, name)
+    line = _source_line(found)
+    return None if found is None or line is None else (int(found["number"]), line)
+
+
 def parse_frame(name: str) -> SourceLine | None:
     """The place in the name "file(line): function" of a Python frame, with the line of the `def`; None for others."""
     return _source_line(re.match(_FRAME, name))
@@ -513,7 +522,7 @@ def _source_line(found: re.Match[str] | None) -> SourceLine | None:
 ANNOTATION = "|".join(
     (
         *(PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE),
-        *(r"^perfdoctor::module_call(_again)? @", SOURCE_MARK, UNCHANGED_MARK),
+        *(r"^perfdoctor::(module_call(_again)?|rows \d{1,9}) @", SOURCE_MARK, UNCHANGED_MARK),
     )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""

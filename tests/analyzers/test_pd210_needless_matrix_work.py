@@ -200,6 +200,27 @@ def fires_of_unchanged(why: str, trace: Callable[[], TraceBuilder], line: int = 
     return RuleCase("PD210", why, trace, (expected,))
 
 
+def looked_at(rows: int = 1024) -> TraceBuilder:
+    """Two steps of two layers, 100 us and 200 us, whose rows were looked at: numbers 1 and 2 in the last step."""
+    trace = TraceBuilder(device=None)
+    for start, numbers in ((0, (11, 12)), (1000, (1, 2))):
+        trace.step(start, 1000)
+        for at, us, number in ((start + 10, 100, numbers[0]), (start + 200, 200, numbers[1])):
+            trace.range(f"perfdoctor::rows {number} @net.py:{number % 10} forward", at, us)
+            trace.op("aten::linear", at, us, shapes=[[rows, 64], [64, 64], [64]])
+    return trace
+
+
+def needed(kind: str, **share: float) -> dict[str, list[dict[str, object]]]:
+    """Facts of these calls, `_1=0.1` for call 1, and the same ones of the step before."""
+    calls = {int(name[1:]): value for name, value in share.items()}
+    return {
+        "needed_rows": [
+            {"call": tens + number, "kind": kind, "share": value} for tens in (0, 10) for number, value in calls.items()
+        ]
+    }
+
+
 IDS, ONE_HOT = (128, 8), (128, 8, 500)
 A, POINTS = (300, 300), (300, 300, 8)
 SQUARE = ("mm", 100, (A, A))
@@ -444,6 +465,38 @@ CASES = [
     fires_of_unchanged("a module whose result no step changes", lambda: unchanged(called=True), 9),
     RuleCase("PD210", "no result was seen unchanged", lambda: unchanged(mark="other")),
     RuleCase("PD210", "an unchanged result of little work", lambda: unchanged(10)),
+    RuleCase(
+        "PD210",
+        "copies of rows",
+        looked_at,
+        (
+            ExpectedFinding(
+                "high", 300_000, (180_000, 225_000, 240_000), location="net.py:1", fix="encoder(x).repeat", title="80 %"
+            ),
+        ),
+        facts=needed("equal", _1=0.2, _2=0.2),
+    ),
+    RuleCase(
+        "PD210",
+        "rows without a gradient",
+        looked_at,
+        (
+            ExpectedFinding(
+                "high", 300_000, (150_000, 195_000, 210_000), location="net.py:2", fix="layer(x[mask])", title="70 %"
+            ),
+        ),
+        facts=needed("used", _1=0.5, _2=0.2),
+    ),
+    RuleCase(  # the kind that knows more keeps the work
+        "PD210",
+        "masked labels whose rows were looked at",
+        lambda: ignored_labels().range("perfdoctor::rows 1 @net.py:1 forward", 0, 1000),
+        (ExpectedFinding("high", 300_000, (0, None, 300_000), location="train.py:3", fix="head(h[keep])"),),
+        facts=needed("used", _1=0.1),
+    ),
+    RuleCase("PD210", "rows outside of the window", lambda: called_again("rows 7"), facts=needed("used", _1=0.1)),
+    RuleCase("PD210", "rows of which nothing was found", looked_at, facts={"needed_rows": []}),
+    RuleCase("PD210", "rows of calls of another window", looked_at, facts=needed("equal", _5=0.1)),
     RuleCase("PD210", "few rows on a GPU", lambda: on_gpu(3000)),
     RuleCase("PD210", "unknown sizes", lambda: Steps().op("aten::diag").op("aten::mm", 300).build()),
 ]

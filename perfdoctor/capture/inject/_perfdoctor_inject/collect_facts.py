@@ -32,6 +32,7 @@ from .run_totals import RunTotals
 from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_meter import StepMeter
+from .window_profiler import WindowProfiler
 
 SCHEMA = "perfdoctor.facts/1"
 
@@ -57,6 +58,7 @@ class Recording(Protocol):
     debug_switches: DebugSwitches
     retained: RetainedGraphs
     gradients: GradientUse
+    profiler: WindowProfiler
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     scalers: ScalerRecords
@@ -115,6 +117,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "debug_switches": recording.debug_switches.to_list(),
         "retained": recording.retained.to_dict(),
         "unused_gradients": recording.gradients.to_list(),
+        "needed_rows": recording.profiler.lines.rows.found,
         "flags_by_window": recording.flags_by_window,
         "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},

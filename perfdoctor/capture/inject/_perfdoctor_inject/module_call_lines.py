@@ -14,6 +14,7 @@ import torch
 
 from .gradient_use import GradientUse
 from .module_calls import End, ModuleCalls
+from .needed_rows import NeededRows
 from .repeated_calls import RepeatedCalls
 from .user_code import user_line
 
@@ -24,21 +25,26 @@ AGAIN = "perfdoctor::module_call_again"
 class ModuleCallLines:
     """Listens while the window is open: dynamo has compiled nothing then, see `SourceLines`."""
 
-    def __init__(self, calls: ModuleCalls, gradients: GradientUse) -> None:
+    def __init__(self, calls: ModuleCalls, gradients: GradientUse, rows: NeededRows) -> None:
         self._calls = calls
         self._gradients = gradients
         self._repeated = RepeatedCalls()
+        self._rows = rows
 
     def start(self) -> None:
         """Mark calls of the training thread from now on."""
         self._gradients.start()
+        self._rows.start()
         self._calls.add(self._open_range)
+        self._calls.inner_listener = self._open_rows
 
     def stop(self) -> None:
         """Mark no more calls."""
         self._gradients.stop()
         self._calls.remove(self._open_range)
+        self._calls.inner_listener = None
         self._repeated.clear()
+        self._rows.stop()
 
     def _open_range(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
         """Open a range that names the line of the user's code in `frame`; None where it is none."""
@@ -50,11 +56,17 @@ class ModuleCallLines:
             is_repeated, keep = self._repeated.add(module, (*args, *kwargs.values()))
         line_range = torch._C._profiler._RecordFunctionFast(f"{AGAIN if is_repeated else MARK} {name}")
         line_range.__enter__()
+        rows_end = self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=True)
 
-        def close(_: Any) -> None:
+        def close(result: Any) -> None:
             keep()
+            if rows_end is not None:
+                rows_end(result)
             # Where the window has ended and another one has begun inside the call, the range is no longer open.
             with contextlib.suppress(RuntimeError):
                 line_range.__exit__(None, None, None)
 
         return close
+
+    def _open_rows(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
+        return self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=False)

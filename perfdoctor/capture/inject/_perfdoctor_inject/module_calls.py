@@ -28,7 +28,11 @@ DYNAMO_COPIES = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 
 
 class ModuleCalls:
-    """Tells its listeners, in the order in which they stand, before each call of a module that lies in no other."""
+    """Tells its listeners, in the order in which they stand, before each call of a module that lies in no other.
+
+    Attributes:
+        inner_listener: Gets the calls inside those, while anybody listens.
+    """
 
     def __init__(self, is_listening: Callable[[], bool], owner: type[Any] = nn.Module) -> None:
         """Wrap nothing yet.
@@ -38,6 +42,7 @@ class ModuleCalls:
         self._is_listening = is_listening
         self._owner = owner
         self._listeners: list[Listener] = []
+        self.inner_listener: Listener | None = None
         self._original: Any = None
         self._wrapper: Any = None
 
@@ -69,6 +74,12 @@ class ModuleCalls:
             if old is not None and getattr(module, "unpatched_nn_module_call", None) is old:
                 module.unpatched_nn_module_call = new  # type: ignore[union-attr]
 
+    def _call_listeners(self, listeners: tuple[Listener, ...], ends: list[End], *call: Any) -> None:
+        for listener in listeners:
+            end = listener(*call)
+            if end is not None:
+                ends.append(end)
+
     def _wrap(calls, original: Any) -> Any:  # noqa: N805 - the profiler takes `self` of the wrapper for the module
         is_inside = False
 
@@ -78,25 +89,22 @@ class ModuleCalls:
             # First whether dynamo traces: it takes the answer for a constant, and sees nothing of the rest.
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
-            ends: list[End] | None = None
-            result: Any = None
+            is_outermost, ends, result = False, list[End](), None
             try:
                 if not is_inside and calls._listeners and calls._is_listening():
-                    is_inside, ends = True, []
-                    for listener in tuple(calls._listeners):
-                        end = listener(self, sys._getframe(1), args, kwargs)
-                        if end is not None:
-                            ends.append(end)
+                    is_inside = is_outermost = True
+                    calls._call_listeners(tuple(calls._listeners), ends, self, sys._getframe(1), args, kwargs)
+                elif is_inside and calls.inner_listener is not None and calls._is_listening():
+                    calls._call_listeners((calls.inner_listener,), ends, self, sys._getframe(1), args, kwargs)
                 result = original(self, *args, **kwargs)
                 return result
             except BaseException as error:
                 remove_own_frames(error)
                 raise
             finally:
-                if ends is not None:
-                    is_inside = False
-                    for end in reversed(ends):
-                        end(result)
+                is_inside = is_inside and not is_outermost
+                for end in reversed(ends):
+                    end(result)
 
         wrapper: Any = call
         _let_dynamo_skip(wrapper.__code__)

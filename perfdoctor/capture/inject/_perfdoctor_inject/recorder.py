@@ -237,14 +237,15 @@ class Recorder:
         """Gradients are about to be cleared."""
         self._end_step_if(self.detector.on_zero_grad())
 
-    def on_backward(self, frame: FrameType | None) -> None:
-        """A backward pass, which the code in `frame` called, is about to begin; its thread is the training thread."""
+    def on_backward(self, frame: FrameType | None, roots: Any = None) -> None:
+        """A backward pass from `roots`, which the code in `frame` called, begins; its thread is the training thread."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_backward())
         self._close_window_in_long_step()
         self.meter.add_backward()
         self.loaders.note_training()
         self.gradients.on_backward(frame)
+        self.profiler.lines.rows.on_backward(roots)
         self.debug_switches.on_backward()
         self.memory_watch.enter(BACKWARD)
 

@@ -20,6 +20,7 @@ from torch import overrides
 from .gradient_use import GradientUse
 from .module_call_lines import ModuleCallLines
 from .module_calls import ModuleCalls
+from .needed_rows import NeededRows
 from .tracebacks import remove_own_frames
 from .unchanged_results import UNCHANGED, UnchangedResults
 from .user_code import user_line
@@ -75,12 +76,17 @@ def dynamo_has_compiled() -> bool:
 
 
 class SourceLines:
-    """Pushes the mode on torch's stack and removes it again, whatever modes the user has pushed or popped since."""
+    """Pushes the mode on torch's stack and removes it again, whatever modes the user has pushed or popped since.
+
+    Attributes:
+        rows: What the window shows of the rows that modules compute.
+    """
 
     def __init__(self, calls: ModuleCalls, gradients: GradientUse) -> None:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
-        self._module_lines = ModuleCallLines(calls, gradients)
+        self.rows = NeededRows()
+        self._module_lines = ModuleCallLines(calls, gradients, self.rows)
         self._results = UnchangedResults()
 
     def start(self) -> None:

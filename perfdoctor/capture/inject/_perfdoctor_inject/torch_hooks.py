@@ -319,7 +319,7 @@ class Hooks:
             is_outermost = not self._is_in_backward and recorder.is_listening()
             depth = 0
             if is_outermost:
-                self.call_recorder(recorder.on_backward, sys._getframe(1))
+                self.call_recorder(recorder.on_backward, sys._getframe(1), args[0] if args else None)
                 depth = recorder.ranges.begin("backward")
                 self._is_in_backward = True
             try:

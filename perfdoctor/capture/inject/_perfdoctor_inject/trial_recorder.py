@@ -61,10 +61,10 @@ class TrialRecorder(Recorder):
         self._has_trained = True
         super().on_optimizer_built(optimizer, frame)
 
-    def on_backward(self, frame: FrameType | None) -> None:
+    def on_backward(self, frame: FrameType | None, roots: Any = None) -> None:
         """A backward pass is about to begin."""
         self._has_trained = True
-        super().on_backward(frame)
+        super().on_backward(frame, roots)
 
     def on_user_profiler_open(self, profile: Any) -> None:
         """Do nothing: the program's profiler is part of what is timed."""
