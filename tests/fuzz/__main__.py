@@ -24,6 +24,7 @@ SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefi
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
 TESTS = [
     "tests/trace/kineto/test_fuzz.py",
+    "tests/trace/kineto/test_event_templates.py",
     "tests/trace/scanner",
     "tests/trace/tables/test_nesting.py",
     "tests/reporters/chrome_trace/test_copy_events.py",

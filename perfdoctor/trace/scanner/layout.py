@@ -9,8 +9,8 @@ import numpy as np
 PAD = 128
 """Zero bytes that follow the text, so that it can be read 64 bytes at a time."""
 
-MAX_KEYS, LONGEST_KEY = 512, 64
-"""Keys that are numbered, and how many bytes they may have. Others are unknown, as numbered ones that no plan has."""
+STEPS, STEP_BYTES = 2048, 128
+"""What the library notes of the layout of events: so many steps of templates, of so many bytes each."""
 MAX_SLOTS = 64
 """Values of an event."""
 
@@ -38,16 +38,6 @@ UNKNOWN, PASSED, COMPLETE, HALF, INSTANT = -2, 0, 1, 2, 3
 
 PLACE = np.dtype([("hash", np.uint64), ("id", np.int64)])
 """A place of a hash table."""
-KEY = np.dtype(
-    [
-        ("of", np.int16, (2, 2)),
-        ("follows", np.uint16, (2, 2)),
-        ("length", np.int64),
-        ("pattern", np.uint8, 64),
-        ("unused", np.uint8, 40),
-    ]
-)  # fmt: skip
-"""A numbered key: action and slot among the keys of events and among those of arguments, and what the library notes."""
 
 
 def _structure(**fields: type) -> list[tuple[str, type]]:
@@ -70,7 +60,8 @@ class Scan(ctypes.Structure):
 
     _fields_ = _structure(
         text=_ADDRESS, size=_NUMBER, begin=_NUMBER, end=_NUMBER, last=_NUMBER,
-        keys=_ADDRESS, words=_ADDRESS, tags=_ADDRESS, pairs=_ADDRESS, key=_ADDRESS,
+        keys=_ADDRESS, words=_ADDRESS, tags=_ADDRESS, pairs=_ADDRESS, uses=_ADDRESS,
+        steps=_ADDRESS, learned=_NUMBER,
         blank=_ADDRESS, slots=_NUMBER, common=_NUMBER, aside=_NUMBER, instants=_NUMBER, verdicts=_ADDRESS,
         sources=_ADDRESS, columns=_NUMBER, rows=_ADDRESS, batch=_NUMBER, filled=_ADDRESS, record=_ADDRESS,
         position=_NUMBER, seen=_NUMBER, phases=_NUMBER,

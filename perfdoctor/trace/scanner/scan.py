@@ -23,9 +23,10 @@ from perfdoctor.trace.scanner.text_window import TextWindow
 
 Rows: TypeAlias = dict[str, IntArray]
 
-BATCH = 8192  # rows of a kind that are collected before they are copied out: the buffers stay in the cache
+# Rows of a kind that are collected before they are copied out: the buffers stay in the cache. With a power of two all
+# columns of a row would compete for one set of its lines.
+BATCH = 4104
 _NEVER = 1 << 62
-_KEY_BITS = 11  # places for four times as many keys as are numbered
 # For the hashes of this process: with known ones somebody could write a trace of strings that all collide.
 _SECRETS = np.frombuffer(os.urandom(64), np.uint64)
 _SPARE = 256  # bytes of an arena that stay free: strings are written and compared 64 bytes at a time
@@ -139,8 +140,9 @@ class Scanner:
         self._batch = batch
         self.blocks: list[list[Rows]] = [[] for _ in plan.kinds]
         self.words, self.pairs = Interner(14, 1 << 20), Interner(8, 1 << 14)
-        self._tags, self._keys = Interner(8, 1 << 12), Interner(_KEY_BITS, at.MAX_KEYS * at.LONGEST_KEY + _SPARE)
-        self._key = self._number_keys()
+        self._tags, self._keys = Interner(8, 1 << 12), Interner(8, 1 << 12)
+        self._uses = self._number_keys()
+        self._steps = np.zeros(at.STEPS * at.STEP_BYTES, np.uint8)
         self._blank = np.full(at.MAX_SLOTS, at.NONE, np.int64)
         self._blank[[at.START, at.DURATION, at.PID, at.TID]] = at.NOTHING
         if plan.optional_duration:
@@ -212,16 +214,16 @@ class Scanner:
         window.position = run.position
         return int(stopped)
 
-    def _number_keys(self) -> npt.NDArray[np.void]:
+    def _number_keys(self) -> npt.NDArray[np.int16]:
         """Action and slot of each known key, for events and for their arguments."""
         names = dict.fromkeys((*self._plan.keys, *self._plan.arguments))
-        known = np.zeros(at.MAX_KEYS + 1, at.KEY)
-        known["follows"] = at.MAX_KEYS
+        known = np.zeros((len(names), 2, 2), np.int16)
         for name in names:
+            self._keys.make_room(len(name))
             number = self._keys.intern(name.encode())
             for level, keys in enumerate((self._plan.keys, self._plan.arguments)):
-                known["of"][number, level] = keys.get(name, (at.SKIP, 0))
-        if (known["of"][..., 1] >= min(self._plan.slots, at.MAX_SLOTS - 1)).any():
+                known[number, level] = keys.get(name, (at.SKIP, 0))
+        if (known[..., 1] >= min(self._plan.slots, at.MAX_SLOTS - 1)).any():
             raise AssertionError("a plan has a slot that a record has not")
         return known
 
@@ -236,7 +238,7 @@ class Scanner:
         interners = {"keys": self._keys, "words": self.words, "tags": self._tags, "pairs": self.pairs}
         for name, interner in interners.items():
             setattr(run, name, ctypes.addressof(interner.table))
-        for name in ("key", "blank", "verdicts", "sources", "rows", "filled", "record"):
+        for name in ("uses", "steps", "blank", "verdicts", "sources", "rows", "filled", "record"):
             setattr(run, name, getattr(self, f"_{name}").ctypes.data)
         run.slots, run.common, run.aside = self._plan.slots, self._plan.common, len(self._plan.kinds) - 1
         run.instants = self._plan.instants

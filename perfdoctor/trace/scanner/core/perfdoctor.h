@@ -17,9 +17,8 @@
 enum {
     PERFDOCTOR_PAD = 128,    /* zero bytes that follow a text, so that it can be read 64 bytes at a time */
     PERFDOCTOR_SLOTS = 64,   /* most values of an event */
-    PERFDOCTOR_KEYS = 512,   /* most keys that are numbered; others are unknown */
-    PERFDOCTOR_LONGEST = 64, /* most bytes of a numbered key */
-    PERFDOCTOR_PATTERN = 64, /* most bytes of a key with quotation marks and colon that are compared at once */
+    PERFDOCTOR_STEPS = 2048, /* steps of templates of events */
+    PERFDOCTOR_STEP_BYTES = 128,
 };
 
 /* Why scanning or copying stopped. */
@@ -92,16 +91,9 @@ struct perfdoctor_verdict {
     int64_t phase, kind, mark;
 };
 
-/* A numbered key: what is done with its values, and the number of the key that came after it last time, each among the
- * keys of events and among those of arguments; and how it stands in texts, which the scanner writes. */
-struct perfdoctor_key {
-    struct {
-        int16_t action, slot;
-    } of[2];
-    uint16_t follows[2][2]; /* of each the last one, and the one before it that was another */
-    int64_t length;         /* bytes of the pattern; 0 where there is none */
-    uint8_t pattern[PERFDOCTOR_PATTERN];
-    uint8_t unused[40]; /* to a power of two: keys are found by their number for every value of a text */
+/* What is done with the values of a key, and the slot that they go to. */
+struct perfdoctor_use {
+    int16_t action, slot;
 };
 
 /* One run of the scanner. */
@@ -110,7 +102,9 @@ struct perfdoctor_scan {
     int64_t size, begin, end;
     int64_t last; /* place in the text at which to stop, between two events */
     struct perfdoctor_table *keys, *words, *tags, *pairs;
-    struct perfdoctor_key *key; /* PERFDOCTOR_KEYS + 1; the last one stands for keys without a number */
+    const struct perfdoctor_use *uses; /* for each key two: among the keys of events, and among those of arguments */
+    void *steps; /* PERFDOCTOR_STEPS of templates, PERFDOCTOR_STEP_BYTES each, zeros at first; see event_template.h */
+    int64_t learned; /* of these; counted up */
     const int64_t *blank;       /* a record before an event is read, PERFDOCTOR_SLOTS */
     int64_t slots;
     int64_t common; /* slots from this one on are filled by few events; those that fill this one make a row aside */
