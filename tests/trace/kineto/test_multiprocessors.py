@@ -78,3 +78,24 @@ def test_the_text_passes_through_unchanged() -> None:
     assert bytes(seen) == text
     assert counter.number == 80
     assert 64 <= counter.found.total() <= 66  # then it has seen enough
+
+
+@pytest.mark.parametrize(("filler_mb", "at_end", "expected"), [(15, True, 80), (17, False, 80), (17, True, None)])
+def test_of_each_piece_of_a_long_text_the_beginning_is_searched(
+    filler_mb: int, at_end: bool, expected: int | None
+) -> None:
+    launches, space = trace_of(launch((6, 1, 1), (512, 1, 1), 80)), b" " * (1 << 20)
+    padding = space[len(launches) :]
+    last = padding + launches if at_end else launches + padding
+    pieces = iter([space] * filler_mb + [last])
+
+    def source(view: memoryview) -> int:
+        piece = next(pieces, b"")
+        view[: len(piece)] = piece
+        return len(piece)
+
+    counter = MultiprocessorCounter(source)
+    view = memoryview(bytearray(1 << 20))
+    while counter(view):
+        pass
+    assert counter.number == expected
