@@ -93,6 +93,11 @@ def one_off_findings(report: Report) -> list[Finding]:
     return [finding for finding in report.findings if finding.is_one_off and finding.covered_by is None]
 
 
-def info_findings(report: Report) -> list[Finding]:
-    """The findings that are shown in one line each: of severity info, or whose fix is expected to save nothing."""
-    return [finding for finding in report.findings if _stands_alone(finding) and _is_aside(finding)]
+def info_findings(report: Report, *, in_full: bool = True) -> list[Finding]:
+    """The findings that are shown in one line each: of severity info, or whose fix is expected to save nothing.
+
+    Unless `in_full` those that the first words of the report say anyway are left out: other programs had the cores.
+    """
+    is_busy = not in_full and any(trace.core_share is not None for trace in report.traces)
+    aside = [finding for finding in report.findings if _stands_alone(finding) and _is_aside(finding)]
+    return [finding for finding in aside if not (is_busy and (finding.rule, finding.subject) == ("PD512", "crowd"))]

@@ -377,7 +377,7 @@ class Terminal(Reporter):
         return line if self.verbosity > 0 else self._shorten_note(line, len("  PD103 "))
 
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:
-        for finding in info_findings(report):
+        for finding in info_findings(report, in_full=self.verbosity > 0):
             place = f", at {clean_line(str(finding.location))}" if finding.location else ""
             cost = f" ({cost})" if (cost := describe_info(report, finding)) else ""
             end = f"{cost}{shorten_words(place, MAX_WORD)}"

@@ -127,16 +127,11 @@ def verdict_of(report: Report) -> str:
 
 
 def _describe_contention(report: Report) -> str:
-    """That other programs had the cores, how much of them, and what the figures make of it; "" where they had not."""
+    """That other programs had the cores for which a thread of the program asked; "" where they had not."""
     shares = [trace.core_share for trace in report.traces if trace.core_share is not None]
     if not shares:
         return ""
-    timed_ns, own_ns = report.steps.timed_median_ns or 0, report.steps.median_ns or 0
-    caution = f"Other programs had the cores: a thread that asked for one had it for {format_share(min(shares))}"
-    caution += " of that time"
-    if timed_ns > (1 + _MIN_STEP_DIFFERENCE) * own_ns:
-        caution += f". A step took {format_duration(timed_ns)}; figures are without the waits for a core"
-    return f"{caution}. Record again when the machine is quiet. "
+    return f"Other programs had the cores {format_share(1 - min(shares))} of the time: record again when it is quiet. "
 
 
 def _describe_program(report: Report) -> str:
@@ -303,16 +298,19 @@ def describe_recorded_step(report: Report, *, always: bool = False) -> str | Non
     """
     recorded_ns, median_ns = report.steps.recorded_median_ns, report.steps.median_ns
     middle = f"the median step takes {format_duration(median_ns)}" if always and _median_differs(report) else None
-    if report.steps.timed_median_ns is not None and not always:
-        return middle  # the first words of the report say it
+    timed_ns = report.steps.timed_median_ns
+    if timed_ns is not None and not always:
+        return None  # the first words of the report say it
+    if (timed_ns or 0) > (1 + _MIN_STEP_DIFFERENCE) * (median_ns or 0):
+        timed = f"with its waits for a core a step took {format_duration(timed_ns)}"
+        middle = "; ".join(filter(None, (timed, middle)))
     if not recorded_ns or not median_ns or abs(recorded_ns - median_ns) <= _MIN_STEP_DIFFERENCE * recorded_ns:
         return middle
     recorded = f"recorded with the profiler a step took {format_duration(recorded_ns)}"
-    if recorded_ns > _UNCERTAIN_FACTOR * median_ns:
-        return (
-            f"{recorded}: more than half of that is the profiler or other programs, so shares of the step are estimates"
-        )
-    return "; ".join(filter(None, (recorded, middle))) if always else None
+    is_uncertain = recorded_ns > _UNCERTAIN_FACTOR * median_ns
+    if is_uncertain:
+        recorded += ": more than half of that is the profiler or other programs, so shares of the step are estimates"
+    return "; ".join(filter(None, (recorded, middle))) if always or is_uncertain else None
 
 
 def _describe_machine(report: Report) -> str:
@@ -351,7 +349,8 @@ def _describe_no_finding(report: Report) -> str:
     if 2 * ran < rules:
         few = f"; only {ran} of {rules} rules could judge it"
         return f"{few}, and {_say_nothing_found(report)}{use}"
-    unknown = sorted({each.rule for each in info_findings(report) if each.actions and each.saving.basis == "unknown"})
+    seen = info_findings(report, in_full=False)
+    unknown = sorted({each.rule for each in seen if each.actions and each.saving.basis == "unknown"})
     what = " and ".join(unknown)
     caution = f"; no trace shows what {what} (below) costs: perfdoctor try measures it" if unknown else ""
     if is_cpu_program(report):

@@ -11,7 +11,7 @@ from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.finding import ONCE, Action, Recurrence
 from perfdoctor.report.report import Limit, Report, StepSummary, UnexplainedSlice
-from perfdoctor.reporters.report_facts import share_of_step, step_length_ns
+from perfdoctor.reporters.report_facts import info_findings, share_of_step, step_length_ns
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.savings.saving import Saving
@@ -301,9 +301,19 @@ def test_that_other_programs_had_the_cores_comes_before_everything_else() -> Non
     report = samples.loader_stall()
     traces = tuple(replace(each, core_share=0.25) for each in report.traces)
     busy = replace(report, traces=traces, steps=replace(report.steps, timed_median_ns=172_000_000))
-    caution = (
-        "Other programs had the cores: a thread that asked for one had it for 25% of that time. A step took 172 ms; "
-        "figures are without the waits for a core. Record again when the machine is quiet. "
-    )
+    caution = "Other programs had the cores 75% of the time: record again when it is quiet. "
     assert verdict_of(busy) == caution + verdict_of(report)
-    assert describe_recorded_step(replace(busy, steps=replace(busy.steps, recorded_median_ns=400_000_000))) is None
+    recorded = replace(busy, steps=replace(busy.steps, recorded_median_ns=400_000_000))
+    assert describe_recorded_step(recorded) is None
+    in_full = describe_recorded_step(recorded, always=True)
+    assert in_full is not None
+    assert "with its waits for a core a step took 172 ms" in in_full
+
+
+def test_threads_without_a_core_are_not_said_twice() -> None:
+    report = samples.loader_stall()
+    crowd = replace(report.findings[0], rule="PD512", subject="crowd", severity="info")
+    quiet = replace(report, findings=(crowd,))
+    busy = replace(quiet, traces=tuple(replace(each, core_share=0.25) for each in report.traces))
+    assert [len(info_findings(each, in_full=False)) for each in (quiet, busy)] == [1, 0]
+    assert len(info_findings(busy)) == 1
