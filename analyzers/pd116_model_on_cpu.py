@@ -95,5 +95,5 @@ class ModelOnCpu(RankAnalyzer):
 
 def _match_layers(trace: Trace) -> BoolArray:
     """For each op whether it is a product, convolution or attention: what runs without them is no model."""
-    is_layer = [classify_op(name) in MATRIX_CATEGORIES for name in trace.strings]
-    return np.array(is_layer, bool)[trace.ops.name]
+    layers = [code for code in trace.name_ids(trace.ops) if classify_op(trace.strings[code]) in MATRIX_CATEGORIES]
+    return np.isin(trace.ops.name, layers)
