@@ -40,9 +40,9 @@ class UnchangedResults:
     """What the calls of each function at each line returned, by their place among those of a step."""
 
     def __init__(self) -> None:
-        # Of each call the last sample, and in how many steps one after the other it was the same.
-        self._results: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        self._places: dict[tuple[str, str], int] = {}
+        # Of each call that was looked at the last sample, and in how many steps one after the other it was the same.
+        self._results: dict[tuple[str, Any, int], tuple[int, int]] = {}
+        self._places: dict[tuple[str, Any], int] = {}
         # Where nothing changes a model is given one input on purpose, to measure it.
         self._any_has_changed = False
 
@@ -56,24 +56,24 @@ class UnchangedResults:
         Returns whether it returned the same as the calls at this place of all steps before, at least two, while others
         did not.
         """
-        name = getattr(function, "__name__", "")
-        place = self._places.get((line, name), 0)
-        self._places[line, name] = place + 1
-        results = self._results.setdefault((line, name), [])
-        if place >= len(results):
-            results.append((_NOT_LOOKED_AT, 0))
-        before, steps = results[place]
-        if steps == _HAS_CHANGED or (dur_ns < _MIN_CALL_NS and not steps):
+        place = self._places.get((line, function), 0)
+        self._places[line, function] = place + 1
+        call = line, function, place
+        if dur_ns < _MIN_CALL_NS and call not in self._results:
             return False
-        sample = _sample(result) if _makes_result(name, arguments, result) else _NOT_LOOKED_AT
+        before, steps = self._results.get(call, (_NOT_LOOKED_AT, 0))
+        if steps == _HAS_CHANGED:
+            return False
+        sample = _sample(result) if _makes_result(function, arguments, result) else _NOT_LOOKED_AT
         is_same = sample != _NOT_LOOKED_AT and sample == before
         self._any_has_changed |= not is_same and steps > 0
-        results[place] = (sample, steps + 1 if is_same or not steps else _HAS_CHANGED)
+        self._results[call] = (sample, steps + 1 if is_same or not steps else _HAS_CHANGED)
         return is_same and steps >= _MIN_STEPS - 1 and self._any_has_changed
 
 
-def _makes_result(name: str, arguments: tuple[Any, ...], result: Any) -> bool:
+def _makes_result(function: Any, arguments: tuple[Any, ...], result: Any) -> bool:
     """Whether a function computes something, neither changes an argument nor gives it back, and makes no new memory."""
+    name = getattr(function, "__name__", "")
     is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
     # No generator: the window records each call of a function of Python's.
     return not is_in_place and name not in _MAKES_MEMORY and id(result) not in map(id, arguments)
