@@ -51,7 +51,12 @@ def find_unchanged_results(shaped: Rank) -> dict[WorkKind, Work]:
     if not is_unchanged.any() or ops.dur_ns[rows[is_unchanged]].sum() > _MAX_SHARE_OF_STEP * ops.dur_ns[rows].sum():
         return {}
     location = _find_whole_call(trace, rows, is_unchanged)
-    return {_UNCHANGED: Work(rows[is_unchanged], shaped.count_per_step(len(marked)), location=location)}
+    name, dur_ns = ranges.name[marked], ranges.end_ns[marked] - ranges.start_ns[marked]
+    longest = marked[name == np.bincount(name, dur_ns).argmax()]
+    at_longest = iv.contains(iv.union(ranges.start_ns[longest], ranges.end_ns[longest]), ops.start_ns[rows])
+    place = rows[is_unchanged & at_longest]
+    number = shaped.count_per_step(len(marked))
+    return {_UNCHANGED: Work(rows[is_unchanged], number, place if len(place) else None, location=location)}
 
 
 def _find_whole_call(trace: Trace, rows: Int64Array, is_unchanged: BoolArray) -> SourceLocation | None:
