@@ -45,6 +45,9 @@ _OWN_FRAME = r"/_perfdoctor_inject/(source_lines|user_code|module_call_lines\.py
 # Functions that make a tensor or an array of numbers one by one, as stacks name them.
 _TENSOR_OF_LIST = r"built-in method (as_)?tensor of type"
 _FROM_LISTS = rf"{_TENSOR_OF_LIST}|built-in function (as)?array>"
+_OF_NUMPY = r"(^|/)numpy/|^<built-in method \w+ of numpy\."
+_FUNCTION_OF_NUMPY = r"(: |built-in method )(?P<function>\w+)"
+_MIN_SHARE_OF_ARRAYS = 0.3
 _BACKWARD = rf"_engine_run_backward|{vocabulary.BACKWARD_RANGE}"
 
 
@@ -59,6 +62,7 @@ class PythonTime(NamedTuple):
         list_share: The share (0 to 1) of all of it in which Python lists become tensors or arrays.
         tensor_share: The same of tensors alone.
         path: What the functions and calls are that take most of it.
+        array_function: The function of numpy that takes most of it; None where numpy takes little.
     """
 
     time: Intervals
@@ -67,6 +71,7 @@ class PythonTime(NamedTuple):
     list_share: float
     tensor_share: float
     path: HotPath
+    array_function: str | None
 
 
 def find_python_time(rank: Rank) -> PythonTime | None:
@@ -115,7 +120,23 @@ def find_python_time(rank: Rank) -> PythonTime | None:
         iv.total(iv.intersect(breaks, _time_in_frames(trace, functions))) / max(iv.total(breaks), 1)
         for functions in (_FROM_LISTS, _TENSOR_OF_LIST)
     )
-    return PythonTime(time, location, share, list_share, tensor_share, path)
+    return PythonTime(time, location, share, list_share, tensor_share, path, _find_array_function(trace, breaks))
+
+
+def _find_array_function(trace: Trace, breaks: Intervals) -> str | None:
+    """The function of numpy with most time in some breaks, where such functions take `_MIN_SHARE_OF_ARRAYS` of them."""
+    frames = trace.frames
+    of_numpy = trace.match_rows(frames, _OF_NUMPY) & (frames.thread == loop_thread_of(trace))
+    rows = np.flatnonzero(of_numpy & ~np.append(of_numpy, False)[frames.parent])
+    time_ns = iv.overlap(frames.start_ns[rows], frames.end_ns[rows], breaks)
+    if time_ns.sum() < _MIN_SHARE_OF_ARRAYS * iv.total(breaks):
+        return None
+    spent: Counter[str] = Counter()
+    for code, each_ns in zip(frames.name[rows].tolist(), time_ns.tolist(), strict=True):
+        found = re.search(_FUNCTION_OF_NUMPY, trace.strings[code])
+        if found is not None:
+            spent[found["function"]] += each_ns
+    return max(spent, key=lambda name: (spent[name], name), default=None)
 
 
 def _find_comprehension(trace: Trace, line: SourceLocation, path: HotPath) -> SourceLocation | None:

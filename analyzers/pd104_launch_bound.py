@@ -427,12 +427,13 @@ def _is_one_a_step(rank: Rank, calls: ModuleCalls) -> bool:
 
 
 def _is_usual(rank: Rank, time: Intervals) -> bool:
-    """Whether the usual step has at least a third of the mean of a time, without its waits for a core."""
+    """Whether the usual step has at least a third of the mean of a time, without its part of the waits for a core."""
     steps = rank.steps.intervals
     spent_ns = iv.overlap(steps[:, 0], steps[:, 1], time)
     recorded = recorded_steps_of(rank)
     waits_ns = 0 if recorded is None or recorded.queued_ns is None else recorded.queued_ns
-    return bool(np.median(spent_ns - waits_ns) >= spent_ns.mean() / 3)
+    own_share = 1 - np.minimum(waits_ns / (steps[:, 1] - steps[:, 0]), 1)
+    return bool(np.median(spent_ns * own_share) >= spent_ns.mean() / 3)
 
 
 def _is_definition(python: PythonTime) -> bool:
@@ -576,6 +577,14 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
             "Write every so many steps, in larger pieces, or from another thread; read ahead in another one, too.",
             source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
             actions=(Action("less-often", 10),),
+        )
+    if python.array_function is not None:
+        return f"numpy works on arrays, above all in {python.array_function}", Advice(
+            "Compute it before the loop, once for all items, where it depends on nothing that changes. Else call torch's "
+            "function of that kind, which uses all cores: numpy's uses one, and makes new arrays in each call. Or let "
+            "another process compute it beside the steps.",
+            source="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
+            actions=(Action("remember", _REMEMBERED),),
         )
     function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
     is_named = function is not None and not function.startswith("<")

@@ -406,6 +406,18 @@ PD104 = [
         (ExpectedFinding("high", 600_000, location="train.py:9", title="Python in weigh, most at train.py:9"),),
         base(1000),
     ),
+    RuleCase(
+        "PD104",
+        "cpu-numpy",
+        lambda: python_gap(frame="numpy/fft/_pocketfft.py(324): rfft"),
+        (
+            ExpectedFinding(
+                "high", 600_000, location="train.py:9", title="above all in rfft", advice="torch's function"
+            ),
+        ),
+        base(1000),
+    ),
+    RuleCase("PD104", "cpu-a-little-numpy", lambda: python_gap(90, frame="numpy/fft/_pocketfft.py(324): rfft")),
     RuleCase(  # one place, one finding: 500 us of short ops, and 320 us without an op
         "PD104",
         "cpu-python-and-ops-in-one-function",
