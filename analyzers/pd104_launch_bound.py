@@ -580,9 +580,9 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
         )
     if python.array_function is not None:
         return f"numpy works on arrays, above all in {python.array_function}", Advice(
-            "Compute it before the loop, once for all items, where it depends on nothing that changes. Else call torch's "
-            "function of that kind, which uses all cores: numpy's uses one, and makes new arrays in each call. Or let "
-            "another process compute it beside the steps.",
+            "Compute it before the loop, once for all items, where it depends on nothing that changes. Else call the "
+            "function of torch of that kind, which uses all cores: numpy's uses one, and makes new arrays in each "
+            "call. Or let another process compute it beside the steps.",
             source="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
             actions=(Action("remember", _REMEMBERED),),
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from perfdoctor.errors import UsageError
 
@@ -15,11 +16,14 @@ Completions: TypeAlias = list[tuple[str, str]]
 _FAMILY_LENGTH = 3  # "PD1" of "PD101"
 
 
-def command(*examples: str, **settings: Any) -> Callable[[Callable[..., Any]], TyperCommand]:
+def command(
+    *examples: str, panels: Mapping[str, str] = MappingProxyType({}), **settings: Any
+) -> Callable[[Callable[..., Any]], TyperCommand]:
     """Declare a function as the one command of its file; its docstring is the text of --help.
 
     Args:
         *examples: Lines that can be typed as they are, each with a comment where it needs one, below that text.
+        panels: The titles under which --help lists options, and the options of each, with blanks between.
         **settings: What `typer.Typer.command` takes.
     """
 
@@ -31,6 +35,10 @@ def command(*examples: str, **settings: Any) -> Callable[[Callable[..., Any]], T
         app.command(help=text, epilog=format_examples(*examples), **settings)(function)
         declared = typer.main.get_command(app)
         assert isinstance(declared, TyperCommand)
+        titles = {name: title for title, names in panels.items() for name in names.split()}
+        for option in declared.params:
+            if isinstance(option, TyperOption):
+                option.rich_help_panel = next((titles[name] for name in option.opts if name in titles), None)
         return declared
 
     return declare

@@ -37,6 +37,13 @@ _DEFAULTS = CaptureOptions()
     "perfdoctor run -- env/bin/python train.py    # in another Python",
     "perfdoctor run --out capture --stop-after train.py",
     "perfdoctor run --fail-on high -o report.md train.py",
+    panels={
+        "Where it goes": "--out --force --no-report --json --output-format --output --open",
+        "What to record": "--skip --base --warmup --timing --evidence --max-evidence --memory --nvtx-only",
+        "The program": "--watch --hang-after --stop-after --ranks",
+        "What is judged": "--select --ignore --set --fail-on --baseline --update-baseline",
+        "How it is printed": "--no-color --quiet --verbose",
+    },
     cls=ProgramCommand,
     context_settings=PASS_THROUGH,
 )
@@ -115,6 +122,8 @@ def run(
     verbose: parameters.Verbose = False,
 ) -> int:
     """Run a program as it is, record its training steps, and say why they are slow.
+
+    Programs on the CPU, inference, and loops without an optimizer are meant, too.
 
     What follows the program belongs to the program, and the exit code is the program's. With --fail-on or --baseline, a
     program that exits with 0 ends in 1 where a finding fails, or where there is no report to judge by.

@@ -412,7 +412,7 @@ PD104 = [
         lambda: python_gap(frame="numpy/fft/_pocketfft.py(324): rfft"),
         (
             ExpectedFinding(
-                "high", 600_000, location="train.py:9", title="above all in rfft", advice="torch's function"
+                "high", 600_000, location="train.py:9", title="above all in rfft", advice="function of torch"
             ),
         ),
         base(1000),

@@ -180,3 +180,12 @@ def test_a_short_analysis_says_nothing(capsys, tmp_path):
     with announce_long_analysis(tmp_path, enabled=True):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_help_lists_each_option_under_a_title() -> None:
+    from perfdoctor.cli.run import run
+
+    titles = {option.name: option.rich_help_panel for option in run.params if hasattr(option, "rich_help_panel")}
+    assert titles.pop("target") is None  # arguments have a list of their own
+    assert len(titles) > 25
+    assert None not in titles.values()
