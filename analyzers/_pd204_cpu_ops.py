@@ -1,9 +1,10 @@
 """PD204 on the CPU alone: ops that compute in float64, what they take in float32, and who asked for float64.
 
 The shares were measured on a CPU with AVX-512 (AMD EPYC, 2.6 GHz, torch 2.13, one thread, CPU time): float32 over
-float64. Products of 64 to 1,024 a side, batched ones and products with a vector 0.33 to 0.46; convolutions 0.25 to
-0.39; copies, additions, relu and sums of 16,384 to 8 million elements 0.25 to 0.68; exp, tanh, sigmoid, gelu and
-softmax 0.18 to 0.54; layer norms 0.55 to 1.0, dropout 0.7 to 1.0.
+float64. Products of 64 to 1,024 a side, batched ones and products with a vector 0.33 to 0.46; convolutions, which
+oneDNN does not compute in float64, 0.13 to 0.51, of few channels up to 0.9, in three dimensions 0.08; copies,
+additions, relu and sums of 16,384 to 8 million elements 0.25 to 0.68; exp, tanh, sigmoid, gelu and softmax 0.18 to
+0.54; layer norms 0.55 to 1.0, dropout 0.7 to 1.0.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ class _Remaining(NamedTuple):
 
 
 _MATRIX = _Remaining(0.25, 0.42, 0.55)
+_CONVOLUTION = _Remaining(0.13, 0.33, 0.6)
 _OTHER = _Remaining(0.25, 0.5, 0.7)
 _SLOW_TO_GAIN = _Remaining(0.5, 0.85, 1.0)
-_MATRIX_OP = r"^aten::(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|dot|\w*conv\w*)$"
+_CONVOLUTION_OP = r"^aten::\w*conv\w*$"
+_MATRIX_OP = rf"^aten::(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|dot)$|{_CONVOLUTION_OP}"
 _SLOW_TO_GAIN_OP = r"norm|dropout|bernoulli|random|sort|topk|index|embedding|gather|scatter"
 # Solvers, spectra and second derivatives are where float64 is meant.
 _MEANT_OP = r"^aten::_?(linalg_|fft_|cholesky|lu_|triangular_solve|svd|eigh?$|inverse|det|logdet|lstsq|special_)"
@@ -205,8 +208,10 @@ def _saving(rank: Rank, rows: BoolArray, matrix: BoolArray) -> Saving:
     """What float32 saves: each kind of op keeps a share of its own time."""
     own_ns, trace = own_time_of(rank.trace), rank.trace
     slow = rows & ~matrix & trace.match_rows(trace.ops, _SLOW_TO_GAIN_OP)
-    times = [int(own_ns[each].sum()) for each in (matrix, slow, rows & ~matrix & ~slow)]
-    kinds = (_MATRIX, _SLOW_TO_GAIN, _OTHER)
+    convolution = matrix & trace.match_rows(trace.ops, _CONVOLUTION_OP)
+    groups = (convolution, matrix & ~convolution, slow, rows & ~matrix & ~slow)
+    times = [int(own_ns[each].sum()) for each in groups]
+    kinds = (_CONVOLUTION, _MATRIX, _SLOW_TO_GAIN, _OTHER)
     high, expected, low = (
         rank.per_step(round(sum(ns * (1 - remaining[i]) for ns, remaining in zip(times, kinds, strict=True))))
         for i in range(3)

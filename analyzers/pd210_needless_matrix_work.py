@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, sizes_of, time_of_ops
 from perfdoctor.analyzers._pd210_calls import Call, Calls, Sizes
 from perfdoctor.analyzers._pd210_experts import find_dense_experts
 from perfdoctor.analyzers._pd210_ignored_labels import find_ignored_labels
@@ -193,11 +193,18 @@ class NeedlessMatrixWork(RankAnalyzer):
                 location=work.location or line_of(shaped, rows if work.place is None else work.place),
                 evidence=(
                     Evidence("ops per {unit}", rank.count_per_step(int(forward.sum())), "count"),
-                    Evidence("sizes of the first", shaped.trace.text(int(shaped.trace.ops.dims[rows[0]]))),
+                    Evidence("the first of them", _describe_op(shaped.trace, int(rows[0]))),
                 ),
                 subject=kind.name,
             )
             yield replace(finding, references=(kind.advice.source,))
+
+
+def _describe_op(trace: Trace, row: int) -> str:
+    """An op and the sizes of the tensors that it gets: "linear of 1024x64 and 64x64"."""
+    sizes = ["x".join(map(str, size)) for size in sizes_of(trace.text(int(trace.ops.dims[row]))) if size]
+    name = trace.strings[trace.ops.name[row]].removeprefix("aten::")
+    return f"{name} of {' and '.join(sizes)}" if sizes else name
 
 
 def _add_needed_rows(works: dict[WorkKind, Work], rows: dict[WorkKind, Work], trace: Trace) -> dict[WorkKind, Work]:

@@ -159,7 +159,7 @@ PD204 = [
             ExpectedFinding(
                 "high",
                 400_000,
-                (150_000, 216_000, 300_000),
+                (140_000, 234_000, 324_000),
                 location="train.py:7",
                 evidence={
                     "in matrix products and convolutions": 200_000,
