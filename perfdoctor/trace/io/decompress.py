@@ -13,8 +13,9 @@ from perfdoctor.errors import TraceError
 Decompressor: TypeAlias = Generator[bytes, None, bool]
 """Yields pieces of text; returns whether the compressed file was complete."""
 
-_MAX_BYTES = 1 << 20  # of text decompressed at once, however small the piece that it comes from
-_PREFETCHED = 4  # pieces that a prefetching thread holds at most
+_MAX_BYTES = 1 << 18  # of text decompressed at once, however small the piece that it comes from
+# Pieces that a prefetching thread holds at most: three windows of text. With fewer each thread waits for the other.
+_PREFETCHED = 12
 _POLL_S = 0.1
 _JOIN_TIMEOUT_S = 2.0
 
