@@ -59,37 +59,37 @@ def to_text(value: object) -> str:
     return "" if value is None or _is_too_deep(value) else str(value)
 
 
-def to_label(value: Any) -> str | bytes | None:
+def to_label(value: Any) -> str | None:
     """A text as it stands, and anything else as its JSON text."""
     return value if isinstance(value, str) else to_json(value)
 
 
-def to_json(value: Any) -> bytes | None:
+def to_json(value: Any) -> str | None:
     """The JSON text of a value, without white space.
 
     None for no value, for NaN and infinities, which JSON has no text for, and for a value nested deeper than any real
     one.
     """
     try:
-        text = orjson.dumps(value)
+        text = orjson.dumps(value).decode()
     except TypeError:  # lone surrogates, integers beyond 64 bits, or nested too deeply
         if _is_too_deep(value):
             return None
-        return orjson.dumps(repr(value).encode("utf-8", errors="replace").decode())
-    return None if text == b"null" else text
+        return orjson.dumps(repr(value).encode("utf-8", errors="replace").decode()).decode()
+    return None if text == "null" else text
 
 
-def to_json_list(values: list[Any]) -> list[bytes | None]:
+def to_json_list(values: list[Any]) -> list[str | None]:
     """The JSON text of each value, as `to_json` has it; in one call of orjson, as each call takes a page of memory."""
     if not values:
         return []
     bordered = [_BORDER] * (2 * len(values) - 1)
     bordered[::2] = values
     try:
-        texts = orjson.dumps(bordered)[1:-1].split(b",\n,")
+        texts = orjson.dumps(bordered)[1:-1].decode().split(",\n,")
     except TypeError:
         return list(map(to_json, values))
-    return [None if text == b"null" else text for text in texts]
+    return [None if text == "null" else text for text in texts]
 
 
 def _is_too_deep(value: Any) -> bool:

@@ -112,7 +112,7 @@ def _decode_strings(bodies: list[bytes]) -> list[str]:
     return texts if texts is not None and len(texts) == len(bodies) else [_decode_string(body) for body in bodies]
 
 
-def _normalize_json(texts: list[bytes]) -> list[bytes | None]:
+def _normalize_json(texts: list[bytes]) -> list[str | None]:
     """JSON texts as `EventColumns` writes them."""
     values = parse_list(b",".join(texts))
     if values is None:

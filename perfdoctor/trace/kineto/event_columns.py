@@ -137,6 +137,8 @@ class ValueCodes(StringCodes):
         self[None] = NONE
 
     def __missing__(self, key: Any) -> int:
+        if isinstance(key, str) and key.isascii():
+            return super().__missing__(key)
         text = _text_of(key)
         if text == key:
             return super().__missing__(text)
@@ -150,8 +152,6 @@ class ValueCodes(StringCodes):
 
 def _text_of(key: Any) -> str:
     """Text that can be written as UTF-8: lone surrogates become question marks."""
-    if isinstance(key, bytes):
-        return key.decode()
     text = key if isinstance(key, str) else "/".join(map(str, key))
     return text.encode("utf-8", errors="replace").decode()
 

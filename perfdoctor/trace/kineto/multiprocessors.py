@@ -19,7 +19,7 @@ _LAUNCH = re.compile(
     _ARGUMENT + rb'\s*:\s*(\d{1,9}(?:\.\d{1,9})?)\s*,\s*"grid"\s*:\s*' + _SIZES + rb'\s*,\s*"block"\s*:\s*' + _SIZES
 )
 _LONGEST_LAUNCH = 256  # bytes
-_LISTED = b'"deviceProperties"'
+_LISTED = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\{')
 _WARP = 32  # threads
 _SAMPLES = 64
 # Of a long text without such launches, as of an AMD GPU, the search would take a third of the time of reading.
@@ -53,10 +53,13 @@ class MultiprocessorCounter:
 
     def look_at(self, text: bytes) -> None:
         """Look at the next piece of the text. Files that list their devices do so before their events."""
-        if self._before is None or (not self._before and _LISTED in text):
+        if self._before is None:
+            return
+        is_head = len(self._before) < _LONGEST_LAUNCH
+        text = self._before + text
+        if is_head and _LISTED.search(text):
             self._before = None
             return
-        text = self._before + text
         end = 0
         if _ARGUMENT in text:
             for launch in _LAUNCH.finditer(text):

@@ -99,3 +99,12 @@ def test_of_each_piece_of_a_long_text_the_beginning_is_searched(
     while counter(view):
         pass
     assert counter.number == expected
+
+
+@pytest.mark.parametrize(("listed", "expected"), [([{"id": 0}], None), ([], 80)])
+def test_listed_devices_end_the_search_though_the_first_piece_is_short(listed: object, expected: int | None) -> None:
+    text = trace_of(launch((6, 1, 1), (512, 1, 1), 80), deviceProperties=listed)
+    counter = MultiprocessorCounter(lambda _: 0)
+    for piece in (text[:16], text[16:]):
+        counter.look_at(piece)
+    assert counter.number == expected
