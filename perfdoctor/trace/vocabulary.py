@@ -485,6 +485,8 @@ UNCHANGED_MARK = r"^perfdoctor::unchanged$"
 """Pattern of the marks that `perfdoctor run` puts behind a torch call that returned the same in the steps before."""
 ROWS_MARK = rf"^perfdoctor::rows (?P<number>\d{{1,9}}) {SOURCE_MARK[1:]}"
 """The same for calls of modules whose rows it looked at, by a number that the facts have, too."""
+ZEROS_MARK = r"^perfdoctor::(?P<kind>zeros|masked_zeros) (?P<operand>[01]) (?P<zeros>\d{1,4})$"
+"""The same behind a product of which one operand is nearly all zeros; how many of a thousand numbers are."""
 RECORDER_FRAME = r"perfdoctor/capture/inject/|^_perfdoctor_inject/"
 """Pattern of the functions that `perfdoctor run` puts around those of a program; the profiler may cut the path off."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
@@ -522,7 +524,7 @@ def _source_line(found: re.Match[str] | None) -> SourceLine | None:
 ANNOTATION = "|".join(
     (
         *(PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE),
-        *(r"^perfdoctor::(module_call(_again)?|rows \d{1,9}) @", SOURCE_MARK, UNCHANGED_MARK),
+        *(r"^perfdoctor::(module_call(_again)?|rows \d{1,9}) @", SOURCE_MARK, UNCHANGED_MARK, ZEROS_MARK),
     )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""

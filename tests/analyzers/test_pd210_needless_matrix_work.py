@@ -221,6 +221,26 @@ def needed(kind: str, **share: float) -> dict[str, list[dict[str, object]]]:
     }
 
 
+def zeros(mark: str, *, product: str = "matmul", us: float = 200) -> TraceBuilder:
+    """Two steps with scores of 700 x 700 pairs and their softmax, 100 us each, and a marked product with them."""
+    trace = TraceBuilder(device=None)
+    trace.frame("train.py(3): main", 0, 2000)
+    for start in (0, 1000):
+        trace.step(start, 1000)
+        trace.op("aten::where", start, 100, shapes=[[700, 700], [700, 700], []])
+        trace.op("aten::softmax", start + 100, 100, shapes=[[700, 700], [], []])
+        trace.op(f"aten::{product}", start + 200, us, shapes=[[700, 700], [700, 64]])
+        trace.range(f"perfdoctor::{mark}", start + 200 + us, 1)
+        trace.op("aten::relu", start + 700, 10, shapes=[[700, 64]])
+    return trace
+
+
+def fires_of_zeros(why: str, trace: Callable[[], TraceBuilder], cost_us: int, fix: str) -> RuleCase:
+    saving = (round(400 * cost_us), round(700 * cost_us), round(900 * cost_us))
+    expected = ExpectedFinding("high", 1000 * cost_us, saving, location="train.py:3", fix=fix)
+    return RuleCase("PD210", why, trace, (expected,))
+
+
 IDS, ONE_HOT = (128, 8), (128, 8, 500)
 A, POINTS = (300, 300), (300, 300, 8)
 SQUARE = ("mm", 100, (A, A))
@@ -497,6 +517,10 @@ CASES = [
     RuleCase("PD210", "rows outside of the window", lambda: called_again("rows 7"), facts=needed("used", _1=0.1)),
     RuleCase("PD210", "rows of which nothing was found", looked_at, facts={"needed_rows": []}),
     RuleCase("PD210", "rows of calls of another window", looked_at, facts=needed("equal", _5=0.1)),
+    fires_of_zeros("a product with zeros", lambda: zeros("zeros 0 990"), 200, "to_sparse"),
+    fires_of_zeros("scores that a mask makes zeros", lambda: zeros("masked_zeros 0 990"), 400, "index_add"),
+    RuleCase("PD210", "zeros of another op", lambda: zeros("zeros 0 990", product="mul")),
+    RuleCase("PD210", "a short product with zeros", lambda: zeros("zeros 0 990", us=20)),
     RuleCase("PD210", "few rows on a GPU", lambda: on_gpu(3000)),
     RuleCase("PD210", "unknown sizes", lambda: Steps().op("aten::diag").op("aten::mm", 300).build()),
 ]

@@ -64,6 +64,7 @@ grid = torch.linspace(0, 1, 500)[:, None]
 for x, y in DataLoader(data, batch_size=4):
     basis = torch.exp(grid - grid.T)  # unchanged
     noise = torch.exp(torch.rand(500, 500))
+    noise = noise @ torch.eye(500)  # zeros
     print("seen", (model(x).sum() + (basis * noise).sum()).isfinite().item())
 """
 
@@ -155,14 +156,18 @@ def test_a_call_with_the_tensors_of_an_earlier_one_is_marked_so(launcher: Any, c
     assert {mark.rpartition("/")[2] for mark in marks} == {f"{path.name}:{line_of(source, 'again')} <module>"}
 
 
-def test_results_that_no_step_changes_are_marked(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_results_that_no_step_changes_and_products_with_zeros_are_marked(
+    launcher: Any, capture_kit: dict[str, Any]
+) -> None:
     source = capture_kit["PRELUDE"] + UNCHANGED
     path = launcher.write(source, "unchanged.py")
     plain, recorded = launcher.run_plain(path.name), launcher.run(path.name)
     assert recorded.stdout == plain.stdout
-    names = [name for name in recorded.names("evidence") if name.startswith(("@", "perfdoctor::unchanged"))]
-    before = {names[at - 1].rpartition("/")[2] for at, name in enumerate(names) if name == "perfdoctor::unchanged"}
-    assert before == {f"{path.name}:{line_of(source, 'unchanged')} <module>"}
+    marks = ("perfdoctor::unchanged", "perfdoctor::zeros 1 ")
+    names = [name for name in recorded.names("evidence") if name.startswith(("@", *marks))]
+    for mark, line in zip(marks, ("unchanged", "zeros"), strict=True):
+        before = {names[at - 1].rpartition("/")[2] for at, name in enumerate(names) if name.startswith(mark)}
+        assert f"{path.name}:{line_of(source, line)} <module>" in before
     assert not [name for name in recorded.names("timing") if "unchanged" in name]
 
 

@@ -24,6 +24,7 @@ from .needed_rows import NeededRows
 from .tracebacks import remove_own_frames
 from .unchanged_results import UNCHANGED, UnchangedResults
 from .user_code import user_line
+from .zero_operands import find_zeros
 
 # torch has no public interface that removes a mode from below another mode.
 _modes: Any = overrides
@@ -60,9 +61,11 @@ class SourceLineMode(overrides.TorchFunctionMode):
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
-            if self._results.add(name, func, args, result, dur_ns):
-                with torch._C._profiler._RecordFunctionFast(UNCHANGED):
-                    pass
+            is_unchanged = self._results.add(name, func, args, result, dur_ns)
+            for mark in (UNCHANGED if is_unchanged else None, find_zeros(func, args, dur_ns)):
+                if mark is not None:
+                    with torch._C._profiler._RecordFunctionFast(mark):
+                        pass
             return result
         except BaseException as error:
             remove_own_frames(error)

@@ -6,22 +6,22 @@ Positional encodings, masks, grids, a normalised graph, the features of a fixed 
         basis = torch.exp(-torch.cdist(centres, grid))   # the same in each step
         loss = criterion(model(x) @ basis, y)
 
-Compared are samples of what torch's functions return in the steps of the evidence window, on the CPU: on another device
-a look would wait for it.
+Compared are samples of what torch's functions return in the steps of the evidence window.
 """
 
 from __future__ import annotations
 
-import ctypes
 import zlib
 from typing import Any
 
 import torch
 
+from .tensor_samples import read_sample
+
 # The range behind a call that returned what it returned in the steps before; it takes no time.
 UNCHANGED = "perfdoctor::unchanged"
 # A call that takes less is not looked at (a look takes 10 us), a smaller result may be equal by chance.
-_MIN_CALL_NS = 50_000
+MIN_CALL_NS = 50_000
 _MIN_ELEMENTS = 64
 _BLOCKS, _BLOCK_BYTES = 16, 1024
 # Two steps may be alike by chance, such as those that use one batch twice.
@@ -59,7 +59,7 @@ class UnchangedResults:
         place = self._places.get((line, function), 0)
         self._places[line, function] = place + 1
         call = line, function, place
-        if dur_ns < _MIN_CALL_NS and call not in self._results:
+        if dur_ns < MIN_CALL_NS and call not in self._results:
             return False
         before, steps = self._results.get(call, (_NOT_LOOKED_AT, 0))
         if steps == _HAS_CHANGED:
@@ -80,25 +80,11 @@ def _makes_result(function: Any, arguments: tuple[Any, ...], result: Any) -> boo
 
 
 def _sample(result: Any) -> int:
-    """A checksum of some of a tensor's elements; 0 where it is small, all alike, elsewhere, or no plain tensor.
-
-    No op reads them: it would be recorded as one of the program.
-    """
+    """A checksum of some of a tensor's elements; 0 where it is small, all alike, or cannot be read."""
     if isinstance(result, (tuple, list)) and result:
         result = result[0]
-    if type(result) is not torch.Tensor or result.device.type != "cpu" or result.layout is not torch.strided:
+    if type(result) is not torch.Tensor or result.numel() < _MIN_ELEMENTS:
         return _NOT_LOOKED_AT
-    count, item_bytes = result.numel(), result.element_size()
-    extent = 1
-    for size, stride in zip(result.shape, result.stride(), strict=True):
-        extent += (size - 1) * stride
-    if count < _MIN_ELEMENTS or extent != count:
-        return _NOT_LOOKED_AT
-    size = count * item_bytes
-    block = min(_BLOCK_BYTES, size)
-    gap = (size - block) // (_BLOCKS - 1) // item_bytes * item_bytes
-    begin, sample = result.data_ptr(), b""
-    for number in range(_BLOCKS):
-        sample += ctypes.string_at(begin + gap * number, block)
+    sample, item_bytes = read_sample(result, _BLOCKS, _BLOCK_BYTES), result.element_size()
     is_all_alike = sample == sample[:item_bytes] * (len(sample) // item_bytes)
     return _NOT_LOOKED_AT if is_all_alike else zlib.crc32(sample) or 1
