@@ -13,7 +13,7 @@ import numpy as np
 from perfdoctor.analyzers._cpu_evidence import sizes_of
 from perfdoctor.rules import Int64Array, Rank, SourceLocation, Trace, classify_op, optimizer_steps_of, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_steps
+from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_steps, user_frame
 
 # Looking a location up costs some us; of longer traces the first ops will do.
 _MAX_OPS = 5_000
@@ -22,6 +22,8 @@ _MAX_OPS = 5_000
 _ARITHMETIC = r"^aten::r?(add|sub|mul|div)_?$"
 # A line that calls one of its ops less often in a step is in no loop over rows.
 MIN_LOOP_CALLS = 32
+# A function that is called in one loop alone has one caller, by so many calls.
+_MAX_CALLERS, _MOST_CALLERS = 64, 0.9
 
 
 class BusiestLine(NamedTuple):
@@ -41,6 +43,7 @@ class BusiestLine(NamedTuple):
         has_matrix_ops: Whether it does matrix maths. Then it loops over layers or steps in time, which wait for each
             other.
         takes_single_numbers: Whether its arithmetic takes tensors of one number each; unknown inputs count as more.
+        helper: The function that the loop calls each time, where that calls the ops.
     """
 
     location: SourceLocation
@@ -49,6 +52,7 @@ class BusiestLine(NamedTuple):
     repeated_share: float
     has_matrix_ops: bool
     takes_single_numbers: bool
+    helper: str | None = None
 
 
 def find_busiest_line(rank: Rank) -> BusiestLine | None:
@@ -83,16 +87,19 @@ def _find_in_trace(trace: Trace) -> BusiestLine | None:
     if not counts_by_line:
         return None
     loops = _group_by_loop(trace, counts_by_line, step_count)
-    lines = max(loops, key=lambda lines: (sum(counts_by_line[line].total() for line in lines), str(lines[0])))
+    lines, at, helper = max(
+        loops, key=lambda loop: (sum(counts_by_line[line].total() for line in loop.lines), str(loop.lines[0]))
+    )
     calls = sum(counts_by_line[line].total() for line in lines)
     kinds = [name for line in lines for name in counts_by_line[line]]
     return BusiestLine(
-        location=max(lines, key=lambda line: (counts_by_line[line].total(), str(line))),
+        location=at or max(lines, key=lambda line: (counts_by_line[line].total(), str(line))),
         share=calls / len(rows),
         calls_per_step=max(counts_by_line[line].most_common(1)[0][1] for line in lines) // step_count,
         repeated_share=max(1 - len(kinds) * step_count / calls, 0.0),
         has_matrix_ops=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in kinds),
         takes_single_numbers=_take_single_numbers(trace, rows[[location in lines for location in locations]]),
+        helper=helper,
     )
 
 
@@ -104,21 +111,67 @@ def _take_single_numbers(trace: Trace, rows: Int64Array) -> bool:
     return bool(sizes) and all(known and all(math.prod(size) == 1 for size in known) for known in sizes)
 
 
-def _group_by_loop(
-    trace: Trace, counts_by_line: dict[SourceLocation, Counter[int]], step_count: int
-) -> list[list[SourceLocation]]:
+class _Loop(NamedTuple):
+    """Lines of one loop; where a function that it calls calls the ops the line of the loop, and that function."""
+
+    lines: list[SourceLocation]
+    location: SourceLocation | None = None
+    helper: str | None = None
+
+
+def _group_by_loop(trace: Trace, counts_by_line: dict[SourceLocation, Counter[int]], step_count: int) -> list[_Loop]:
     """The lines of each loop, and each other line by itself.
 
     Lines of one function are one loop where each calls an op often in a step, while the function itself is called
-    seldom: without recorded calls of functions nobody knows that.
+    seldom: without recorded calls of functions nobody knows that. Where it is called often, too, by one other function,
+    the loop is there.
     """
     groups: dict[tuple[str, str | None, bool], list[SourceLocation]] = defaultdict(list)
     for line, counts in counts_by_line.items():
         is_repeated = counts.most_common(1)[0][1] >= MIN_LOOP_CALLS * step_count
-        groups[line.file, line.function, is_repeated].append(line)
-    found = []
-    for (file, function, is_repeated), lines in groups.items():
-        name = rf"{re.escape(PurePath(file).name)}\(\d+\): {re.escape(function or '')}$"
-        calls = int(trace.match_rows(trace.frames, name).sum()) if is_repeated and function and len(lines) > 1 else 0
-        found += [lines] if 0 < calls < MIN_LOOP_CALLS * step_count else [[line] for line in lines]
+        groups[PurePath(line.file).name, line.function, is_repeated].append(line)
+    loops: dict[tuple[str, str | None, bool], _Loop] = {}
+    for key, lines in groups.items():
+        outer = find_outer_loop(trace, lines[0], step_count) if key[2] else None
+        if outer is not None:
+            owner = (PurePath(outer.file).name, outer.function, True)
+            before = loops.get(owner, _Loop(list(groups.get(owner, ()))))
+            loops[owner] = _Loop([*before.lines, *lines], outer, lines[0].function)
+    joined = {line for loop in loops.values() for line in loop.lines}
+    found = list(loops.values())
+    for (_, function, is_repeated), lines in groups.items():
+        left = [line for line in lines if line not in joined]
+        calls = len(_frames_of(trace, left[0])) if is_repeated and function and len(left) > 1 else 0
+        is_one_loop = 0 < calls < MIN_LOOP_CALLS * step_count
+        found += [_Loop(left)] if is_one_loop else [_Loop([line]) for line in left]
     return found
+
+
+def find_outer_loop(trace: Trace, line: SourceLocation, step_count: int) -> SourceLocation | None:
+    """The line of the loop that calls the function of a line; None where it is called seldom, or from several places.
+
+    The line of its function's definition where no mark tells the line.
+    """
+    rows, at_least = _frames_of(trace, line), MIN_LOOP_CALLS * step_count
+    if line.function is None or len(rows) < at_least:
+        return None
+    sample = rows[:: max(len(rows) // _MAX_CALLERS, 1)]
+    callers = Counter(user_frame(trace, int(parent)) for parent in trace.frames.parent[sample].tolist())
+    [(caller, count)] = callers.most_common(1)
+    is_called_often = caller is not None and len(_frames_of(trace, caller)) >= at_least
+    if caller is None or is_called_often or count < _MOST_CALLERS * len(sample):
+        return None
+    ranges = trace.ranges
+    pattern = rf"^@(.*[/\\])?{re.escape(PurePath(caller.file).name)}:\d+ {re.escape(caller.function or '')}$"
+    names = ranges.name[trace.match_rows(ranges, pattern)].tolist()
+    for code, number in Counter(names).most_common(1):
+        mark = vocabulary.parse_source_mark(trace.strings[code])
+        if mark is not None and number >= at_least:
+            return SourceLocation(*mark)
+    return caller
+
+
+def _frames_of(trace: Trace, line: SourceLocation) -> Int64Array:
+    """The recorded calls of the function of a line, rows of `trace.frames`."""
+    name = rf"(^|[/\\]){re.escape(PurePath(line.file).name)}\(\d+\): {re.escape(line.function or '')}$"
+    return np.flatnonzero(trace.match_rows(trace.frames, name))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._host_pauses import has_ranges_of_calls, time_of_calls
+from perfdoctor.analyzers._pd104_busiest_line import find_outer_loop
 from perfdoctor.rules import (
     HotPath,
     Intervals,
@@ -57,12 +58,14 @@ class PythonTime(NamedTuple):
     Attributes:
         time: When no op runs for 0.1 ms or more, in the analysed window; without loading, optimizers, and the calls
             that PD110 and PD113 report.
-        location: The line that takes most of it.
+        location: The line that takes most of it; of a function that a loop calls each time the line of the loop.
         share: The share of that line (0 to 1).
         list_share: The share (0 to 1) of all of it in which Python lists become tensors or arrays.
         tensor_share: The same of tensors alone.
         path: What the functions and calls are that take most of it.
         array_function: The function of numpy that takes most of it; None where numpy takes little.
+        helper: The function that a loop at the line calls each time; None where there is none.
+        is_definition: Whether the line is where its function begins: the time passes behind it.
     """
 
     time: Intervals
@@ -72,6 +75,8 @@ class PythonTime(NamedTuple):
     tensor_share: float
     path: HotPath
     array_function: str | None
+    helper: str | None
+    is_definition: bool
 
 
 def find_python_time(rank: Rank) -> PythonTime | None:
@@ -113,14 +118,26 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     location = max(spent, key=lambda line: (spent[line], str(line)))
     if (location.file, location.line) in _lines_of_worker_loops(rank):
         return None
-    share = spent[location] / max(iv.total(breaks), 1)
+    outer = find_outer_loop(trace, location, max(steps.count, 1))
+    helper = None if outer is None else location.function
+    at = [each for each in spent if each == location or (helper and each.function == helper)]
+    share = sum(spent[each] for each in at) / max(iv.total(breaks), 1)
     path = find_hot_path(trace, breaks, loop_thread_of(trace))
-    location = _find_comprehension(trace, location, path) or location
+    location = outer or _find_comprehension(trace, location, path) or location
     list_share, tensor_share = (
         iv.total(iv.intersect(breaks, _time_in_frames(trace, functions))) / max(iv.total(breaks), 1)
         for functions in (_FROM_LISTS, _TENSOR_OF_LIST)
     )
-    return PythonTime(time, location, share, list_share, tensor_share, path, _find_array_function(trace, breaks))
+    arrays = _find_array_function(trace, breaks)
+    is_definition = _is_definition(trace, location)
+    return PythonTime(time, location, share, list_share, tensor_share, path, arrays, helper, is_definition)
+
+
+def _is_definition(trace: Trace, line: SourceLocation) -> bool:
+    """Whether a line is where its function begins: frames name no other, and nothing of torch is called there."""
+    name = rf"\({line.line}\): {re.escape(line.function or '')}$"
+    # A comprehension has no name, but its own line.
+    return not (line.function or "").startswith("<") and bool(trace.match_rows(trace.frames, name).any())
 
 
 def _find_array_function(trace: Trace, breaks: Intervals) -> str | None:

@@ -272,7 +272,8 @@ class LaunchBound(RankAnalyzer):
         found = self.finding(
             rank,
             title=f"No op runs for {rank.share(cost_ns):.0%} of the {rank.unit_name}: {what}, most at "
-            f"{'lines behind ' if _is_definition(python) else ''}{python.location.short}",
+            f"{'lines behind ' if python.is_definition else ''}{python.location.short}"
+            f"{f', in {python.helper}' if python.helper else ''}",
             cost_ns=cost_ns,
             # What could do without that time is not known; of that at other lines this place says nothing.
             saving=unprofiled.saving(None).cap(round(max(python.share, python.list_share) * cost_ns)),
@@ -436,13 +437,6 @@ def _is_usual(rank: Rank, time: Intervals) -> bool:
     return bool(np.median(spent_ns * own_share) >= spent_ns.mean() / 3)
 
 
-def _is_definition(python: PythonTime) -> bool:
-    """Whether the line is where the function begins: frames name no other, and nothing of torch is called there."""
-    deepest, at = python.path.deepest, python.location
-    is_comprehension = (at.function or "").startswith("<")  # it has no name, but its own line
-    return deepest is not None and not is_comprehension and deepest.name.endswith(f"({at.line}): {at.function}")
-
-
 def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:
     """Whether the function that calls most of the ops is the one with most of the time in which none runs."""
     at, other = line.location, python.location
@@ -478,7 +472,7 @@ def _advise_lstm(cells: CellLoop) -> Advice:
 def _describe_loop(loop: BusiestLine | None, cells: CellLoop | None) -> str:
     """What the title says of the loop that calls most of the ops."""
     if loop:
-        return f", most of them in a loop at {loop.location.short}"
+        return f", most of them in a loop at {loop.location.short}{f', in {loop.helper}' if loop.helper else ''}"
     return f", {cells.calls_per_step:,} times {cells.name} among them" if cells else ""
 
 
@@ -587,7 +581,7 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
             actions=(Action("remember", _REMEMBERED),),
         )
     function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
-    is_named = function is not None and not function.startswith("<")
+    is_named = function is not None and function != python.helper and not function.startswith("<")
     return f"Python{f' in {function}' if is_named else ''}", Advice(
         "Work on whole arrays where this goes over single values; where it goes over whole arrays in each step, update "
         "what has changed alone. Else do it less often, before the loop, or in another thread or process beside the "

@@ -77,8 +77,9 @@ class AccidentalFloat64(RankAnalyzer):
         from what recorded kernels in float32 reach of their roofline; of all else half of the bytes goes, and at
         most the ratio of the peaks.
         On the CPU alone: the own time of ops that were given float64 tensors, by the recorded types of this window or
-        of the capture's evidence window. Measured on a CPU with AVX-512, 0.25 to 0.55 of the time of products and
-        convolutions remains in float32, 0.25 to 0.7 of most other ops, 0.5 to 1 of norms and random numbers.
+        of the capture's evidence window. Measured on a CPU with AVX-512, 0.25 to 0.55 of the time of products
+        remains in float32, 0.13 to 0.6 of convolutions, 0.25 to 0.7 of most other ops, 0.5 to 1 of norms and random
+        numbers.
 
     How to fix:
         Find where the float64 tensor comes from: torch.from_numpy of a numpy array, torch.float64 as default type,

@@ -141,6 +141,26 @@ def ops_in_a_loop(op: str = "aten::eq", *, sizes: int = 1, calls_each: int = 64)
     return trace
 
 
+def helper_in_a_loop(calls: int = 40, us: float = 800, *, is_marked: bool = True, op: bool = False) -> TraceBuilder:
+    """A step of 1 ms that calls a function so often in a loop, in which no op runs, or as many as fit."""
+    trace = TraceBuilder(device=None).step(0, STEP_US)
+    main = trace.frame("train.py(3): main", 0, STEP_US)
+    for start, end in ((0, 100), (120 + us, 990)):
+        trace.frame("train.py(20): step", start, end - start, parent=main)
+        trace.op("aten::mm", start, end - start)
+    for number in range(calls):
+        each = us / calls
+        at = 100 + each * number
+        trace.frame("train.py(30): parse", at + each / 20, 0.8 * each, parent=main)
+        if is_marked:
+            trace.range("@train.py:5 main", at + 0.9 * each, each / 20)
+        if op:
+            trace.range("@train.py:31 parse", at + 2, 14)
+            for first in range(2, 14, 3):
+                trace.op("aten::add", at + first, 1)
+    return trace
+
+
 def python_gap_of_lines(us: float, *, lists: float = 0) -> TraceBuilder:
     """The same, with a quarter of the while at each of four lines."""
     trace = python_gap(us, None, lists=lists)
@@ -404,6 +424,38 @@ PD104 = [
         "cpu-python-in-a-function",
         lambda: python_gap(frame="train.py(30): weigh"),
         (ExpectedFinding("high", 600_000, location="train.py:9", title="Python in weigh, most at train.py:9"),),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-a-helper-that-a-loop-calls",
+        helper_in_a_loop,
+        (ExpectedFinding("high", 820_000, location="train.py:5", title="Python, most at train.py:5, in parse"),),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-a-helper-of-a-loop-without-a-mark",
+        lambda: helper_in_a_loop(is_marked=False),
+        (ExpectedFinding("high", 820_000, location="train.py:3", title="lines behind train.py:3, in parse"),),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-a-helper-that-is-called-seldom",
+        lambda: helper_in_a_loop(20),
+        (ExpectedFinding("high", 820_000, location="train.py:30", title="Python in parse, most at lines behind"),),
+        base(1000),
+    ),
+    RuleCase("PD104", "cpu-a-short-helper", lambda: helper_in_a_loop(us=70), facts=base(1000)),
+    RuleCase("PD104", "cpu-a-short-helper-without-a-mark", lambda: helper_in_a_loop(us=70, is_marked=False)),
+    RuleCase("PD104", "cpu-a-short-helper-called-seldom", lambda: helper_in_a_loop(20, 70), facts=base(1000)),
+    RuleCase("PD104", "cpu-a-helper-that-is-called-twice", lambda: helper_in_a_loop(2, 70), facts=base(1000)),
+    RuleCase(
+        "PD104",
+        "cpu-ops-of-a-helper-that-a-loop-calls",
+        lambda: helper_in_a_loop(op=True),
+        (ExpectedFinding("high", 820_000, location="train.py:5", title="in a loop at train.py:5, in parse"),),
         base(1000),
     ),
     RuleCase(
