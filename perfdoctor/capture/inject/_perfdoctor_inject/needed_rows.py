@@ -107,7 +107,7 @@ class NeededRows:
             return None
         with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
             tensors = _rows_of_layer(module, tuple(arguments)) if is_layer else _rows_of_model(arguments)
-            if tensors and (not is_layer or _work_of(module, *tensors[0]) >= _MIN_WORK):
+            if tensors and _is_read(tensors[0][0]) and (not is_layer or _work_of(module, *tensors[0]) >= _MIN_WORK):
                 return self._open(module, frame, tensors, is_layer)
         return None
 
@@ -385,7 +385,7 @@ def _share_used(gradient: torch.Tensor, leading: int) -> float:
         return 1.0
     kept = rows[is_zero][:: max(zeros // 64, 1)]
     wrong = float((_columns(array, _MAX_COMPARED // 64)[kept] << sign != 0).any(1).mean())
-    return 1 - zeros / len(rows) * (1 - wrong)
+    return float(1 - zeros / len(rows) * (1 - wrong))
 
 
 def _find_reached(roots: list[Any], pending: dict[int, _Pending]) -> list[Any]:
