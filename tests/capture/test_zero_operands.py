@@ -18,7 +18,7 @@ SCORES = DENSE.clone().requires_grad_()
 
 
 def masked(share: float) -> torch.Tensor:
-    is_left = (DENSE > share) | torch.eye(300, dtype=torch.bool)
+    is_left = (share < DENSE) | torch.eye(300, dtype=torch.bool)
     return torch.softmax(torch.where(is_left, SCORES, -9e15), 1)
 
 
