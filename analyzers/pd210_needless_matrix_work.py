@@ -122,7 +122,7 @@ class NeedlessMatrixWork(RankAnalyzer):
         6 to 37 % of long filters, and of gathered rows the share of those that differ and up to a quarter more, of
         experts the share that is used and up to a fifth more, of rows the share that differs or has a gradient and up
         to a fifth more. Whether a result changes is seen by samples of 16 kB of what torch's functions return in the
-        steps of the evidence window, on the CPU, where a call takes 50 us and more. Where four fifths of a step change
+        steps of the evidence window, on the CPU, where a call takes 50 us and more. Where 95 % of a step change
         nothing, one input is given on purpose, and nothing is said. Rows are looked at there in calls of large layers,
         zeros by samples of a product's operands, from 98 % on: what remains is 10 to 60 times the share of the others.
 
