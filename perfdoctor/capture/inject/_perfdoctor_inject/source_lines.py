@@ -61,8 +61,12 @@ class SourceLineMode(overrides.TorchFunctionMode):
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
-            is_unchanged = self._results.add(name, func, args, result, dur_ns)
-            for mark in (UNCHANGED if is_unchanged else None, find_zeros(func, args, dur_ns)):
+            try:
+                is_unchanged = self._results.add(name, func, args, result, dur_ns)
+                marks = (UNCHANGED if is_unchanged else None, find_zeros(func, args, dur_ns))
+            except Exception:  # tensors of transforms have no memory, others answer in ways of their own
+                marks = (None, None)
+            for mark in marks:
                 if mark is not None:
                     with torch._C._profiler._RecordFunctionFast(mark):
                         pass

@@ -1,0 +1,69 @@
+"""The mode that marks lines runs the program's calls as they are, whatever tensors these have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from perfdoctor.capture.inject._perfdoctor_inject import unchanged_results, zero_operands
+from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
+from perfdoctor.capture.inject._perfdoctor_inject.tensor_samples import read_sample
+
+X = torch.rand(200, 200, generator=torch.Generator().manual_seed(0))
+
+
+class Refusing(torch.Tensor):
+    """A tensor that says nothing of itself."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func.__name__ in ("numel", "stride"):
+            raise ValueError("nothing is said")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def of_transform() -> torch.Tensor:
+    return torch.func.vmap(lambda x: torch.matmul(x[None], X).exp())(X)
+
+
+def of_gradient() -> torch.Tensor:
+    return torch.func.grad(lambda x: torch.matmul(x, X).exp().sum())(X)
+
+
+def of_meta() -> torch.Tensor:
+    return torch.matmul(X.to("meta"), X.to("meta"))
+
+
+def of_a_subclass() -> torch.Tensor:
+    return torch.matmul(X.as_subclass(Refusing), X)
+
+
+def of_sparse() -> torch.Tensor:
+    return torch.matmul(torch.eye(200).to_sparse(), X)
+
+
+@pytest.mark.parametrize(
+    "call", [of_transform, of_gradient, of_meta, of_a_subclass, of_sparse], ids=lambda call: call.__name__
+)
+def test_a_call_returns_what_it_returns_without_the_mode(
+    call: Callable[[], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (unchanged_results, zero_operands):
+        monkeypatch.setattr(module, "MIN_CALL_NS", 0)
+    results = unchanged_results.UnchangedResults()
+    with SourceLineMode(results):
+        for _ in range(4):
+            results.begin_step()
+            assert call().shape == call().shape
+
+
+def test_memory_that_was_freed_is_not_read() -> None:
+    freed = torch.rand(200, 200)
+    assert len(read_sample(freed, 4, 64)) == 256
+    freed.untyped_storage().resize_(0)
+    assert read_sample(freed, 4, 64) == b""
