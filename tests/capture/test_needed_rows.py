@@ -261,7 +261,7 @@ def test_as_many_programs_are_quiet() -> None:
 
 def test_a_look_is_no_op_of_the_program_and_changes_nothing() -> None:
     def step(model: nn.Module, watched: bool) -> tuple[list[str], list[torch.Tensor]]:
-        rows, x = NeededRows(), torch.ones(64, 512)
+        rows, x = NeededRows(), torch.ones(512, 512)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             end = rows.open_call(model, sys._getframe(), (x,), is_outermost=True) if watched else None
             out = model(x)
@@ -285,7 +285,7 @@ def test_a_look_is_no_op_of_the_program_and_changes_nothing() -> None:
 
 def test_no_graph_is_kept_alive() -> None:
     rows, layer = NeededRows(), nn.Linear(512, 512)
-    x = torch.randn(64, 512, requires_grad=True)
+    x = torch.randn(256, 512, requires_grad=True)
     end = rows.open_call(layer, sys._getframe(), (x,), is_outermost=True)
     out = layer(x)
     assert end is not None

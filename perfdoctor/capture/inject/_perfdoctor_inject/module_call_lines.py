@@ -14,7 +14,7 @@ import torch
 
 from .gradient_use import GradientUse
 from .module_calls import End, ModuleCalls
-from .needed_rows import NeededRows
+from .needed_rows import LAYERS, MIN_WORK, NeededRows
 from .repeated_calls import RepeatedCalls
 from .user_code import user_line
 
@@ -69,4 +69,10 @@ class ModuleCallLines:
         return close
 
     def _open_rows(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
+        if not isinstance(module, LAYERS):  # most calls are of others, and each call is recorded
+            return None
+        if type(module) is torch.nn.Linear and args and isinstance(args[0], torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                if args[0].numel() * module.out_features < MIN_WORK:
+                    return None
         return self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=False)

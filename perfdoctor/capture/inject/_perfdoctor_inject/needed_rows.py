@@ -31,9 +31,8 @@ from .user_code import user_line
 # Layers that compute each row from that row alone; an embedding computes nothing, and norms little.
 LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
-# A call with fewer multiplications (rows times weights) takes 0.1 ms and less, as much as a look. Measured by CPU time:
-# looks take 1 % of the steps of the window for a CNN, 2 % for a Transformer of 4 layers, 0.5 % for small layers.
-_MIN_WORK = 1 << 23
+# A call with fewer multiplications (rows times weights) takes some ms at most in the window, and a look 0.3 ms there.
+MIN_WORK = 1 << 25
 _MIN_ROWS, _MAX_ROWS = 4, 1024
 # So many values of each row tell most rows apart; those that agree are compared as a whole, up to so many values.
 _COLUMNS, _MAX_COMPARED = 8, 1 << 18
@@ -102,12 +101,14 @@ class NeededRows:
         if is_outermost:
             self._mixes_rows = any(isinstance(each, _BATCH_NORMS) and each.training for each in module.modules())
         is_layer = isinstance(module, LAYERS)
+        if is_layer and isinstance(module, nn.TransformerEncoderLayer) and module.training:
+            return None  # the layers inside are called as modules then
         is_bounded = self._number < _MAX_CALLS and "numpy" in sys.modules
         if not (is_layer or is_outermost) or not is_bounded or is_in_backward():
             return None
         with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
             tensors = _rows_of_layer(module, tuple(arguments)) if is_layer else _rows_of_model(arguments)
-            if tensors and _is_read(tensors[0][0]) and (not is_layer or _work_of(module, *tensors[0]) >= _MIN_WORK):
+            if tensors and _is_read(tensors[0][0]) and (not is_layer or _work_of(module, *tensors[0]) >= MIN_WORK):
                 return self._open(module, frame, tensors, is_layer)
         return None
 
@@ -163,9 +164,9 @@ class NeededRows:
         return look
 
     def _is_due(self, module: nn.Module, what: str) -> bool:
-        """Whether to look at a call: the first, second, fourth, eighth ... of a module while nothing is found."""
+        """Whether to look at a call: the first, fourth, sixteenth ... of a module while nothing is found."""
         calls = self._vain.get((id(module), what), 0)
-        if calls & (calls + 1):
+        if calls & (calls + 1) or (calls + 1).bit_length() % 2 == 0:
             self._vain[id(module), what] = calls + 1
             return False
         return True
