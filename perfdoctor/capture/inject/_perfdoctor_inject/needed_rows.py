@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from .first_forward import is_in_backward
+from .tensor_samples import is_readable
 from .user_code import user_line
 
 # Layers that compute each row from that row alone; an embedding computes nothing, and norms little.
@@ -243,9 +244,8 @@ def _work_of(module: nn.Module, tensor: torch.Tensor, _: int) -> int:
 
 
 def _is_read(tensor: Any) -> bool:
-    """Whether the values of a tensor lie in the memory of the CPU, one beside the other."""
-    plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
-    return plain and tensor.device.type == "cpu" and tensor.numel() > 0 and tensor.element_size() <= 8
+    """Whether the values of a tensor can be read as whole numbers of its size."""
+    return is_readable(tensor) and tensor.element_size() <= 8
 
 
 def _array_of(tensor: torch.Tensor, leading: int, dim: int = 0) -> Any:
