@@ -23,8 +23,8 @@ class Scaled(torch.nn.Linear):
         return super().forward(x) * scale
 
 
-def call(calls: RepeatedCalls, module: torch.nn.Module, *arguments: object) -> bool:
-    is_repeated, keep = calls.add(module, arguments)
+def call(calls: RepeatedCalls, module: torch.nn.Module, *arguments: object, optimizer_steps: int = 0) -> bool:
+    is_repeated, keep = calls.add(module, arguments, optimizer_steps)
     module(*arguments)
     keep()
     return is_repeated
@@ -126,3 +126,14 @@ def test_a_look_is_no_op_of_the_program() -> None:
             _, keep = calls.add(net, (x,))
             keep()
     assert [event.name for event in profile.events()] == []
+
+
+def test_a_fused_optimizer_raises_no_version_and_changes_the_weights() -> None:
+    calls, module, x = RepeatedCalls(), torch.nn.Linear(4, 4), torch.randn(2, 4)
+    assert not call(calls, module, x)
+    module(x).sum().backward()
+    before = [each._version for each in module.parameters()]
+    torch.optim.Adam(module.parameters(), fused=True).step()
+    assert [each._version for each in module.parameters()] == before, "versions would do"
+    assert not call(calls, module, x, optimizer_steps=1)
+    assert call(calls, module, x, optimizer_steps=1)

@@ -52,6 +52,7 @@ class GradientUse:
 
     Attributes:
         is_watching: Whether that window is open.
+        steps: How many steps optimizers have made in it.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class GradientUse:
         self._marks: dict[int, _Mark] = {}
         self._calls: _Calls = {}
         self._passes: list[Location | None] = []
-        self._steps = 0
+        self.steps = 0
         self._found: dict[str, dict[str, Any]] = {}
 
     def add_optimizer(self, optimizer: Any) -> None:
@@ -80,14 +81,14 @@ class GradientUse:
     def start(self) -> None:
         """Watch from now on, at the border of a step."""
         self.is_watching = True
-        self._marks, self._calls, self._passes, self._steps = {}, {}, [], 0
+        self._marks, self._calls, self._passes, self.steps = {}, {}, [], 0
         self._owned.clear()
         self._mark_all()
 
     @_while_watching
     def stop(self) -> None:
         """Watch no more; the parameters that no optimizer has are looked at now."""
-        if self._steps and self._passes:
+        if self.steps and self._passes:
             self._mark_all()
             parameters = {id(each): each for module, _ in self._calls.values() for each in module.parameters()}
             if not self._has_copies_of(parameters):
@@ -115,7 +116,7 @@ class GradientUse:
     @_while_watching
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has used its gradients."""
-        self._steps += 1
+        self.steps += 1
         self._mark_owned(optimizer)
 
     @_while_watching
@@ -158,7 +159,7 @@ class GradientUse:
     def _mark(self, parameters: Iterable[Any]) -> None:
         for parameter in parameters:
             self._marks[id(parameter)] = _Mark(
-                _version_of(parameter.grad), parameter._version, len(self._passes), self._steps
+                _version_of(parameter.grad), parameter._version, len(self._passes), self.steps
             )
 
     def _is_unused(self, parameter: Any) -> bool:
@@ -168,7 +169,7 @@ class GradientUse:
             and parameter.grad is not None
             and _version_of(parameter.grad) != mark.gradient
             and parameter._version == mark.version
-            and self._steps > mark.steps
+            and self.steps > mark.steps
         )
 
     def _add(self, owner: Any, unused: list[Any], first_pass: int) -> None:

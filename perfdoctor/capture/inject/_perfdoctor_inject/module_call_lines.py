@@ -53,7 +53,7 @@ class ModuleCallLines:
         if name is None:
             return None
         with torch._C.DisableTorchFunction():  # its looks at tensors are no calls of the program
-            is_repeated, keep = self._repeated.add(module, (*args, *kwargs.values()))
+            is_repeated, keep = self._repeated.add(module, (*args, *kwargs.values()), self._gradients.steps)
         line_range = torch._C._profiler._RecordFunctionFast(f"{AGAIN if is_repeated else MARK} {name}")
         line_range.__enter__()
         rows_end = self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=True)

@@ -27,7 +27,7 @@ class _Call(NamedTuple):
     tensors: tuple[Any, ...]
     versions: tuple[int, ...]
     others: tuple[Any, ...]
-    weights: int
+    weights: tuple[int, int]
     is_training: bool
 
 
@@ -41,14 +41,17 @@ class RepeatedCalls:
         """Forget all calls."""
         self._calls.clear()
 
-    def add(self, module: torch.nn.Module, arguments: Iterable[Any]) -> tuple[bool, Callable[[], None]]:
+    def add(
+        self, module: torch.nn.Module, arguments: Iterable[Any], optimizer_steps: int = 0
+    ) -> tuple[bool, Callable[[], None]]:
         """Whether a call repeats an earlier one; and what to call at its end, which keeps it for later ones.
 
+        `optimizer_steps` is how many steps optimizers have made: fused ones raise no version of what they write to.
         Tensors of any kind are looked at, and some have no versions or answer in ways of their own: that is no error of
         the program, which comes first.
         """
         try:
-            call = _describe(module, tuple(arguments))
+            call = _describe(module, tuple(arguments), optimizer_steps)
             if call is None:
                 return False, _do_nothing
             calls = self._calls.setdefault(id(module), [])
@@ -81,7 +84,7 @@ def _rng_state() -> bytes:
     return ctypes.string_at(state.data_ptr(), state.numel())
 
 
-def _describe(module: torch.nn.Module, arguments: tuple[Any, ...]) -> _Call | None:
+def _describe(module: torch.nn.Module, arguments: tuple[Any, ...], optimizer_steps: int) -> _Call | None:
     """A call by what decides its result; None where an argument is neither a tensor nor plain, or dropout draws.
 
     None as well in torch.inference_mode(), whose tensors have no versions: what trains nothing may repeat on purpose.
@@ -99,7 +102,7 @@ def _describe(module: torch.nn.Module, arguments: tuple[Any, ...]) -> _Call | No
         tuple(map(weakref.ref, tensors)),
         tuple(each._version for each in tensors),
         others,
-        sum(each._version for each in module.parameters()),
+        (sum(each._version for each in module.parameters()), optimizer_steps),
         module.training,
     )
 
