@@ -54,8 +54,6 @@ from .window_profiler import WindowProfiler
 # end of training). Its window is closed, because the events of minutes would fill the memory.
 LONG_STEP_FACTOR = 20
 LONG_STEP_NS = 5_000_000_000
-# Stacks cost about 0.25 us for every Python call; to save the trace of a step takes fifty times as long again.
-EXPENSIVE_STACKS_NS = 20_000_000
 # Of early steps with more events only one is recorded.
 MANY_EVENTS = 50_000
 # A step with more is recorded in part: writing it takes 10 to 20 s.
@@ -428,7 +426,7 @@ class Recorder:
         if self._all_recorded and (self._is_asked() or not self._begin_late_sample(now_ns)):
             self._begin_step()
             return
-        self._adapt_plan(dur_ns)
+        self._adapt_plan()
         advances = self.profiler.prepared or not self.profiler.user_profiler_is_active
         if advances:
             self._advance_plan()
@@ -436,10 +434,10 @@ class Recorder:
             self._add_note(f"{USER_PROFILER} was running, so the windows waited for its end")
         self._begin_step(opens_ranges=advances)
 
-    def _adapt_plan(self, dur_ns: int) -> None:
+    def _adapt_plan(self) -> None:
         """Shorten or repeat the running window, by what the step that has ended shows."""
         stage = self.plan.stage
-        if stage.counted and stage.trace == "evidence" and self._stacks_are_expensive(dur_ns):
+        if stage.counted and stage.trace == "evidence" and self.totals.stacks_are_expensive():
             self.plan.shorten_trace()
         if not self.plan.adapts:
             return
@@ -749,11 +747,6 @@ class Recorder:
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")
             raise StopProgram(0)
-
-    def _stacks_are_expensive(self, dur_ns: int) -> bool:
-        """Whether one step of the evidence window is enough: Python loops make 100,000 events a step and more."""
-        usual_ns = self.totals.usual_step_ns()
-        return dur_ns > max(2 * usual_ns, usual_ns + EXPENSIVE_STACKS_NS)
 
     # Facts ---------------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ MAX_UNPROFILED_STEPS = 200_000
 # (replay buffers fill, sequences grow), and 30 % is more than the noise of a shared machine.
 RECENT_STEPS = 20
 CHANGED_RATIO = 1.3
+# Stacks cost about 0.25 us for every Python call; to save the trace of a step takes fifty times as long again.
+EXPENSIVE_STACKS_NS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class RunTotals:
         self.compiles = CompilesByWindow()
         self.threads_set: Location | None = None
         self.float64_sources = Float64Sources()
-        self._last_step_ns = 0
+        self._last_step_ns = self._last_own_ns = 0
         self._first_step_end_ns = 0
         self._first_step_ns = 0
         self._unprofiled_ns = array("q")
@@ -99,6 +101,7 @@ class RunTotals:
         self.steps += 1
         self.user_profiled_steps += label == "user_profiler"
         self._last_step_ns = dur_ns
+        self._last_own_ns = _own_ns(dur_ns, work)
         if label in UNPROFILED_WINDOWS:
             self._unprofiled_steps += 1
             self._unprofiled_total_ns += dur_ns
@@ -165,3 +168,17 @@ class RunTotals:
         """The median step of the base window; before the base window, the last step."""
         base = [step.dur_ns for step in self._sample["base"] or self._kept["base"]]
         return int(statistics.median(base)) if base else self._last_step_ns
+
+    def stacks_are_expensive(self) -> bool:
+        """Whether the last step, of the evidence window, took so long that one is enough.
+
+        Python loops make 100,000 events a step and more. Waits for a core are no cost of stacks.
+        """
+        base = [_own_ns(step.dur_ns, step.work) for step in self._sample["base"] or self._kept["base"]]
+        usual_ns = statistics.median(base) if base else self._last_own_ns
+        return self._last_own_ns > max(2 * usual_ns, usual_ns + EXPENSIVE_STACKS_NS)
+
+
+def _own_ns(dur_ns: int, work: StepWork) -> int:
+    """How long a step took without its waits for a core."""
+    return max(dur_ns - (work.queued_ns or 0), 0)
