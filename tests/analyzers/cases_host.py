@@ -28,9 +28,16 @@ def base(step_us: float) -> dict[str, Any]:
     return {"base_step_ns": [round(1000 * step_us)] * 10}
 
 
+def waits_for_core(times: int, ms: float = 0.6) -> dict[str, Any]:
+    """The same of five recorded steps that each lost their core so often, for so long in all."""
+    waits = {"timing_queued_ns": [round(ms * 1e6)] * 5, "timing_preempted": [times] * 5}
+    return {**base(1000), "timing_step_ns": [1_000_000] * 5, **waits}
+
+
 # --- PD104 ------------------------------------------------------------------------------------------------------------
 
 LINE = "@train.py:7 scaled"
+_APPEND = "numpy/lib/_function_base_impl.py(5577): append"
 
 
 def tiny_ops(count: int = 200, us: float = 2, every: float = 4, rest: str = "aten::mm", name: str = "aten::mul") -> Any:
@@ -609,6 +616,22 @@ PD104 = [
         (ExpectedFinding("high", 360_000, location="train.py:9", title="No op runs for 36% of the step: Python"),),
         base(1000),
     ),
+    RuleCase("PD104", "cpu-waits-for-a-core-in-all-steps", lambda: python_in_steps(5), facts=waits_for_core(1)),
+    RuleCase(  # most of the waits lie in ops
+        "PD104",
+        "cpu-python-beside-waits-for-a-core",
+        lambda: python_in_steps(5),
+        (ExpectedFinding("high", 600_000, location="train.py:9", title="No op runs for 60% of the step: Python"),),
+        waits_for_core(4),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-arrays-that-grow",
+        lambda: python_gap(frame=_APPEND),
+        (ExpectedFinding("high", 600_000, location="train.py:9", title="whole arrays are copied to add to them"),),
+        base(1000),
+    ),
+    RuleCase("PD104", "cpu-a-short-array-that-grows", lambda: python_gap(60, frame=_APPEND), facts=base(1000)),
     RuleCase(
         "PD104",
         "cpu-a-short-wait-without-a-line",
