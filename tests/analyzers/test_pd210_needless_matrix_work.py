@@ -55,27 +55,28 @@ def slices_stay_quiet(why: str, cuts: Sequence[tuple[str, Sizes, Sizes]]) -> Rul
     return RuleCase("PD210", why, lambda: slices(cuts))
 
 
-def decoded(lengths: Sequence[int], us_per_row: float = 5) -> TraceBuilder:
-    """A step for each length: two layers of so many tokens, which take 10 us and so much for each."""
+def decoded(lengths: Sequence[int], us_per_row: float = 5, layers: int = 1) -> TraceBuilder:
+    """A step for each length: pairs of layers of so many tokens, which take 10 us and so much for each."""
     trace = TraceBuilder(device=None)
     trace.frame("train.py(3): main", 0, len(lengths) * 1000)
     for step, length in enumerate(lengths):
         us = 10 + us_per_row * length
-        trace.op("aten::linear", 1000 * step + 1, us, shapes=[[1, length, 64], [64, 64], [64]])
-        trace.op("aten::addmm", 1000 * step + 500, us, shapes=[[64], [length, 64], [64, 64], [], []])
+        for at in (1000 * step + layer * 900 // layers for layer in range(layers)):
+            trace.op("aten::linear", at + 1, us, shapes=[[1, length, 64], [64, 64], [64]])
+            trace.op("aten::addmm", at + 460 // layers, us, shapes=[[64], [length, 64], [64, 64], [], []])
         trace.step(1000 * step, 1000)
     return trace
 
 
 def decodes(
-    why: str, lengths: Sequence[int], cost_us: float, us_per_row: float = 5, severity: str = "high"
+    why: str, lengths: Sequence[int], cost_us: float, us_per_row: float = 5, severity: str = "high", layers: int = 1
 ) -> RuleCase:
     expected = ExpectedFinding(severity, round(1000 * cost_us), location="train.py:3", fix="past_key_values")
-    return RuleCase("PD210", why, lambda: decoded(lengths, us_per_row), (expected,))
+    return RuleCase("PD210", why, lambda: decoded(lengths, us_per_row, layers), (expected,))
 
 
-def decodes_quietly(why: str, lengths: Sequence[int]) -> RuleCase:
-    return RuleCase("PD210", why, lambda: decoded(lengths))
+def decodes_quietly(why: str, lengths: Sequence[int], layers: int = 1) -> RuleCase:
+    return RuleCase("PD210", why, lambda: decoded(lengths, layers=layers))
 
 
 def low_rank(rank: int = 4, rows: int = 64, added: Sizes = (512, 512)) -> list[tuple[str, float, tuple[Sizes, ...]]]:
@@ -421,6 +422,8 @@ CASES = [
     decodes("four tokens at a time", range(40, 64, 4), 2 * (10 + 5 * 50)),
     decodes("a longer text", range(80, 90), 2 * (10 + 5 * 84.5)),
     decodes("tokens that cost little each", range(40, 60), 2 * (10 + 49.5), us_per_row=1, severity="medium"),
+    decodes("the three steps of a capture", range(40, 43), 4 * (10 + 5 * 41), layers=2),
+    decodes_quietly("three batches of other lengths", [40, 41, 40], layers=2),
     decodes_quietly("text with a cache", [1] * 10),
     decodes_quietly("batches of one length", [40] * 10),
     decodes_quietly("lengths that vary", [40, 44, 37, 45, 38, 41, 50, 42]),
