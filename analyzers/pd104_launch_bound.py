@@ -26,6 +26,7 @@ from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
 from perfdoctor.analyzers._pd104_op_loops import OpLoop, find_op_loop
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
 from perfdoctor.analyzers._pd104_row_calls import find_row_calls
+from perfdoctor.analyzers._pd104_sibling_modules import find_sibling_modules
 from perfdoctor.analyzers._pd509_samples import find_samples
 from perfdoctor.rules import (
     NONE,
@@ -98,7 +99,8 @@ class LaunchBound(RankAnalyzer):
         Many short gaps that end with a kernel whose launch call began only after the GPU had run dry. In a program on
         the CPU alone: steps that go to Python and the dispatcher, between and around ops that have little to compute,
         and modules that get the rows of a batch one by one, and loops that call the same ops on tensors of one size.
-        Inference that gives the model one sample at a time, without a pause in between, gets a hint.
+        Inference that gives the model one sample at a time, without a pause in between, gets a hint. Small modules of
+        one class, of which each gets a slice of one tensor: one batched call takes their place.
 
     Why it costs time:
         A kernel costs the CPU 5 to 20 us in Python, the dispatcher and the runtime. Kernels shorter than that leave
@@ -293,6 +295,7 @@ class LaunchBound(RankAnalyzer):
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
         yield from self._check_row_calls(rank)
+        yield from self._check_siblings(rank)
         cells, python = find_cell_loop(rank), find_python_time(rank)
         if cells is not None and cells.remaining is not None:
             cells_ns = round(rank.per_step(iv.total(passes_of(rank))) * cells.share)
@@ -405,6 +408,31 @@ class LaunchBound(RankAnalyzer):
             confidence=0.7,
             location=found.location,
             subject="rows",
+        )
+
+    def _check_siblings(self, rank: Rank) -> Iterator[Finding]:
+        """Small modules of one class, each of which gets a part of one tensor."""
+        found = find_sibling_modules(rank)
+        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
+        if found is None or not self.exceeds_min_share(rank, cost_ns):
+            return
+        yield self.finding(
+            rank,
+            title=f"Small modules of one class, {found.module}, are called one by one, {found.calls_per_step:,} times "
+            f"{rank.per_unit}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=Advice(
+                "Stack the weights of modules that do the same with inputs of their own, once, before the optimizer is "
+                "made, and call all of them at once: by torch.vmap, or by batched products (torch.baddbmm).",
+                "call = lambda weights, x: torch.func.functional_call(nets[0], weights, (x,))\n"
+                "torch.vmap(call)(weights, inputs)   # weights, _ = torch.func.stack_module_state(nets), made once",
+                "https://docs.pytorch.org/tutorials/intermediate/ensembling.html",
+            ),
+            claim=Claim(found.time),
+            confidence=0.7,
+            location=found.location,
+            subject="siblings",
         )
 
     def _report_cells(self, rank: Rank, cells: CellLoop, remaining: tuple[float, float, float]) -> Finding:

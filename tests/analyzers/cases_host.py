@@ -85,6 +85,18 @@ def module_loop(
     return trace.range("@model.py:4 forward", 0, 60 * count)
 
 
+def siblings(count: int = 16, between: str = "slice", width: int = 8, *, numbered: bool = True) -> TraceBuilder:
+    """Modules of one class that get a slice of a tensor each, or another op's result, then a product."""
+    trace = host(("aten::mm", 50 * count, 950 - 50 * count))
+    trace.frame("train.py(3): forward", 0, 50 * count)
+    for number in range(count):
+        at = 50 * number
+        trace.op(f"aten::{between}", at, 2, shapes=[[32, count], [], []])
+        trace.frame(f"nn.Module: FeatureNet_{number if numbered else 0}", at + 3, 45)
+        trace.op("aten::linear", at + 4, 40, shapes=[[32, 4], [width, 4], [width]])
+    return trace
+
+
 def python_gap(
     us: float = 600,
     line: str | None = "@train.py:9 sample",
@@ -624,6 +636,17 @@ PD104 = [
         (ExpectedFinding("high", 600_000, location="train.py:9", title="No op runs for 60% of the step: Python"),),
         waits_for_core(4),
     ),
+    RuleCase(
+        "PD104",
+        "cpu-siblings",
+        siblings,
+        (ExpectedFinding("high", 640_000, (0, None, 640_000), location="train.py:3", title="FeatureNet, are called"),),
+        base(1000),
+    ),
+    RuleCase("PD104", "cpu-layers-one-behind-the-other", lambda: siblings(between="add"), facts=base(1000)),
+    RuleCase("PD104", "cpu-few-siblings", lambda: siblings(8), facts=base(1000)),
+    RuleCase("PD104", "cpu-large-siblings", lambda: siblings(width=8000), facts=base(1000)),
+    RuleCase("PD104", "cpu-slices-of-one-module", lambda: siblings(numbered=False), facts=base(1000)),
     RuleCase(
         "PD104",
         "cpu-arrays-that-grow",
