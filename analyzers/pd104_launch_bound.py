@@ -423,8 +423,8 @@ class LaunchBound(RankAnalyzer):
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=Advice(
-                "Stack the weights of modules that do the same with inputs of their own, once, before the optimizer is "
-                "made, and call all of them at once: by torch.vmap, or by batched products (torch.baddbmm).",
+                "Call modules that do the same with inputs of their own all at once, with weights that are stacked: "
+                "by torch.vmap, or by batched products (torch.baddbmm).",
                 "call = lambda weights, x: torch.func.functional_call(nets[0], weights, (x,))\n"
                 "torch.vmap(call)(weights, inputs)   # weights, _ = torch.func.stack_module_state(nets), made once",
                 "https://docs.pytorch.org/tutorials/intermediate/ensembling.html",
@@ -616,7 +616,7 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
             actions=(Action("less-often", 10),),
         )
     if python.array_function in _GROWS_ARRAYS:
-        return "whole arrays are copied to add to them", Advice(
+        return "whole arrays are copied to add to them or take away", Advice(
             "Write into an array that is made once, at a place that moves on: numpy.append, insert and delete copy all "
             "that the array holds in each call.",
             "array[place % len(array)] = row   # in place of array = np.append(array, [row], axis=0)",

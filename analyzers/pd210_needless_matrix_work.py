@@ -14,9 +14,11 @@ from perfdoctor.analyzers._pd210_ignored_labels import find_ignored_labels
 from perfdoctor.analyzers._pd210_needed_rows import find_needed_rows
 from perfdoctor.analyzers._pd210_recomputed_prefix import find_recomputed_prefix
 from perfdoctor.analyzers._pd210_repeated_calls import find_repeated_calls
+from perfdoctor.analyzers._pd210_sliding_windows import find_sliding_windows
 from perfdoctor.analyzers._pd210_sorts_gathers_filters import find_sorts_gathers_filters
 from perfdoctor.analyzers._pd210_unchanged_results import find_unchanged_results
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind, find_unused_values
+from perfdoctor.analyzers._pd210_weight_penalty import find_weight_penalty
 from perfdoctor.analyzers._pd210_zero_operands import find_zero_operands
 from perfdoctor.rules import Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, Trace
 from perfdoctor.rules import intervals as iv
@@ -106,6 +108,8 @@ class NeedlessMatrixWork(RankAnalyzer):
         weights are as they were; results that no step changes, such as a grid, a basis or the features of a fixed
         image; rows that are copies of others, or whose results get no gradient; and products with matrices that are
         zero nearly everywhere, as a graph's adjacency is, or scores of all pairs of which a mask leaves few.
+        image; rows that are copies of others, or whose results get no gradient; means and maxima of sliding windows
+        that `unfold` cuts; and squares of all weights in the graph, which an optimizer's `weight_decay` replaces.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
@@ -164,6 +168,8 @@ class NeedlessMatrixWork(RankAnalyzer):
             **_find_work(calls),
             **find_unused_values(shaped, calls),
             **find_sorts_gathers_filters(shaped.trace, calls),
+            **find_sliding_windows(shaped, calls),
+            **find_weight_penalty(shaped, calls),
             **find_dense_experts(shaped, calls),
             **find_ignored_labels(shaped, calls),
             **find_recomputed_prefix(shaped, calls),

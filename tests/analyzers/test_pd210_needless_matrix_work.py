@@ -151,6 +151,40 @@ def ignores_labels(why: str, trace: TraceBuilder) -> RuleCase:
     return RuleCase("PD210", why, lambda: trace, (expected,))
 
 
+def windows(size: int = 25, reduce: str = "mean", dims: str = "[-1]", step: str = "1") -> TraceBuilder:
+    """Windows of a tensor of 32 by 192 by 64 numbers, and what reduces them."""
+    steps = Steps().op("aten::unfold", 10, ("float", (32, 192, 64)), concrete=["", "1", str(size), step])
+    whole = ("float", (32, 193 - size, 64, size))
+    return steps.op(f"aten::{reduce}", 300, whole, concrete=["", dims, "False"]).build("train.py(3): main")
+
+
+def cuts_windows(why: str, trace: TraceBuilder) -> RuleCase:
+    return RuleCase("PD210", why, lambda: trace, (ExpectedFinding("high", 310_000, location="train.py:3", fix="pool"),))
+
+
+def penalized(layers: int = 4, *, op: str = "pow", backward: bool = True, size: int = 64) -> TraceBuilder:
+    """Layers of so many rows each, and the squares of tensors of 64 columns."""
+    trace = TraceBuilder(device=None)
+    trace.frame("train.py(3): main", 0, 2000)
+    for start in (0, 1000):
+        trace.step(start, 1000)
+        for layer in range(4):
+            trace.op("aten::linear", start + 50 * layer, 50, shapes=[[32, 64], [100 + layer, 64], []])
+        for layer in range(layers):
+            at, number = start + 300 + 50 * layer, 4 * start + layer
+            trace.op(f"aten::{op}", at, 30, shapes=[[100 + layer, size], []], sequence=number)
+            trace.op("aten::sum", at + 30, 20, shapes=[[100 + layer, size], []])
+            if backward:
+                node = "autograd::engine::evaluate_function: PowBackward0"
+                trace.op(node, start + 600 + 50 * layer, 50, sequence=number)
+    return trace
+
+
+def penalizes(why: str, trace: TraceBuilder, cost_us: float) -> RuleCase:
+    expected = ExpectedFinding("high", round(1000 * cost_us), location="train.py:3", fix="weight_decay")
+    return RuleCase("PD210", why, lambda: trace, (expected,))
+
+
 def on_gpu(rows: int) -> TraceBuilder:
     """A layer of gathered rows of a table of 2,000, 300 us on a GPU, in two steps."""
     trace = TraceBuilder()
@@ -429,6 +463,22 @@ CASES = [
     decodes_quietly("lengths that vary", [40, 44, 37, 45, 38, 41, 50, 42]),
     decodes_quietly("four lengths", range(40, 44)),
     decodes_quietly("mostly new rows", range(10, 60, 10)),
+    cuts_windows("means of sliding windows", windows()),
+    cuts_windows("maxima of sliding windows", windows(reduce="max", dims="3")),
+    cuts_windows("maxima over the last dimension", windows(reduce="amax")),
+    cuts_windows("windows of eight values", windows(8)),
+    cuts_windows("windows of half of the series", windows(96)),
+    penalizes("squares by square", penalized(op="square"), 400),
+    RuleCase("PD210", "windows of few values", lambda: windows(3)),
+    RuleCase("PD210", "windows side by side", lambda: windows(step="25")),
+    RuleCase("PD210", "means over the windows", lambda: windows(dims="[1]")),
+    RuleCase("PD210", "sums of windows", lambda: windows(reduce="sum")),
+    penalizes("squares of all weights", penalized(), 400),
+    penalizes("squares of three of four weights", penalized(3, op="square"), 300),
+    RuleCase("PD210", "squares of weights without a gradient", lambda: penalized(backward=False)),
+    RuleCase("PD210", "squares of one weight", lambda: penalized(1)),
+    RuleCase("PD210", "squares of results", lambda: penalized(size=32)),
+    RuleCase("PD210", "norms of weights", lambda: penalized(op="norm")),
     sorts("the first few of sorted rows", sorted_rows("1", "0", "20")),
     sorts("the last few", sorted_rows("-1", "-20", "9223372036854775807", sort="sort", dim="-1")),
     sorts("the first of sorted rows of another order", sorted_rows("1", "0", "20", between=(64, 20))),

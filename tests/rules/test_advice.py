@@ -52,6 +52,7 @@ OF_WRAPPERS = re.compile(r"^(DDP |FSDP |DataParallel$|gradients reduced)")
 
 # Rules that find what only training does.
 RULES_OF_TRAINING = (
+    "_pd210_weight_penalty",
     "pd308_retained_graph",
     "pd520_unused_gradients",
     "pd701_peak_owner",  # but for its advice to run without a graph
