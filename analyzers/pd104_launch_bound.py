@@ -425,8 +425,8 @@ class LaunchBound(RankAnalyzer):
             advice=Advice(
                 "Call modules that do the same with inputs of their own all at once, with weights that are stacked: "
                 "by torch.vmap, or by batched products (torch.baddbmm).",
-                "call = lambda weights, x: torch.func.functional_call(nets[0], weights, (x,))\n"
-                "torch.vmap(call)(weights, inputs)   # weights, _ = torch.func.stack_module_state(nets), made once",
+                "weights, _ = torch.func.stack_module_state(nets)   # once\n"
+                "torch.vmap(lambda w, x: torch.func.functional_call(nets[0], w, (x,)))(weights, inputs)",
                 "https://docs.pytorch.org/tutorials/intermediate/ensembling.html",
             ),
             claim=Claim(found.time),
@@ -616,7 +616,7 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
             actions=(Action("less-often", 10),),
         )
     if python.array_function in _GROWS_ARRAYS:
-        return "whole arrays are copied to add to them or take away", Advice(
+        return "whole arrays are copied to change their length", Advice(
             "Write into an array that is made once, at a place that moves on: numpy.append, insert and delete copy all "
             "that the array holds in each call.",
             "array[place % len(array)] = row   # in place of array = np.append(array, [row], axis=0)",

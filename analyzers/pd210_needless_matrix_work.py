@@ -106,10 +106,10 @@ class NeedlessMatrixWork(RankAnalyzer):
         that all compute all tokens, of which a gate uses a few; the last layer at positions whose labels the program
         itself sets to what the loss ignores; calls of a module with the very tensors of an earlier call, while its
         weights are as they were; results that no step changes, such as a grid, a basis or the features of a fixed
-        image; rows that are copies of others, or whose results get no gradient; and products with matrices that are
-        zero nearly everywhere, as a graph's adjacency is, or scores of all pairs of which a mask leaves few.
-        image; rows that are copies of others, or whose results get no gradient; means and maxima of sliding windows
-        that `unfold` cuts; and squares of all weights in the graph, which an optimizer's `weight_decay` replaces.
+        image; rows that are copies of others, or whose results get no gradient; products with matrices that are zero
+        nearly everywhere, as a graph's adjacency is, or scores of all pairs of which a mask leaves few; means and
+        maxima of sliding windows that `unfold` cuts; and squares of all weights in the graph, which an optimizer's
+        `weight_decay` replaces.
 
     Why it costs time:
         A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
