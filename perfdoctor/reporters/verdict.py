@@ -66,7 +66,7 @@ _COMMON_WORDS = frozenset(
         ),
         *("Deterministic", "Each", "Elementwise", "Every", "For", "Forward", "Fused", "Gradients", "Half", "Indexing"),
         *("Kernels", "Many", "Matrix", "Most", "No", "Normalization", "Nothing", "One", "Ops", "Products", "Rank"),
-        *("Little", "Ranks", "Rows", "Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
+        *("Little", "Ranks", "Rows", "Scores", "Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
     ]
 )
 
