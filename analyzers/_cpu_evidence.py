@@ -142,6 +142,11 @@ def time_of_ops(rank: Rank, rows: BoolArray) -> Intervals:
     return iv.subtract(time, rank.loader_waits.intervals)
 
 
+def time_of_both_passes(rank: Rank, forward: BoolArray) -> Intervals:
+    """When some ops of the forward pass, and those of their backward pass, ran in the window, outside of loading."""
+    return time_of_ops(rank, forward | np.append(forward, False)[rank.forward_ops.forward])
+
+
 @lru_cache(maxsize=4096)  # a recording has many ops of few sizes
 def sizes_of(dims: str | None) -> tuple[tuple[int, ...], ...]:
     """The sizes of an op's arguments by their recorded text, () for a number; empty where that is not known.

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_stacks, size_of_rows, sizes_of, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import (
+    line_of,
+    project,
+    rank_with_stacks,
+    size_of_rows,
+    sizes_of,
+    time_of_both_passes,
+)
 from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, vocabulary
 from perfdoctor.rules import intervals as iv
 
@@ -68,7 +75,7 @@ def find_sibling_modules(rank: Rank) -> SiblingModules | None:
         return None
     _, name, number, inside, cuts = max(found, key=lambda each: each[:2])
     forward = project(rank, shown, inside)
-    time = time_of_ops(rank, forward | np.append(forward, False)[rank.forward_ops.forward])
+    time = time_of_both_passes(rank, forward)
     return SiblingModules(name.removeprefix(vocabulary.MODULE_FRAME_PREFIX), number, time, line_of(shown, cuts))
 
 

@@ -109,7 +109,7 @@ class NeededRows:
             return None
         with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
             tensors = _rows_of_layer(module, tuple(arguments)) if is_layer else _rows_of_model(arguments)
-            if tensors and _is_read(tensors[0][0]) and (not is_layer or _work_of(module, *tensors[0]) >= MIN_WORK):
+            if tensors and _is_read(tensors[0][0]) and (not is_layer or _work_of(module, tensors[0][0]) >= MIN_WORK):
                 return self._open(module, frame, tensors, is_layer)
         return None
 
@@ -235,7 +235,7 @@ def _rows_of_model(arguments: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
     return [(each, 0) for each in tensors if each.size(0) == tensors[0].size(0)]
 
 
-def _work_of(module: nn.Module, tensor: torch.Tensor, _: int) -> int:
+def _work_of(module: nn.Module, tensor: torch.Tensor) -> int:
     """About how many multiplications a call takes."""
     weight = getattr(module, "weight", None)
     weights = sum(each.numel() for each in module.parameters()) if weight is None else weight.numel()
