@@ -27,7 +27,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import LOADER, find_epoch_starts, loader_waits_of
+from perfdoctor.rules.internal import find_epoch_starts, loader_waits_of
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does, and those of the recorder around them.
@@ -138,12 +138,10 @@ def _find_busiest_line(rank: Rank, evidence: Trace, waits: LoaderWaits) -> Sourc
     such as pandas; what the user can change is the line that calls it.
     """
     loop = Locations(evidence, None).at(waits.thread[:1], waits.start_ns[:1])[0]
-    loading = [line for line in rank.top_lines if line.name == LOADER]
-    min_share = max(_MIN_LINE_SHARE, _MIN_PART_OF_LOADING * sum(line.share for line in loading))
-    for line in loading:
-        if line.share >= min_share and not _is_same_function(line.location, loop):
-            return line.location
-    return None
+    loading = rank.places.in_phase("loader")
+    min_ns = max(_MIN_LINE_SHARE * rank.window_ns, _MIN_PART_OF_LOADING * sum(ns for _, ns in loading))
+    lines = ((place.location, ns) for place, ns in loading if place.kind == "line")
+    return next((line for line, ns in lines if line and ns >= min_ns and not _is_same_function(line, loop)), None)
 
 
 def _is_same_function(place: SourceLocation, other: SourceLocation | None) -> bool:

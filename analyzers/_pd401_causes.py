@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import median_low
+from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import does_equal_work
-from perfdoctor.rules import Finding, Fleet, LateRank, RankSummary, TimeAtLine
+from perfdoctor.rules import Finding, Fleet, LateRank, RankSummary, SourceLocation
 from perfdoctor.rules.internal import phases, start_apart, starts_late
 
 # A finding that the other ranks have too explains the lateness only when it costs the late rank so many times as much.
@@ -21,6 +22,13 @@ _MIN_LATENESS_SHARE = 0.3
 _WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
 # What these say on a rank is reported inside the finding that the others wait for it: its CPU is busy, no more.
 _REPORTED_INSIDE = ("PD103", "PD104")
+
+
+class LongerPlace(NamedTuple):
+    """A line of the user's code that takes a rank longer than the others, and by how much, in ns a step."""
+
+    location: SourceLocation
+    more_ns: int
 
 
 def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
@@ -86,34 +94,19 @@ def find_told_inside(fleet: Fleet, late: LateRank) -> Iterable[Finding]:
             yield finding
 
 
-def find_explaining_line(fleet: Fleet, late: LateRank, lateness_ns: int) -> TimeAtLine | None:
-    """The line that takes the late rank longer than the other ranks: outside of ops, else with all of its work.
+def find_explaining_place(fleet: Fleet, late: LateRank, lateness_ns: int) -> LongerPlace | None:
+    """The line that takes the late rank longest against the median of the other ranks, waits for them left out.
 
-    Returns:
-        The line, and how much more time it takes per step; None where no line takes enough of `lateness_ns`.
-    """
-    for times in ("host_time", "work_by_line"):
-        line = _find_longer_line(fleet, late, times)
-        if line is not None and line.per_step_ns >= _MIN_LATENESS_SHARE * lateness_ns:
-            return line
-    return None
-
-
-def _find_longer_line(fleet: Fleet, late: LateRank, times: str) -> TimeAtLine | None:
-    """The line whose time on the late rank exceeds its median on the other ranks most, and by how much.
-
-    Args:
-        fleet: All ranks.
-        late: The late rank.
-        times: Which times of a summary: "host_time" or "work_by_line".
+    None where no line takes enough of `lateness_ns`.
     """
 
-    def of_rank(summary: RankSummary) -> tuple[TimeAtLine, ...]:
-        return summary.host_time if times == "host_time" else summary.work_by_line
+    def working(summary: RankSummary) -> dict[SourceLocation, int]:
+        return {each.location: each.working_ns for each in summary.places if each.location}
 
-    others = [{t.location: t.per_step_ns for t in of_rank(s)} for s in fleet.summaries if s.rank != late.rank]
+    others = [working(summary) for summary in fleet.summaries if summary.rank != late.rank]
     longer = [
-        TimeAtLine(line.location, line.per_step_ns - median_low([each.get(line.location, 0) for each in others]))
-        for line in of_rank(fleet.summary_of(late.table))
+        LongerPlace(location, ns - median_low([each.get(location, 0) for each in others]))
+        for location, ns in working(fleet.summary_of(late.table)).items()
     ]
-    return max(longer, key=lambda line: line.per_step_ns, default=None)
+    longest = max(longer, key=lambda place: place.more_ns, default=None)
+    return longest if longest is not None and longest.more_ns >= _MIN_LATENESS_SHARE * lateness_ns else None

@@ -11,7 +11,7 @@ from perfdoctor.analyzers._pd401_causes import (
     enter_apart,
     enters_late,
     find_explaining_finding,
-    find_explaining_line,
+    find_explaining_place,
     find_told_inside,
     lacks_core,
 )
@@ -195,7 +195,7 @@ class Straggler(FleetAnalyzer):
         phase = late.find_excess_phase()
         activity, rules = _PHASES[phase[0]] if phase else ("", ())
         cause = find_explaining_finding(fleet, late, rules)
-        line = find_explaining_line(fleet, late, lateness_ns)
+        line = find_explaining_place(fleet, late, lateness_ns)
         location = cause.location if cause and cause.location else line.location if line else None
         place = name_hot_path(cause)
         where = f"in {place}" if place else activity
@@ -242,7 +242,7 @@ class Straggler(FleetAnalyzer):
                 ),
                 *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
                 *(
-                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.per_step_ns, "ns")]
+                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.more_ns, "ns")]
                     if line
                     else []
                 ),

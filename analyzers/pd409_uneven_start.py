@@ -10,7 +10,7 @@ from perfdoctor.analyzers._pd401_causes import (
     enter_apart,
     enters_late,
     find_explaining_finding,
-    find_explaining_line,
+    find_explaining_place,
     find_told_inside,
 )
 from perfdoctor.analyzers._pd401_texts import (
@@ -136,7 +136,7 @@ class UnevenStart(FleetAnalyzer):
         phase = late.find_excess_phase()
         is_loading = phase is not None and phase[0] == "loader"
         cause = find_explaining_finding(fleet, late, _OWNERS)
-        line = None if is_loading else find_explaining_line(fleet, late, lateness_ns)
+        line = None if is_loading else find_explaining_place(fleet, late, lateness_ns)
         location = line.location if line else cause.location if cause else None
         where = ", waiting for its DataLoader" if is_loading else f", at {location.short}" if location else ""
         they, do = ("this rank", "does") if is_single else ("these ranks", "do")
@@ -171,7 +171,7 @@ class UnevenStart(FleetAnalyzer):
                 Evidence("garbage collection on it, per {unit}", collector_ns_per_step(own) or None, "ns"),
                 *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
                 *(
-                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.per_step_ns, "ns")]
+                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.more_ns, "ns")]
                     if line
                     else []
                 ),

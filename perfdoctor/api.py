@@ -20,7 +20,7 @@ from perfdoctor.fleet.discover import TraceFile, find_inputs
 from perfdoctor.fleet.rank_tasks import read_longest_rank
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.rank import Rank
-from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines
+from perfdoctor.report.quote_lines import with_quoted_places, with_quoted_rows, with_quoted_table, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
@@ -365,8 +365,10 @@ def analyze_traces(
         first, *others = report.traces
         values["traces"] = (replace(first, warnings=(note, *first.warnings)), *others)
     text_of = make_line_reader([file.path for file in files], report.program_folders)
-    findings = with_source_lines(report.findings, text_of)
-    result = Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, text_of)})
+    values["findings"] = with_source_lines(report.findings, text_of)
+    values["places"] = with_quoted_places(report.places, text_of)
+    values["tables"] = with_quoted_rows(report.tables, text_of)
+    result = Report(**values)
     object.__setattr__(result, "_table_source", _TableSource(files, options))
     return result
 

@@ -19,12 +19,14 @@ from perfdoctor.analysis_options import AnalysisOptions, Settings
 from perfdoctor.errors import UsageError
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.installed_packages import find_version
+from perfdoctor.places.account_by_place import MAX_PLACES
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.memory_pricing import price_memory
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.own_steps import steps_without_waits
+from perfdoctor.report.places_of_findings import locate_findings, with_findings
 from perfdoctor.report.pricing import doubt_prices, price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, leave_out_unrecorded, reduce_parts
@@ -52,6 +54,8 @@ from perfdoctor.unexplained.find_unexplained import find_unexplained
 
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
 _DEFAULTS = AnalysisOptions()
+# Places of each rank in a report on several: the largest. A report on thousands of ranks stays readable.
+_PLACES_OF_SEVERAL_RANKS = 10
 
 
 def diagnose_run(
@@ -130,8 +134,7 @@ def summarize_rank(
         available_data=rank.available_data | {name for name, available in has.items() if available},
         cpu_wait_ns=rank.cpu_wait_ns,
         collectives=collectives,
-        host_time=() if options.is_only_rank else rank.host_time,
-        work_by_line=() if options.is_only_rank or alone else rank.work_by_line,
+        places=rank.places.rows(MAX_PLACES if options.is_only_rank else _PLACES_OF_SEVERAL_RANKS),
         step_flops=np.array(flops, np.int64),
         half_precision_share=None if alone else rank.half_precision_share,
         facts=rank.facts,
@@ -149,6 +152,7 @@ def summarize_rank(
         items = rank.kernels.of_category("communication").rows if collectives.on_gpu else None
         fleet = Fleet((replace(summary, collective_items=items),))
         run_rules((rule for rule in analyzers if issubclass(rule, FleetAnalyzer) and "hang" not in rule.needs), fleet)
+    findings = locate_findings(findings, rank.places)
     # Before their edits are gone, which say what device each is about.
     charts = charts_of(rank, findings) if options.charts else None
     if any(finding.memory_edit is not None for finding in findings):
@@ -216,6 +220,7 @@ def report_on_summaries(
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
         findings=findings,
+        places=with_findings((place for s in fleet.summaries for place in s.places), findings),
         outcomes=(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in find_broken_plugins()),
             *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),

@@ -20,9 +20,8 @@ from perfdoctor.analysis.device_work import device_work_of
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
-from perfdoctor.analysis.host.locations import Locations
+from perfdoctor.analysis.host.locations import Locations, has_locations, loop_thread_of
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
-from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line, loop_thread_of
 from perfdoctor.analysis.kernels.device_scaling import device_ratios_of, scaling_of_items, split_by_scaling
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization, step_flops
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
@@ -58,6 +57,7 @@ from perfdoctor.analysis.timeline.account import (
     account_of,
     cpu_layers,
     gpu_layers,
+    gpu_rows_by_detail,
     layers_without_gpu_events,
     mean_per_step,
     tensor_core_use,
@@ -68,14 +68,7 @@ from perfdoctor.analysis.timeline.engine_passes import EnginePasses, find_engine
 from perfdoctor.analysis.timeline.first_use import FirstUse, find_first_use, leave_out
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
 from perfdoctor.analysis.timeline.idle_pieces import IdleInstants, IdlePieces, idle_instants_of, idle_pieces_of
-from perfdoctor.analysis.timeline.own_time import (
-    GpuLabels,
-    OwnTime,
-    label_gpu_items,
-    own_time_by_line,
-    own_time_of_gpu_by_line,
-    work_by_line,
-)
+from perfdoctor.analysis.timeline.own_time import GpuLabels, label_gpu_items
 from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
@@ -88,6 +81,8 @@ from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
+from perfdoctor.places.account_by_place import PlaceAccount, PlacedWindow, place_window
+from perfdoctor.places.pieces import cut_cpu_window, cut_gpu_window, find_recorder_time
 from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
 from perfdoctor.report.pass_summary import PassSummary, summarize_passes
 from perfdoctor.run_watch.run_drift import RunDrift, find_run_drift
@@ -469,13 +464,10 @@ class Rank:
 
     @property
     def shares_of_lines(self) -> tuple[LineShare, ...]:
-        """The lines of the user's code with what each takes of the step: of a GPU, or of the CPU where that binds."""
-        evidence = self.evidence or self
-        step_ns = max(evidence.mean_step_ns, 1)
-        lines = [LineShare(line.location, line.share) for line in self.top_lines]
-        if self.device_kind == "gpu":
-            lines += [LineShare(line.location, min(line.per_step_ns / step_ns, 1.0)) for line in self.host_time]
-        return tuple(lines)
+        """The lines of the user's code with what each takes of the step."""
+        return tuple(
+            LineShare(row.name.location, row.share) for row in self.places.rows() if row.name.location and row.share
+        )
 
     # --- the CPU --------------------------------------------------------------------------------------------------
 
@@ -510,18 +502,6 @@ class Rank:
     def _loading(self) -> Intervals:
         """When a loop waits for its DataLoader, or the loader starts workers."""
         return iv.union_of((self.loader_waits.intervals, find_worker_starts(self.trace)))
-
-    @cached_property
-    def host_time(self) -> tuple[TimeAtLine, ...]:
-        """Where the CPU spends time that no op and no collective takes; empty without recorded lines or stacks."""
-        traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
-        return host_time_by_line(traces)
-
-    @cached_property
-    def work_by_line(self) -> tuple[TimeAtLine, ...]:
-        """The lines whose work takes most of a step, without collectives; empty without recorded lines or stacks."""
-        traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
-        return work_by_line(traces, on_gpu=self.device_kind == "gpu")
 
     @cached_property
     def profiler_factor(self) -> float | None:
@@ -743,16 +723,6 @@ class Rank:
         return label_gpu_items(self.trace, np.arange(len(self.trace.gpu)))
 
     @cached_property
-    def top_lines(self) -> tuple[OwnTime, ...]:
-        """The lines of the user's code that take most of a step; empty where no lines were recorded."""
-        traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
-        if self.device_kind == "gpu":
-            return own_time_of_gpu_by_line(traces)
-        if self.device_kind != "cpu":
-            return ()
-        return own_time_by_line(traces, [loader_waits_of(trace).intervals for trace in traces])
-
-    @cached_property
     def breakdown(self) -> StepBreakdown:
         """The steps by kernels, ops, modules and collectives, for a comparison with another recording."""
         steps = self.steps.intervals if self.steps.count else self.window
@@ -814,6 +784,34 @@ class Rank:
         """Where on the CPU the idle time comes from."""
         thread = self.launching_thread if self.launching_thread >= 0 else loop_thread_of(self.trace)
         return idle_instants_of(self.trace, self.idle_pieces, thread)
+
+    @cached_property
+    def places(self) -> PlaceAccount:
+        """The account by place: which line of the user's code each nanosecond of the step belongs to."""
+        timed, evidence = self._place_window(iv.EMPTY), self.evidence
+        if evidence is None or has_locations(self.trace) or not has_locations(evidence.trace):
+            return PlaceAccount(timed, timed, self.mean_step_ns, self.rank)
+        lined = evidence._place_window(find_recorder_time(evidence.trace))
+        return PlaceAccount(timed, lined, self.mean_step_ns, self.rank)
+
+    def _place_window(self, without: Intervals) -> PlacedWindow:
+        """The window with the place of each of its pieces; time in `without` is left out of a program on the CPU."""
+        if self.device_kind == "gpu":
+            rows = gpu_rows_by_detail(self.kernel_classes, self.roof_classes)
+            pieces = cut_gpu_window(
+                self.trace, self.account.parts, rows, self.idle_pieces, self.idle_instants, self.gaps
+            )
+        else:
+            pieces = cut_cpu_window(self.trace, self.window, self.account.parts, without)
+        return place_window(
+            self.trace,
+            self.forward_ops,
+            self.module_tree,
+            pieces,
+            time=self.window,
+            loading=self._loading,
+            steps=max(self.steps.count, 1),
+        )
 
     @cached_property
     def memory(self) -> tuple[DeviceMemory, ...]:

@@ -13,11 +13,11 @@ import numpy as np
 
 from perfdoctor.analysis.forward_ops import ForwardOps
 from perfdoctor.analysis.host.locations import SourceLocation, parse_user_frame
-from perfdoctor.analysis.host.work_lines import code_lines_of_work
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.allocations import Allocations, pair_events
 from perfdoctor.memory.categories import ACTIVATIONS, BEFORE_RECORDING, CATEGORIES, UNKNOWN, categorize, is_cut_off
 from perfdoctor.memory.evidence import Evidence, Phases, evidence_of, phases_of, releases_graph
+from perfdoctor.places.name_places import find_lines
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import EndState, Trace
@@ -315,7 +315,8 @@ def _lines_of(
         locations, of_stack = _lines_of_stacks(trace)
         return locations, np.where(rows >= 0, of_stack[trace.memory.stack[rows]], np.int32(NONE))
     at_ns = np.where(rows >= 0, trace.memory.time_ns[rows], NONE)
-    return code_lines_of_work(trace, memory.joins, at_ns, trace.memory.thread[rows], evidence.op)
+    places, code = find_lines(trace, memory.joins, at_ns, trace.memory.thread[rows], evidence.op)
+    return [each.location for each in places if each.location is not None], code
 
 
 def _lines_of_stacks(trace: Trace) -> tuple[list[SourceLocation], Int32Array]:

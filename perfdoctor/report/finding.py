@@ -15,6 +15,7 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.memory_edits import MemoryEdit
+from perfdoctor.places.place import PlaceName
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saved_bytes import SavedBytes
 from perfdoctor.savings.saving import Claim, Saving
@@ -144,6 +145,7 @@ class Finding:
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
         covering_key: The `key` of that finding, while the order of findings is not known.
         makes_results_wrong: Whether the fault makes results wrong, not slow: it is high whatever it costs, and first.
+        places: The places that hold the time it claims, the largest first; empty where it claims none.
         covers: Of a finding about several ranks: the `key` of each finding on its `rank` that is reported inside it.
 
     Raises:
@@ -199,6 +201,7 @@ class Finding:
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
     makes_results_wrong: bool = field(default=False, repr=False)
     covers: tuple[FindingKey, ...] = field(default=(), repr=False, compare=False)
+    places: tuple[PlaceName, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def key(self) -> FindingKey:
@@ -238,10 +241,10 @@ class Finding:
         _require_type("saving", self.saving, Saving)
         _require_type("makes_results_wrong", self.makes_results_wrong, bool)
         _require_type("occurs_once", self.occurs_once, bool)
-        for name in ("references", "topics"):
+        for name, kind in (("references", str), ("topics", str), ("places", PlaceName)):
             _require_type(name, getattr(self, name), tuple)
             for each in getattr(self, name):
-                _require_type(f"each of the {name}", each, str)
+                _require_type(f"each of the {name}", each, kind)
         _require_type("seen_in", self.seen_in, tuple)
         for step in self.seen_in:
             _require_type("a step of seen_in", step, int)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from os.path import isabs
 from typing import Any
 
+from perfdoctor.places.place import Place
 from perfdoctor.report.finding import SOURCE_LINE, Evidence, Finding
 from perfdoctor.report.table import Table
 
@@ -24,6 +25,13 @@ def with_source_lines(findings: Iterable[Finding], text_of: Callable[[str, int],
     `text_of` returns the text of a line of a file, "" where it cannot be read: rules and reports read no files.
     """
     return tuple(_with_source_line(finding, text_of) for finding in findings)
+
+
+def with_quoted_places(places: Iterable[Place], text_of: Callable[[str, int], str]) -> tuple[Place, ...]:
+    """The places, each with the text of its line; see `with_source_lines`."""
+    return tuple(
+        replace(place, source=_text_of(place.file, place.line, text_of)) if place.file else place for place in places
+    )
 
 
 def with_quoted_rows(

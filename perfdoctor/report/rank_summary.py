@@ -17,12 +17,12 @@ from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
 from perfdoctor.analysis.communication.stragglers import LateRank, find_late_rank, lateness_of
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
-from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account, mean_per_step
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.places.place import Place
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_summary import MemorySummary
@@ -60,8 +60,7 @@ class RankSummary:
         cpu_wait_ns: The most that faster kernels can save in the window, see `cpu_waits.cpu_wait_ns`.
         collectives: When the rank came to each collective; None where they were not examined.
         collective_items: The kernels of its collectives while its trace is there: for rules on an only rank; else None.
-        host_time: Where the CPU spends time outside of ops, if lines or stacks were recorded; empty for an only rank.
-        work_by_line: The lines whose work takes most of a step, the same.
+        places: The places of its step, the largest first.
         step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or without
             collectives.
         half_precision_share: See `half_precision_share`; None without collectives.
@@ -88,8 +87,7 @@ class RankSummary:
     cpu_wait_ns: int | None = None
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
     collective_items: GpuRows | None = field(default=None, repr=False, compare=False)
-    host_time: tuple[TimeAtLine, ...] = ()
-    work_by_line: tuple[TimeAtLine, ...] = ()
+    places: tuple[Place, ...] = ()
     step_flops: Int64Array = field(default_factory=lambda: np.empty(0, np.int64), repr=False, compare=False)
     half_precision_share: float | None = None
     facts: CapturedFacts = field(default=NO_FACTS, repr=False)
@@ -176,6 +174,7 @@ class RankSummary:
             self,
             trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
             timeline=replace(self.timeline, rank=rank),
+            places=tuple(replace(each, rank=rank) for each in self.places),
             account=replace(self.account, rank=rank),
             once=None if self.once is None else replace(self.once, rank=rank),
             unexplained=tuple(replace(each, rank=rank) for each in self.unexplained),

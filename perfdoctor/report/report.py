@@ -15,6 +15,7 @@ from perfdoctor.analysis.timeline.first_use import OnceCause
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu.devices import Vendor
+from perfdoctor.places.place import Place
 from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_summary import MemorySummary
@@ -208,6 +209,7 @@ class Report:
     Attributes:
         version: The version of perfdoctor that wrote it.
         findings: Ranked: what is expected to save most comes first.
+        places: The places of each rank's step, the largest first; they add up to the step.
         once: What happens once on each rank, and is not in its account; empty where nothing does.
         memory: The memory of each device of each rank, where it was recorded.
         passes: The passes of a serving engine over its batch, by rank and kind; empty without one.
@@ -217,8 +219,8 @@ class Report:
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "once", "unexplained"),
-        *("findings", "tables", "memory", "passes", "hang", "run", "trials", "outcomes"),
+        *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "places", "once"),
+        *("unexplained", "findings", "tables", "memory", "passes", "hang", "run", "trials", "outcomes"),
     )
 
     schema: ClassVar[str] = "perfdoctor.report/2"
@@ -230,6 +232,7 @@ class Report:
     account: tuple[Account, ...]
     findings: tuple[Finding, ...]
     outcomes: tuple[Outcome, ...]
+    places: tuple[Place, ...] = ()
     late_ns: Mapping[int | None, int] = field(default_factory=dict)
     context: Context = UNKNOWN_CONTEXT
     limit: Limit = UNKNOWN_LIMIT

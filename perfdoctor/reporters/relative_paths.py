@@ -26,6 +26,7 @@ def with_relative_paths(report: Report) -> Report:
     return replace(
         report,
         findings=tuple(_shorten_finding(finding, shorten) for finding in report.findings),
+        places=tuple(replace(each, file=each.file and shorten(each.file)) for each in report.places),
         unexplained=tuple(replace(each, sentence=shorten(each.sentence)) for each in report.unexplained),
         trials=tuple(_shorten_trial(trial, shorten) for trial in report.trials),
         tables={name: tuple(_shorten_row(row, shorten) for row in rows) for name, rows in report.tables.items()},

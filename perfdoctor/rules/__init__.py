@@ -15,7 +15,6 @@ from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_stops
 from perfdoctor.analysis.host.locations import Locations, SourceLocation, captured_location, most_common_location
-from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
@@ -57,6 +56,8 @@ from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, SHORTEST_KERNEL_NS, KernelBounds
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
+from perfdoctor.places.account_by_place import PlaceAccount
+from perfdoctor.places.place import Place, PlaceName
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import CALLED_AT, HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
@@ -173,6 +174,9 @@ __all__ = [
     "Ops",
     "OptimizerFacts",
     "PauseGroup",
+    "Place",
+    "PlaceAccount",
+    "PlaceName",
     "Ranges",
     "Rank",
     "RankAnalyzer",
@@ -186,7 +190,6 @@ __all__ = [
     "SourceLocation",
     "Steps",
     "TensorInput",
-    "TimeAtLine",
     "TorchFlags",
     "Trace",
     "UnprofiledTime",

@@ -58,8 +58,7 @@ from perfdoctor.analysis.timeline.padded_rows import count_rows_of_passes
 from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.host.loader_waits import find_epoch_starts, loader_waits_of
-from perfdoctor.analysis.host.locations import find_locations, user_frame
-from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
+from perfdoctor.analysis.host.locations import find_locations, has_locations, loop_thread_of, user_frame
 from perfdoctor.trace.tables.steps import find_steps
 
 # Which op launched what, row by row. At the door queries say it: `.launched_by`, `.launched_in`, `.outermost`.

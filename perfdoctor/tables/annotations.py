@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from perfdoctor.analysis.host.time_by_line import loop_thread_of
+from perfdoctor.analysis.host.locations import loop_thread_of
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank

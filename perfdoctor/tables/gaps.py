@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analysis.host.hot_path import HotPath, find_hot_path
-from perfdoctor.analysis.host.time_by_line import has_locations
+from perfdoctor.analysis.host.locations import has_locations
 from perfdoctor.analysis.timeline.account import IDLE_CAUSES
 from perfdoctor.analysis.timeline.idle_pieces import (
     ALLOCATOR,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from perfdoctor.analysis.host.locations import SourceLocation, name_files_alike
-from perfdoctor.analysis.host.work_lines import code_lines_of_work
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.places.name_places import find_lines
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.tables.shared_columns import text_column
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
+from perfdoctor.trace.arrays import Int32Array, Int64Array, IntArray
 
 NO_LINE = "line not known"
 
@@ -40,11 +38,8 @@ class LinesOfWork:
 
 def lines_of_work(rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray) -> LinesOfWork:
     """The lines of some work of a rank, by when, on which thread and by which op it was launched."""
-    found, code = code_lines_of_work(rank.trace, rank.forward_ops, at_ns, thread, op)
-    alike = [each for each in name_files_alike(found) if each is not None]
-    number_of = {location: number for number, location in enumerate(dict.fromkeys(alike))}
-    numbers = np.array([*(number_of[location] for location in alike), NONE], np.int32)
-    return LinesOfWork(list(number_of), numbers[code])
+    places, code = find_lines(rank.trace, rank.forward_ops, at_ns, thread, op)
+    return LinesOfWork([each.location for each in places if each.location is not None], code)
 
 
 def line_columns(lines: LinesOfWork, codes: Sequence[int], *, by_line: bool = False) -> tuple[Column, ...]:

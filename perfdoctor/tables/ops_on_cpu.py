@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.host.time_by_line import loop_thread_of
+from perfdoctor.analysis.host.locations import loop_thread_of
 from perfdoctor.analysis.step_breakdown import is_op_row
 from perfdoctor.analysis.timeline.own_time import LOADER, PYTHON, ZERO_GRAD, Pieces, cut_by_op
 from perfdoctor.rank import Rank

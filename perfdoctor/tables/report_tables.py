@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from perfdoctor.analysis.timeline.own_time import LOADER, ZERO_GRAD
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import TABLES
 from perfdoctor.report.table import Table
@@ -21,8 +22,7 @@ ReportRows: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
 def report_tables(rank: Rank, names: Collection[str] = TABLES) -> ReportRows:
     """The kernels, ops, modules, collectives and lines that take most of a step: those of the tables that are named.
 
-    Modules are those with the most own time: those around them take as long. A line has the share of a step that it
-    has in the evidence window.
+    Modules are those with the most own time: those around them take as long. Lines are the first places.
     """
     return {name: _lines(rank) if name == "lines" else _rows_of(_MAKERS[name](rank)) for name in names}
 
@@ -48,17 +48,20 @@ def _rows_of(table: Table) -> tuple[Mapping[str, Any], ...]:
 
 
 def _lines(rank: Rank) -> tuple[Mapping[str, Any], ...]:
-    """The lines with the most time, among those of some instants: a table of all of them takes longer."""
-    step_ns = rank.mean_step_ns
+    places = rank.places
+    lines = [row for row in places.rows() if row.kind == "line" and row.ns][:MAX_ROWS]
     return tuple(
         {
-            "file": each.location.file,
-            "line": each.location.line,
-            "function": each.location.function,
-            "part": each.name or None,
+            "file": each.file,
+            "line": each.line,
+            "function": each.function,
+            "part": _PARTS.get(places.main_phase_of(each.name)),
             "source": None,
-            "step_ns": round(each.share * step_ns),
+            "step_ns": each.ns,
             "share": each.share,
         }
-        for each in rank.top_lines
+        for each in lines
     )
+
+
+_PARTS = {"loader": LOADER, "zero_grad": ZERO_GRAD, **{name: name for name in ("optimizer", "backward", "forward")}}

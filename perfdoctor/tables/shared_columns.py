@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.host.time_by_line import has_locations
+from perfdoctor.analysis.host.locations import has_locations
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Cell, Column, Table, Unit

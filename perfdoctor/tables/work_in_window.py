@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.time_by_line import loop_thread_of
+from perfdoctor.analysis.host.locations import loop_thread_of
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES
 from perfdoctor.analysis.timeline.idle_pieces import ONE_LAUNCH_NS, spread_instants

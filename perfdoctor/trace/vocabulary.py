@@ -487,8 +487,17 @@ ROWS_MARK = rf"^perfdoctor::rows (?P<number>\d{{1,9}}) {SOURCE_MARK[1:]}"
 """The same for calls of modules whose rows it looked at, by a number that the facts have, too."""
 ZEROS_MARK = r"^perfdoctor::(?P<kind>zeros|masked_zeros) (?P<operand>[01]) (?P<zeros>\d{1,4})$"
 """The same behind a product of which one operand is nearly all zeros; how many of a thousand numbers are."""
+BUILT_IN_FRAME = r"^<built-in "
+"""Pattern of the name that the profiler gives to a call of a function that is not written in Python."""
 RECORDER_FRAME = r"perfdoctor/capture/inject/|^_perfdoctor_inject/"
 """Pattern of the functions that `perfdoctor run` puts around those of a program; the profiler may cut the path off."""
+WRAPPER_FRAME = (
+    r"torch/nn/modules/module\.py\(\d+\): (_wrapped_call_impl|_call_impl|inner)|torch/utils/_contextlib\.py\(|"
+    r"torch/_dynamo/(eval_frame|external_utils)\.py\(|torch/_compile\.py\(|"
+    r": _use_grad$|(^|/)(contextlib|functools|runpy)\.py\(|"
+    r"transformers/utils/(generic|deprecation)\.py\(\d+\): (wrapper|wrapped_func)|\): (wrapper|decorate_context)$"
+)
+"""Pattern of functions of libraries that only call another one, and stand around everything."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 

@@ -1,4 +1,4 @@
-"""Own time by op and by line: rows that add up to the step, whatever runs where."""
+"""Own time by op: rows that add up to the step, whatever runs where."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.analysis.timeline.own_time import PYTHON, own_time_by_line, own_time_of_gpu_by_line
+from perfdoctor.analysis.timeline.own_time import PYTHON
 from perfdoctor.rank import Rank
 from perfdoctor.tables.ops import ops_table
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.vocabulary import SINGLE_PROCESS_LOADER, dataloader_next_name
 
 LOADER = dataloader_next_name(SINGLE_PROCESS_LOADER)
@@ -80,34 +79,6 @@ def test_rows_add_up_to_the_window(ops: list[tuple[str, int, int]], steps: list[
         assert sum(row["window_ns"] for row in ops_table(rank, "name").rows) == rank.window_ns
 
 
-def test_lines_have_the_share_of_the_instants_in_which_they_ran() -> None:
-    trace = training().range("@train.py:7 main", 0, 200).range("@train.py:8 main", 200, 300)
-    trace.range("@train.py:9 main", 500, 200).range("@/x/site-packages/lightning/loop.py:3 run", 800, 150)
-    rank = Rank(trace.trace())
-    found = own_time_by_line([rank.trace], [rank.loader_waits.intervals])
-    assert [(str(each.location), each.name) for each in found] == [
-        ("train.py:8", ""),
-        ("train.py:7", "DataLoader"),
-        ("train.py:9", ""),
-        ("/x/site-packages/lightning/loop.py:3", "SGD.step"),
-    ]
-    assert [each.share for each in found] == pytest.approx([0.3, 0.2, 0.2, 0.15], abs=0.002)
-
-
-def test_work_of_the_backward_pass_belongs_to_the_line_of_its_forward_op() -> None:
-    trace = TraceBuilder(device=None).step(0, 1000)
-    trace.range("@model.py:4 forward", 0, 100).op("aten::addmm", 0, 100, sequence=7)
-    trace.range("@model.py:5 forward", 100, 100).op("aten::tanh", 100, 100, sequence=8)
-    trace.range("@train.py:9 main", 200, 800)
-    for at, length, number in ((250, 150, 8), (400, 500, 7)):
-        trace.op(f"autograd::engine::evaluate_function: Node{number}", at, length, thread=2, sequence=number)
-    trace.op("aten::add_", 910, 80, thread=2)  # no node's
-    rank = Rank(trace.trace())
-    shares = {str(each.location): each.share for each in own_time_by_line([rank.trace], [iv.EMPTY])}
-    expected = {"model.py:4": 0.6, "model.py:5": 0.25, "train.py:9": 0.15}
-    assert shares == pytest.approx(expected, abs=0.002)
-
-
 def test_gpu_time_goes_to_the_op_that_launched_it_and_collectives_to_themselves() -> None:
     trace = TraceBuilder().step(0, 1000)
     trace.range("@train.py:8 main", 0, 100).op("aten::addmm", 0, 50).kernel("gemm", 60, 400, launch_us=10)
@@ -120,7 +91,6 @@ def test_gpu_time_goes_to_the_op_that_launched_it_and_collectives_to_themselves(
         ("addmm backward", 300),
         ("all_reduce, communication", 100),
     ]
-    assert [str(each.location) for each in own_time_of_gpu_by_line([rank.trace])] == ["train.py:8"]
 
 
 @pytest.mark.parametrize(
@@ -128,5 +98,4 @@ def test_gpu_time_goes_to_the_op_that_launched_it_and_collectives_to_themselves(
 )
 def test_what_records_nothing_has_no_rows(trace: TraceBuilder) -> None:
     rank = Rank(trace.trace())
-    assert rank.top_lines == ()
     assert ops_table(rank, "name").rows == []

@@ -583,7 +583,7 @@ PD104 = [
             frame="/site-packages/_perfdoctor_inject/source_lines.py(36): __torch_function__",
             rest="train.py(30): weigh",
         ),
-        (ExpectedFinding("high", 600_000, location="train.py:9", title="Python in weigh"),),
+        (ExpectedFinding("high", 600_000, location="train.py:30", title="Python in weigh"),),
         base(1000),
     ),
     RuleCase(

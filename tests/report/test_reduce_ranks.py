@@ -109,12 +109,13 @@ def test_only_a_single_rank_keeps_the_intervals_that_an_annotated_trace_needs() 
     assert [dict(account.parts) for account in several.account] == [{}, {}]
 
 
-def test_only_ranks_that_are_compared_have_host_time() -> None:
+def test_each_rank_has_its_places() -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 100).range("@/me/train.py:12 main", 100, 900)
     rank = Rank(trace.trace())
-    (line,) = summarize_rank(rank).host_time
-    assert str(line.location) == "/me/train.py:12"
-    assert summarize_rank(rank, options=AnalysisOptions(is_only_rank=True)).host_time == ()
+    for options in (AnalysisOptions(), AnalysisOptions(is_only_rank=True)):
+        largest, *others = summarize_rank(rank, options=options).places
+        assert str(largest.location) == "/me/train.py:12"
+        assert largest.ns + sum(place.ns for place in others) == rank.mean_step_ns
 
 
 def test_a_claim_loses_intervals_but_not_length() -> None:

@@ -132,6 +132,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "covered_by": (None, 3),
     "covering_key": (None,),
     "covers": (),
+    "places": (),
     "actions": (),
     "topics": (),
     "seen_in": ((1,),),

@@ -50,14 +50,9 @@ _MIN_PAUSE_SHARE = 0.3
 # What is so short beside all of them needs no cause; waits for a loader cut such pieces off.
 _NEGLIGIBLE_SHARE = 0.005
 # Steps say nothing about what is done in them, lines of code are locations, and wrappers are around everything.
-_WRAPPER = (
-    r"torch/nn/modules/module\.py\(\d+\): (_wrapped_call_impl|_call_impl|inner)|torch/utils/_contextlib\.py\(|"
-    r"torch/_dynamo/(eval_frame|external_utils)\.py\(|(^|/)(contextlib|functools|runpy)\.py\(|"
-    r"transformers/utils/(generic|deprecation)\.py\(\d+\): (wrapper|wrapped_func)|\): (wrapper|decorate_context)$"
-)
 _UNNAMED = (
     *(re.compile(each) for each in (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK)),
-    *(re.compile(each) for each in (vocabulary.RECORDER_FRAME, _WRAPPER)),
+    *(re.compile(each) for each in (vocabulary.RECORDER_FRAME, vocabulary.WRAPPER_FRAME)),
 )
 _KERNEL_LAUNCH = re.compile(rf"^(?!.*(Memcpy|{vocabulary.GRAPH_LAUNCH_CALL})).*({vocabulary.LAUNCH_CALL})")
 

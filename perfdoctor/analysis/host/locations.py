@@ -187,13 +187,14 @@ def code_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> tuple
     Each location stands once; the number is NONE where it is not known.
     """
     code_of: dict[SourceLocation, int] = {}
-    code = _recorded_lines(trace, thread, at_ns, code_of)
-    # A line in a library says little, and that of the user's function around it more.
-    says_little = np.array([*(location.is_in_library for location in code_of), True], bool)
-    missing = np.flatnonzero(says_little[code])
-    if len(missing) and len(trace.frames):
-        of_frames = _frame_locations(trace, thread[missing], at_ns[missing], code_of)
-        code[missing] = np.where(of_frames >= 0, of_frames, code[missing])
+    code, mark_ns = _recorded_lines(trace, thread, at_ns, code_of)
+    # A line in a library says little, and that of the user's function around it more; so does one inside of the line.
+    says_little = np.array([*(location.is_in_library for location in code_of), True], bool)[code]
+    if len(trace.frames):
+        rows = np.arange(len(at_ns)) if len(code_of) else np.flatnonzero(says_little)
+        of_frames, frame_ns = _frame_locations(trace, thread[rows], at_ns[rows], code_of)
+        better = (of_frames >= 0) & (says_little[rows] | (frame_ns > mark_ns[rows]))
+        code[rows[better]] = of_frames[better]
     return list(code_of), code
 
 
@@ -207,11 +208,14 @@ def _is_in_library(frame: str) -> bool:
 
 def _recorded_lines(
     trace: Trace, thread: Int32Array, at_ns: Int64Array, code_of: dict[SourceLocation, int]
-) -> Int32Array:
-    """For each instant and thread the line that `perfdoctor run` recorded, as its number in `code_of`, or NONE."""
+) -> tuple[Int32Array, Int64Array]:
+    """For each instant and thread the line that `perfdoctor run` recorded, and since when it ran; NONE without.
+
+    Lines are numbers in `code_of`.
+    """
     marks = trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK)
     if not marks.any():
-        return np.full(len(at_ns), NONE, np.int32)
+        return np.full(len(at_ns), NONE, np.int32), np.full(len(at_ns), NONE, np.int64)
     ranges = trace.ranges
     rows = nesting.innermost(ranges.start_ns[marks], ranges.end_ns[marks], ranges.thread[marks], at_ns, thread)
     name = np.append(ranges.name[marks], np.int32(NONE))[rows]
@@ -220,13 +224,16 @@ def _recorded_lines(
         line = vocabulary.parse_source_mark(trace.strings[each])
         if line is not None:
             code[each] = code_of.setdefault(SourceLocation(*line), len(code_of))
-    return code[name]
+    return code[name], np.append(ranges.start_ns[marks], NONE)[rows]
 
 
 def _frame_locations(
     trace: Trace, thread: Int32Array, at_ns: Int64Array, code_of: dict[SourceLocation, int]
-) -> Int32Array:
-    """For each instant and thread the innermost frame of the user's code, as its number in `code_of`, or NONE."""
+) -> tuple[Int32Array, Int64Array]:
+    """For each instant and thread the innermost frame of the user's code, and when it began; NONE without.
+
+    Frames are numbers in `code_of`.
+    """
     frames = trace.frames
     numbers = distinct(thread)
     frame_thread = np.array([frame_thread_of(trace, number) for number in numbers.tolist()], np.int32)
@@ -244,7 +251,19 @@ def _frame_locations(
         climbing = climbing[code[name] == NONE]
         row[climbing] = frames.parent[row[climbing]]
         climbing = climbing[row[climbing] >= 0]
-    return code[np.append(frames.name, np.int32(NONE))[row]]
+    return code[np.append(frames.name, np.int32(NONE))[row]], np.append(frames.start_ns, NONE)[row]
+
+
+def has_locations(trace: Trace) -> bool:
+    """Whether stacks or lines were recorded."""
+    return bool(len(trace.frames)) or bool(trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK).any())
+
+
+def loop_thread_of(trace: Trace) -> int:
+    """The thread that marks the steps, else the one with the most ops."""
+    marks = trace.ranges.thread[trace.match_rows(trace.ranges, vocabulary.PROFILER_STEP)]
+    threads = marks if len(marks) else trace.ops.thread
+    return int(np.bincount(threads).argmax()) if len(threads) else 0
 
 
 def frame_thread_of(trace: Trace, thread: int) -> int:
@@ -271,3 +290,8 @@ def parse_user_frame(frame: str) -> SourceLocation | None:
     """The location in a frame's name; None for a frame of a library."""
     line = vocabulary.parse_frame(frame)
     return None if line is None or _is_in_library(frame) else SourceLocation(*line)
+
+
+def is_user_frame(frame: str) -> bool:
+    """Whether a frame's name says that it is code of the user's."""
+    return parse_user_frame(frame) is not None

@@ -28,7 +28,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
-from perfdoctor.trace.tables.model import KERNEL, Ops, Trace
+from perfdoctor.trace.tables.model import KERNEL, Frames, Ops, Trace
 from perfdoctor.trace.tables.steps import NO_STEPS, Steps
 
 BUSY_DETAILS = ("compute", "bandwidth", "communication", "memcpy", "latency")
@@ -226,8 +226,8 @@ def layers_without_gpu_events(loading: Intervals) -> dict[str, Intervals]:
     return {"idle_dataloader": loading}
 
 
-def innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
-    """The time of each thread cut at every start and end of an op: start, end and innermost op of each piece.
+def innermost_ops(ops: Ops | Frames) -> tuple[Int64Array, Int64Array, Int32Array]:
+    """The time of each thread cut where ops (or frames) start and end: start, end and innermost op of each piece.
 
     For example, an op 0 from 0 to 90 that calls op 1 from 20 to 50::
 

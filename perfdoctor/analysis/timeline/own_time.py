@@ -1,4 +1,4 @@
-"""Where the time of a step goes by op and by line of the user's code: own time, so that the shares add up to the step.
+"""Where the time of a step goes by op: own time, so that the shares add up to the step.
 
 On a CPU the time of a piece of code goes to the innermost op, and what no op takes to Python. Work inside a DataLoader,
 an optimizer's step and `zero_grad` goes to these, work of the autograd engine to the node that it runs::
@@ -13,18 +13,13 @@ On a GPU it is the time of kernels and copies, by the op that launched them.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.forward_ops import forward_ops_of
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations, name_files_alike
-from perfdoctor.analysis.host.time_by_line import TimeAtLine, has_locations, loop_thread_of
+from perfdoctor.analysis.host.locations import loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
-from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
@@ -32,33 +27,11 @@ from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct, distinct_rows
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
-from perfdoctor.trace.tables.steps import find_steps
 
 LOADER, ZERO_GRAD, PYTHON = "DataLoader", "zero_grad", "Python, outside of ops"
 """Names of what is no op."""
-MAX_ROWS = 10
-"""Rows of a table in the JSON report: the largest."""
-# Number of instants, evenly spread, whose lines are looked up: each stands for 0.05 % of the time.
-_INSTANTS = 2048
 _NODE_NUMBER = re.compile(r"Backward\d*$")
 _NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=\dD)(?=[A-Z])")
-
-
-@frozen_dataclass
-class OwnTime:
-    """A line of the user's code and its own time.
-
-    Attributes:
-        location: The line.
-        name: The part of the step that it belongs to: "DataLoader", "forward"; "" where that is not known.
-        time_ns: Its own time in the window.
-        share: That as a share (0 to 1) of the window.
-    """
-
-    location: SourceLocation
-    name: str
-    time_ns: int
-    share: float
 
 
 class _Area(NamedTuple):
@@ -168,6 +141,16 @@ def label_gpu_items(trace: Trace, rows: Int64Array) -> GpuLabels:
     return GpuLabels(list(number_of), np.array([number_of[name] for name in names], np.int64)[label], known, call)
 
 
+def cut_by_thread(trace: Trace, window: Intervals) -> tuple[Intervals, Int32Array]:
+    """The window in pieces, each with the innermost op that runs in it; NONE where none does.
+
+    Where several threads run ops it is the loop's, else that of the thread with the most ops.
+    """
+    start, end, owner = innermost_ops(trace.ops)
+    time, piece, free = _cut_pieces(trace, start, end, trace.ops.thread[owner], window)
+    return np.concatenate((time, free)), np.concatenate((owner[piece], np.full(len(free), NONE, np.int32)))
+
+
 def _cut_pieces(
     trace: Trace, start: Int64Array, end: Int64Array, thread: Int32Array, window: Intervals
 ) -> tuple[Intervals, Int64Array, Intervals]:
@@ -261,136 +244,3 @@ def _optimizer_areas(trace: Trace) -> list[_Area]:
 def _at(column: IntArray, rows: IntArray) -> Int64Array:
     values: Int64Array = np.append(column, -1)[rows].astype(np.int64)
     return values
-
-
-# --- lines -----------------------------------------------------------------------------------------------------------
-
-
-def own_time_by_line(traces: Iterable[Trace], loading: Iterable[Intervals]) -> tuple[OwnTime, ...]:
-    """The lines of the user's code that take most of the steps of a program on the CPU, longest first.
-
-    Of the traces of a rank the first one with lines or stacks is used. Work of a backward pass belongs to the line of
-    its forward op: that of `loss.backward()`, at which the loop waits, says nothing of where the time goes.
-    """
-    for trace, waits in zip(traces, loading, strict=True):
-        if has_locations(trace):
-            window = _window_of(trace)
-            at_ns = _spread_instants(window)
-            thread = np.full(len(at_ns), loop_thread_of(trace), np.int32)
-            weights = np.full(len(at_ns), iv.total(window) / max(len(at_ns), 1))
-            return _by_line(trace, thread, at_ns, weights, window, waits, _instants_of_makers(trace, thread, at_ns))
-    return ()
-
-
-def _instants_of_makers(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> tuple[Int32Array, Int64Array]:
-    """Threads and instants at which to look lines up: within a node of the backward pass those of its forward op."""
-    ops, joins = trace.ops, forward_ops_of(trace)
-    nodes = np.flatnonzero((joins.node == np.arange(len(ops))) & (joins.forward >= 0))
-    if not len(nodes):
-        return thread, at_ns
-    nodes = nodes[np.argsort(ops.start_ns[nodes], kind="stable")]
-    node = nodes[np.maximum(np.searchsorted(ops.start_ns[nodes], at_ns, "right") - 1, 0)]
-    inside = (ops.start_ns[node] <= at_ns) & (at_ns < ops.end_ns[node])
-    maker = joins.forward[node]
-    return (np.where(inside, ops.thread[maker], thread).astype(np.int32), np.where(inside, ops.start_ns[maker], at_ns))
-
-
-def work_by_line(traces: Iterable[Trace], *, on_gpu: bool) -> tuple[TimeAtLine, ...]:
-    """The lines whose work takes most of a step, without collectives, in which ranks also wait; longest first.
-
-    Of the traces of a rank the first one with lines or stacks is used. On a GPU the work is kernels and copies, else
-    all time of the loop's thread.
-    """
-    trace = next((each for each in traces if has_locations(each) and (len(each.gpu) or not on_gpu)), None)
-    if trace is None:
-        return ()
-    steps = max(find_steps(trace).count, 1)
-    if on_gpu:
-        lines = own_time_of_gpu_by_line((trace,), with_collectives=False)
-    else:
-        ranges = trace.ranges
-        rows = trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
-        working = iv.subtract(_window_of(trace), iv.union(ranges.start_ns[rows], ranges.end_ns[rows]))
-        at_ns = _spread_instants(working)
-        thread = np.full(len(at_ns), loop_thread_of(trace), np.int32)
-        weights = np.full(len(at_ns), iv.total(working) / max(len(at_ns), 1))
-        lines = _by_line(trace, thread, at_ns, weights, working, iv.EMPTY) if len(at_ns) else ()
-    return tuple(TimeAtLine(line.location, round(line.time_ns / steps)) for line in lines)
-
-
-def own_time_of_gpu_by_line(traces: Iterable[Trace], *, with_collectives: bool = True) -> tuple[OwnTime, ...]:
-    """The lines of the user's code whose kernels and copies take most of the steps, longest first."""
-    trace = next((each for each in traces if has_locations(each) and len(each.gpu)), None)
-    if trace is None:
-        return ()
-    gpu, calls, window = trace.gpu, trace.calls, _window_of(trace)
-    time_ns = iv.overlap(gpu.start_ns, gpu.end_ns, window)
-    if not with_collectives:
-        time_ns = np.where(trace.match_rows(gpu, vocabulary.NCCL_KERNEL), 0, time_ns)
-    rows = np.flatnonzero((time_ns > 0) & (gpu.call >= 0))
-    chosen = rows[:: max(len(rows) // _INSTANTS, 1)]
-    if not len(chosen):
-        return ()
-    weights = time_ns[chosen] * (time_ns[rows].sum() / max(time_ns[chosen].sum(), 1))
-    at_ns, thread = calls.start_ns[gpu.call[chosen]], calls.thread[gpu.call[chosen]]
-    # The engine's threads have no lines of their own: theirs are those of the loop, which waits in backward().
-    ranges, frames = trace.ranges, trace.frames
-    marked = ranges.thread[trace.match_rows(ranges, vocabulary.SOURCE_MARK)]
-    has_lines = np.isin(thread, np.concatenate((marked, frames.thread)))
-    thread = np.where(has_lines, thread, loop_thread_of(trace)).astype(np.int32)
-    return _by_line(trace, thread, at_ns, weights, window, iv.EMPTY)
-
-
-def _by_line(
-    trace: Trace,
-    thread: Int32Array,
-    at_ns: Int64Array,
-    weights_ns: np.ndarray[tuple[int], np.dtype[np.floating]] | Int64Array,
-    window: Intervals,
-    loading: Intervals,
-    looked_up: tuple[Int32Array, Int64Array] | None = None,
-) -> tuple[OwnTime, ...]:
-    """The lines at some instants; `looked_up` are threads and instants of the lines where those are others."""
-    window_ns, parts = iv.total(window), _parts_of_step(trace, loading)
-    part = np.full(len(at_ns), -1)
-    for number in reversed(range(len(parts))):
-        part[iv.contains(parts[number].time, at_ns)] = number
-    part_of: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    locations = name_files_alike(find_locations(trace, *(looked_up or (thread, at_ns))))
-    for location, number, weight_ns in zip(locations, part.tolist(), weights_ns.tolist(), strict=True):
-        if location is not None:
-            part_of[location][number] += weight_ns
-    time_of = {location: counts.total() for location, counts in part_of.items()}
-    top = sorted(time_of, key=lambda location: (-time_of[location], str(location)))[:MAX_ROWS]
-    rows = []
-    for location in top:
-        longest = part_of[location].most_common(1)[0][0]
-        name = "" if longest < 0 else parts[longest].name
-        rows.append(OwnTime(location, name, round(time_of[location]), min(time_of[location] / window_ns, 1.0)))
-    return tuple(rows)
-
-
-def _parts_of_step(trace: Trace, loading: Intervals) -> list[_Area]:
-    """The parts of the loop by which a line is described: those of `_areas_of_step`, backward and forward pass."""
-    ranges = trace.ranges
-    parts = _areas_of_step(trace, loading)
-    for name, pattern in (("backward", vocabulary.BACKWARD_RANGE), ("forward", vocabulary.FORWARD_RANGE)):
-        rows = trace.match_rows(ranges, pattern)
-        parts.append(_Area(name, iv.union(ranges.start_ns[rows], ranges.end_ns[rows]), ranges.start_ns[rows]))
-    return parts
-
-
-def _window_of(trace: Trace) -> Intervals:
-    steps = find_steps(trace)
-    return steps.window if steps.count else iv.window(*trace.extent_ns)
-
-
-def _spread_instants(window: Intervals) -> Int64Array:
-    """Instants in the middle of equal parts of the window."""
-    length = window[:, 1] - window[:, 0]
-    until = np.cumsum(length)
-    count = min(_INSTANTS, int(length.sum()))
-    offset = (2 * np.arange(count, dtype=np.int64) + 1) * int(length.sum()) // (2 * max(count, 1))
-    row = np.searchsorted(until, offset, "right")
-    instants: Int64Array = window[row, 0] + offset - (until - length)[row]
-    return instants

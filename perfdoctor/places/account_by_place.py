@@ -1,0 +1,383 @@
+"""The account by place and cause: a two-way table of a rank's window that adds up exactly, both ways.
+
+Where lines were recorded in another window than the one that is timed, the timed one says how long each cause and each
+part of the loop takes, and the one with lines says where within it: what is alike in both (part of the loop, op that
+Python called, op inside) is split over the lines in the proportion in which it takes them there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from perfdoctor.analysis.forward_ops import ForwardOps
+from perfdoctor.analysis.host.module_tree import ModuleTree
+from perfdoctor.analysis.timeline.account import DETAILS
+from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.places.name_places import (
+    PHASES,
+    CalledFunctions,
+    Labels,
+    called_functions,
+    find_lines,
+    label_pieces,
+    name_call,
+    name_places,
+)
+from perfdoctor.places.pieces import Pieces, charge_engine
+from perfdoctor.places.place import OUTSIDE, Place, PlaceName, Within
+from perfdoctor.trace.arrays import NONE, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
+
+MAX_PLACES = 40
+"""Places of a rank in a report: the largest; the others are one row."""
+_MAX_WITHIN = 4
+# What holds less of the time of a place is not named.
+_MIN_WITHIN_SHARE = 0.1
+# Of the ops inside of those that a place calls the largest is named, where it has this share of its time.
+_MIN_INNER_SHARE = 0.3
+
+_What: TypeAlias = tuple[int, str, str]
+"""Part of the loop, op that Python called, innermost op."""
+
+
+class Cells(NamedTuple):
+    """Time by what it is: a row for each part of the loop, outer op, inner op, cause and place that occur together."""
+
+    what: list[_What]
+    cause: list[int]
+    place: list[PlaceName]
+    ns: list[int]
+
+
+@frozen_dataclass(eq=False)
+class PlacedWindow:
+    """A window of a rank with the place of each of its pieces.
+
+    Attributes:
+        trace: Its trace.
+        joins: The forward ops of its backward passes.
+        pieces: The pieces.
+        labels: What they are.
+        places: The places, each once.
+        place: For each piece the number of its place.
+        time: The window.
+        steps: How many steps it has; 1 where there are none.
+    """
+
+    trace: Trace
+    joins: ForwardOps
+    pieces: Pieces
+    labels: Labels
+    places: Sequence[PlaceName]
+    place: Int64Array
+    time: Intervals
+    steps: int
+
+    def tally(self, rows: Int64Array | slice = slice(None)) -> Cells:
+        """The time of some pieces, or of all, by what it is and by place."""
+        labels = self.labels
+        sizes = len(PHASES), len(labels.names), len(labels.names), len(DETAILS), len(self.places)
+        columns = labels.phase[rows], labels.outer[rows], labels.inner[rows], self.pieces.cause[rows], self.place[rows]
+        flat = np.ravel_multi_index(columns, sizes) if len(columns[0]) else np.empty(0, np.int64)
+        keys, row = np.unique(flat, return_inverse=True)
+        ns = np.zeros(len(keys), np.int64)
+        np.add.at(ns, row, self.pieces.time_ns[rows])
+        phase, outer, inner, cause, place = (each.tolist() for each in np.unravel_index(keys, sizes))
+        what = [(p, labels.names[o], labels.names[i]) for p, o, i in zip(phase, outer, inner, strict=True)]
+        return Cells(what, cause, [self.places[each] for each in place], ns.tolist())
+
+    @cached_property
+    def all_cells(self) -> Cells:
+        """The time of the window."""
+        return self.tally()
+
+
+def place_window(
+    trace: Trace,
+    joins: ForwardOps,
+    modules: ModuleTree,
+    pieces: Pieces,
+    *,
+    time: Intervals,
+    loading: Intervals,
+    steps: int,
+) -> PlacedWindow:
+    """A window with the places of its pieces; `loading` is when the loop waits for its DataLoader."""
+    pieces = charge_engine(trace, joins, pieces)
+    labels = label_pieces(trace, joins, pieces, loading)
+    places, place = name_places(trace, joins, modules, pieces, labels)
+    return PlacedWindow(trace, joins, pieces, labels, places, place, time, steps)
+
+
+def move_to_lines(cells: Cells, lines: Cells) -> Cells:
+    """The cells with their time at the places that the same time has in another window, which knows more of them.
+
+    Of each cell the most that both windows have in common decides: all of what it is and its cause, then what it is,
+    the op that Python called, the part of the loop. The time of each cell is kept to the nanosecond.
+    """
+    weights: dict[tuple[object, ...], dict[PlaceName, int]] = defaultdict(lambda: defaultdict(int))
+    for what, cause, place, ns in zip(*lines, strict=True):
+        for key in _keys(what, cause):
+            weights[key][place] += ns
+    moved = Cells([], [], [], [])
+    for what, cause, place, ns in zip(*cells, strict=True):
+        found = next(
+            (weights[key] for key in _keys(what, cause) if key in weights and any(weights[key].values())), None
+        )
+        shares = {place: 1} if found is None else found
+        for each, part_ns in zip(shares, apportion(ns, list(shares.values())), strict=True):
+            if part_ns:
+                moved.what.append(what)
+                moved.cause.append(cause)
+                moved.place.append(each)
+                moved.ns.append(part_ns)
+    return moved
+
+
+def _keys(what: _What, cause: int) -> tuple[tuple[object, ...], ...]:
+    """What cells of two windows may have in common, the most first."""
+    phase, outer, inner = what
+    return ((*what, cause), (phase, outer, inner), (phase, outer), (phase,))
+
+
+def apportion(whole: int, weights: Sequence[int]) -> list[int]:
+    """A whole number in parts that are in proportion to weights and add up to it: the largest remainders get one more.
+
+    Without any weight the first part is all of it.
+    """
+    total = sum(weights)
+    if not total:
+        return [whole, *([0] * (len(weights) - 1))] if weights else []
+    parts = [whole * weight // total for weight in weights]
+    order = sorted(range(len(weights)), key=lambda i: -(whole * weights[i] % total))
+    for i in order[: whole - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+@frozen_dataclass(eq=False)
+class PlaceAccount:
+    """The account of a rank's window by place and cause.
+
+    Attributes:
+        timed: The window that is timed.
+        lined: The window that has lines: the same one, or the evidence window.
+        step_ns: The mean step without the profiler: what the places of a report add up to.
+        rank: The rank's number.
+    """
+
+    timed: PlacedWindow
+    lined: PlacedWindow
+    step_ns: int
+    rank: int | None = None
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The time of the window by what it is, cause and place."""
+        return self.locate(self.timed.all_cells)
+
+    def locate(self, cells: Cells) -> Cells:
+        """Cells of the timed window with the places of the window that has lines."""
+        return cells if self.lined is self.timed else move_to_lines(cells, self.lined.all_cells)
+
+    @cached_property
+    def window_ns(self) -> dict[PlaceName, dict[str, int]]:
+        """For each place its time in the window by cause; it adds up to the account, in all and by cause."""
+        table: dict[PlaceName, dict[str, int]] = {}
+        for _, cause, place, ns in zip(*self.cells, strict=True):
+            row = table.setdefault(place, dict.fromkeys(DETAILS, 0))
+            row[DETAILS[cause]] += ns
+        return table
+
+    def per_step(self, ns: int) -> int:
+        """Time in the window as time a step."""
+        whole_ns = sum(self.cells.ns)
+        return round(ns * self.step_ns / whole_ns) if whole_ns else 0
+
+    def places_of(self, rows: Int64Array) -> list[tuple[PlaceName, int]]:
+        """Where some pieces of the timed window are, with their time in it, the largest first."""
+        sums: dict[PlaceName, int] = defaultdict(int)
+        for _, _, place, ns in zip(*self.locate(self.timed.tally(rows)), strict=True):
+            sums[place] += ns
+        return sorted(sums.items(), key=lambda item: -item[1])
+
+    def rows(self, most: int = MAX_PLACES) -> tuple[Place, ...]:
+        """The places of a step, the largest first; all but the first `most` are one row.
+
+        They add up to the step exactly.
+        """
+        table = self.window_ns
+        order = sorted(table, key=lambda place: (-sum(table[place].values()), place.short))
+        named = [place for place in order if place != OUTSIDE][:most]
+        rest = [place for place in order if place not in set(named)]
+        causes = [table[place] for place in named]
+        if rest:
+            causes.append({name: sum(table[place][name] for place in rest) for name in DETAILS})
+            named.append(OUTSIDE)
+        # First the step by cause, then each cause by place: so both ways add up.
+        totals = [sum(row[name] for row in causes) for name in DETAILS]
+        by_cause = [
+            apportion(step_ns, [row[name] for row in causes])
+            for name, step_ns in zip(DETAILS, apportion(self.step_ns, totals), strict=True)
+        ]
+        rows = []
+        for number, place in enumerate(named):
+            of_place = {name: by_cause[i][number] for i, name in enumerate(DETAILS)}
+            ns = sum(of_place.values())
+            within = self.within(place)
+            backward_ns = self.per_step(self.by_phase[place]["backward"]) if place in self.by_phase else 0
+            rows.append(
+                Place(
+                    rank=self.rank,
+                    file=place.file,
+                    line=place.line,
+                    function=place.function,
+                    source=None,
+                    module=place.module,
+                    annotation=place.annotation,
+                    kind=place.kind,
+                    ns=ns,
+                    share=min(ns / self.step_ns, 1.0) if self.step_ns else None,
+                    causes=of_place,
+                    backward_ns=min(backward_ns, ns),
+                    calls=max((each.calls for each in within), default=None),
+                    within=within,
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: -row.ns))
+
+    @cached_property
+    def by_phase(self) -> dict[PlaceName, dict[str, int]]:
+        """For each place its time in the window by part of the loop."""
+        sums: dict[PlaceName, dict[str, int]] = {}
+        for what, _, place, ns in zip(*self.cells, strict=True):
+            sums.setdefault(place, dict.fromkeys(PHASES, 0))[PHASES[what[0]]] += ns
+        return sums
+
+    def in_phase(self, phase: str) -> list[tuple[PlaceName, int]]:
+        """The places that take time in a part of the loop, with that time in the window, the largest first."""
+        found = [(place, phases[phase]) for place, phases in self.by_phase.items() if phases[phase]]
+        return sorted(found, key=lambda item: -item[1])
+
+    def main_phase_of(self, place: PlaceName) -> str:
+        """The part of the loop that takes most of a place."""
+        phases = self.by_phase.get(place, {})
+        return max(phases, key=lambda phase: phases[phase], default="other")
+
+    # --- what stands below a place ------------------------------------------------------------------------------------
+
+    def within(self, place: PlaceName) -> tuple[Within, ...]:
+        """What holds the time of a place: what its code calls, and the op inside that has most of it."""
+        outer: dict[str, int] = defaultdict(int)
+        inner: dict[str, int] = defaultdict(int)
+        for what, ns in self._contents.get(place, ()):
+            outer[what[1]] += ns
+            inner[what[2]] += ns
+        total = sum(outer.values())
+        found: list[Within] = []
+        counts = self._counts.get(place, _NO_COUNTS)
+        for name, ns in sorted(outer.items(), key=lambda item: -item[1]):
+            if ns < _MIN_WITHIN_SHARE * total:
+                continue
+            if name:
+                calls, inside = counts.outer.get(name, (0.0, 0.0))
+                found.append(Within(name, "op", calls, inside, self.per_step(ns)))
+            else:
+                found += self._functions_of(counts, ns, _MIN_WITHIN_SHARE * total)
+        largest = max(inner, key=lambda name: inner[name], default="")
+        if largest and largest not in outer and inner[largest] >= _MIN_INNER_SHARE * total:
+            found.append(Within(largest, "op", counts.inner.get(largest, 0.0), 0, self.per_step(inner[largest])))
+        return tuple(found[:_MAX_WITHIN])
+
+    def _functions_of(self, counts: _Counts, ns: int, min_ns: float) -> list[Within]:
+        """What the code calls in the time in which no op runs; its shares are those of the window with lines."""
+        names = sorted(counts.functions, key=lambda name: -counts.functions[name][1])
+        parts = apportion(ns, [counts.functions[name][1] for name in names])
+        return [
+            Within(name_call(name), "function", counts.functions[name][0], 0, self.per_step(part))
+            for name, part in zip(names, parts, strict=True)
+            if part >= min_ns and name
+        ]
+
+    @cached_property
+    def _contents(self) -> Mapping[PlaceName, list[tuple[_What, int]]]:
+        """For each place what it is, with the time of it."""
+        by_place: dict[PlaceName, list[tuple[_What, int]]] = defaultdict(list)
+        for what, _, place, ns in zip(*self.cells, strict=True):
+            by_place[place].append((what, ns))
+        return by_place
+
+    @cached_property
+    def _counts(self) -> Mapping[PlaceName, _Counts]:
+        return _count_calls(self.lined)
+
+
+class _Counts(NamedTuple):
+    """What a place calls, a step.
+
+    Attributes:
+        outer: By op that Python called how often, and how many ops run inside each call.
+        inner: By innermost op how often.
+        functions: By function how often, and how much time of the window lies in it outside of ops; "" for own code.
+    """
+
+    outer: dict[str, tuple[float, float]]
+    inner: dict[str, float]
+    functions: dict[str, tuple[float, int]]
+
+
+_NO_COUNTS = _Counts({}, {}, {})
+
+
+def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
+    """How often each place calls what, in the window that has lines."""
+    labels, pieces, ops = window.labels, window.pieces, window.trace.ops
+    size = max(len(labels.names), 1)
+    found: dict[PlaceName, _Counts] = defaultdict(lambda: _Counts({}, {}, {}))
+    roots = nesting.outermost(ops.parent, np.arange(len(ops), dtype=np.int32))
+    inside = np.bincount(roots, minlength=len(ops)) - 1 if len(ops) else np.empty(0, np.int64)
+    node = np.append(window.joins.node, np.int32(NONE))[pieces.op]
+    inner_op = np.where(node >= 0, node, pieces.op)
+    for label, op, is_outer in ((labels.outer, labels.outer_op, True), (labels.inner, inner_op, False)):
+        rows = np.flatnonzero(op >= 0)
+        rows = rows[iv.contains(window.time, ops.start_ns[op[rows]])]  # a step may end what the one before began
+        _, first = np.unique(op[rows] * np.int64(len(window.places)) + window.place[rows], return_index=True)
+        rows = rows[first]
+        keys, group = np.unique(window.place[rows] * size + label[rows], return_inverse=True)
+        calls = np.bincount(group, minlength=len(keys))
+        ops_inside = np.bincount(group, inside[op[rows]], minlength=len(keys))
+        for key, count, ops_of in zip(keys.tolist(), calls.tolist(), ops_inside.tolist(), strict=True):
+            counts, name = found[window.places[key // size]], labels.names[key % size]
+            if is_outer:
+                counts.outer[name] = (round(count / window.steps, 2), round(ops_of / count, 1))
+            else:
+                counts.inner[name] = round(count / window.steps, 2)
+    called = called_functions(window.trace, pieces)
+    size = len(called.names) + 1
+    python = np.flatnonzero(pieces.op < 0)
+    keys, group = np.unique(window.place[python] * size + called.code[python] + 1, return_inverse=True)
+    ns = np.zeros(len(keys), np.int64)
+    np.add.at(ns, group, pieces.time_ns[python])
+    at_lines = _count_at_lines(window, called)
+    for key, time_ns in zip(keys.tolist(), ns.tolist(), strict=True):
+        place, name = window.places[key // size], ["", *called.names][key % size]
+        found[place].functions[name] = (round(at_lines[place, name] / window.steps, 2), time_ns)
+    return found
+
+
+def _count_at_lines(window: PlacedWindow, called: CalledFunctions) -> Counter[tuple[PlaceName, str]]:
+    """How often the functions are called from each line, in the steps of the window."""
+    trace, rows = window.trace, called.frames
+    start_ns, thread = trace.frames.start_ns[rows], trace.frames.thread[rows]
+    inside = iv.contains(window.time, start_ns)
+    names, code = find_lines(trace, window.joins, start_ns[inside], thread[inside], np.full(inside.sum(), NONE))
+    functions = [called.names[each] for each in called.of_frame[inside].tolist()]
+    return Counter((names[at], name) for at, name in zip(code.tolist(), functions, strict=True) if at >= 0)
