@@ -24,6 +24,7 @@ from perfdoctor.reporters.finding_texts import describe_cost, describe_info, des
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
+from perfdoctor.reporters.place_text import PlaceText, findings_elsewhere, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.render_blocks import render_each
 from perfdoctor.reporters.report_facts import (
@@ -88,6 +89,8 @@ _MAX_NAMED_COVERED = 2
 # Lines of what is said of one slice or one-off unless more are asked for.
 _MAX_NOTE_LINES = 2
 _INDENT = 4
+# Width of the bar that says what the time of a place is.
+_PLACE_CELLS = 16
 
 
 class _Room(NamedTuple):
@@ -202,20 +205,51 @@ class Terminal(Reporter):
             yield Text()
             yield Text("Trials", style="bold")
             yield from (unbroken(line, "") for line in trial_lines(report, self.width))
+        texts = place_texts(report, in_full=self.verbosity > 0)
+        yield from (block for text in texts for block in self._place(text, report, room))
         yield from self._time_split(report, with_rates=room.finding_lines > _MIN_FINDING_LINES)
         yield from self._once_only(report, with_advice=room.once_advice)
         yield from self._engine_passes(report)
         if len(report.account) > 1:
             yield Text()
             yield self._rank_table(report)
-        findings = list(enumerate(main_findings(report), 1))
-        for number, finding in findings[: room.paragraphs]:
-            yield Text()
-            yield from self._finding(number, finding, report, room.finding_lines)
-        if findings[room.paragraphs :]:
+        yield from self._findings(findings_elsewhere(report, texts), report, room)
+
+    def _findings(
+        self, findings: Sequence[tuple[int, Finding]], report: Report, room: _Room
+    ) -> Iterator[RenderableType]:
+        """Findings with their numbers: those that have a paragraph, and the others in a line each."""
+        for number, finding in findings:
+            if number <= room.paragraphs:
+                yield Text()
+                yield from self._finding(number, finding, report, room.finding_lines)
+        rows = [self._finding_row(finding, report, number) for number, finding in findings if number > room.paragraphs]
+        if rows:
             yield Text()
             yield Text("More findings (-v shows them in full)", style="bold")
-            yield from (self._finding_row(finding, report, number) for number, finding in findings[room.paragraphs :])
+            yield from rows
+
+    def _place(self, text: PlaceText, report: Report, room: _Room) -> Iterator[RenderableType]:
+        """A place: its share, its source line, what its time is, what runs there, and the findings on it."""
+        yield Text()
+        yield Text.assemble((f"{text.share:>4}  {text.time:>7}  ", "bold"), (text.name, f"bold {self._underline}"))
+        margin = max(len(text.line), _INDENT)
+        if text.source:
+            yield Text(shorten_end(f"  {text.line:>{margin}} | {text.source}", self.width))
+        bar = Text(f"  {'':>{margin}} | ")
+        for bucket, cells in zip(text.buckets, allocate_cells(list(text.buckets.values()), _PLACE_CELLS), strict=True):
+            bar.append(self._glyph(bucket) * cells, style=_BUCKET_STYLES[bucket].colour)
+        bar.append(f" {text.causes}")
+        bar.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")
+        yield bar
+        for line in (text.runs, *text.answers):
+            if line:
+                yield hanging(f"  {'':>{margin}} |", make_text(shorten_end(line, 2 * self.width - 4 * _INDENT)))
+        for position, (number, finding) in enumerate(text.findings):
+            if number > room.paragraphs or (position and self.verbosity <= 0):
+                yield self._finding_row(finding, report, number)
+            else:
+                yield from self._finding(number, finding, report, room.finding_lines)
 
     def _time_split(self, report: Report, *, with_rates: bool) -> Iterator[RenderableType]:
         split = time_split_of(report)

@@ -44,6 +44,28 @@ CPU_DETAIL_LABELS: Mapping[str, str] = {
     "idle_allocator": "waiting for memory allocation",
     "idle_unexplained": "outside of PyTorch, unexplained",
 }
+_SHORT_LABELS: Mapping[str, str] = {
+    **DETAIL_LABELS,
+    "bandwidth": "memory-bound",
+    "communication": "communication",
+    "latency": "short kernels",
+    "idle_dataloader": "idle for a batch",
+    "idle_sync": "idle after a sync",
+    "idle_launch": "idle for launches",
+    "idle_communication": "idle for other ranks",
+    "idle_allocator": "idle for memory",
+}
+_SHORT_CPU_LABELS: Mapping[str, str] = {
+    **_SHORT_LABELS,
+    "bandwidth": "other ops",
+    "latency": "short ops",
+    "idle_dataloader": "waiting for a batch",
+    "idle_sync": "waiting for a device",
+    "idle_launch": "Python between ops",
+    "idle_communication": "waiting for other ranks",
+    "idle_allocator": "allocating memory",
+    "idle_unexplained": "outside of PyTorch",
+}
 # Details that are a whole bucket, or the largest part of one: the bar shows them already.
 _SHOWN_IN_BAR = ("compute", "bandwidth", "communication")
 _TENSOR_CORE_LABELS = (("used", "used"), ("slow_path", "slow path"), ("not_used", "not used"), ("unknown", "unknown"))
@@ -88,8 +110,10 @@ class TimeSplit(NamedTuple):
     by_detail: Mapping[str, TimeSlice] = MappingProxyType({})
 
 
-def detail_labels(report: Report) -> Mapping[str, str]:
-    """The labels of the account's details, by the name of the detail."""
+def detail_labels(report: Report, *, short: bool = False) -> Mapping[str, str]:
+    """The labels of the account's details, by the name of the detail; `short` for what stands in a line with others."""
+    if short:
+        return _SHORT_LABELS if has_gpu(report) else _SHORT_CPU_LABELS
     return DETAIL_LABELS if has_gpu(report) else CPU_DETAIL_LABELS
 
 

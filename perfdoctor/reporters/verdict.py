@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
@@ -11,6 +10,7 @@ from perfdoctor.report.finding import ONCE, Finding
 from perfdoctor.report.report import OnceOnly, Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.once_only import is_first_run, name_causes, name_largest, once_of
+from perfdoctor.reporters.place_text import describe_place, main_places
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import (
     gpu_not_recorded,
@@ -25,7 +25,6 @@ from perfdoctor.reporters.report_facts import (
 )
 from perfdoctor.reporters.report_notes import MIN_UNEXPLAINED_SHARE, describe_hang, memory_lines, skipped_rules
 from perfdoctor.reporters.time_split import detail_labels, time_split_of
-from perfdoctor.reporters.top_rows import largest_op
 from perfdoctor.units import format_count, format_duration, format_share
 
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
@@ -46,7 +45,6 @@ _MIN_KNOWN_SHARE = 0.50
 _ALL_KNOWN_SHARE = 0.995
 # Details of the account whose time is work: unexplained they cannot be judged, while other time waits for something.
 _WORK = ("compute", "bandwidth")
-_MOST_OF_STEP = 0.5
 # What limits the kernels of a bucket.
 _LIMITS: Mapping[str, str] = {"compute": "arithmetic", "bandwidth": "memory bandwidth"}
 # First words of titles that are not names: inside a sentence they have no capital.
@@ -69,50 +67,6 @@ _COMMON_WORDS = frozenset(
         *("Little", "Ranks", "Rows", "Scores", "Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
     ]
 )
-
-
-class LargestPart(NamedTuple):
-    """The part of the time that the head of a report names.
-
-    Attributes:
-        share: Its share (0 to 1) of the step.
-        finding: The finding that it is the cost of; None for a slice that no finding explains.
-        unexplained: That slice; None for a finding.
-    """
-
-    share: float
-    finding: Finding | None = None
-    unexplained: UnexplainedSlice | None = None
-
-
-def largest_part(report: Report) -> LargestPart | None:
-    """The largest part of the time that a report knows of, whatever it is; None where it knows of none.
-
-    That is a finding, with or without a fix, a one-off, or a slice that no rule explains. Of parts alike in size the
-    finding that stands first comes first. A fault that makes results wrong is named whatever it costs. Work whose limit
-    is not known may be well done, so that it counts only where it is most of the step.
-    """
-    findings = [finding for finding in report.findings if finding.covered_by is None]
-    first = next(iter(findings), None)
-    if first is not None and first.makes_results_wrong:
-        return LargestPart(share_of_step(report, first) or 0.0, finding=first)
-    # What stands in full comes before what takes a line, which matters only where both cost the same.
-    in_full = main_findings(report)
-    others = [finding for finding in findings if all(finding is not each for each in in_full)]
-    slices = [
-        LargestPart(each.share, unexplained=each)
-        for each in report.unexplained
-        if each.detail not in _WORK or each.share >= _MOST_OF_STEP
-    ]
-    return _largest([*_parts_of(report, (*in_full, *others)), *slices])
-
-
-def _parts_of(report: Report, findings: Iterable[Finding]) -> list[LargestPart]:
-    return [LargestPart(share_of_step(report, each) or 0.0, finding=each) for each in findings]
-
-
-def _largest(parts: Iterable[LargestPart]) -> LargestPart | None:
-    return max(parts, key=lambda part: part.share, default=None)
 
 
 def verdict_of(report: Report) -> str:
@@ -143,51 +97,37 @@ def _describe_program(report: Report) -> str:
     subject = _describe_step(report)
     if is_first_run(report) and not step_length_ns(report):
         return f"{subject}."
-    first, largest = next(iter(main_findings(report)), None), largest_part(report)
-    if largest is None or gpu_not_recorded(report):
-        return f"{subject}{_describe_no_finding(report)}."
-    if first is not None and (largest.finding is first or not largest.share):
-        return f"{subject}{_describe_busy(report, largest)}{_describe_cost(report, first)}"
-    if first is not None:
-        lead = "First to fix: " if first.cost_ns else ""
-        return f"{subject}{_describe_part(report, largest)} {lead}{_describe_cost(report, first)[2:]}"
-    is_work = largest.unexplained is not None and largest.unexplained.detail in _WORK
-    if largest.share >= MIN_UNEXPLAINED_SHARE and not is_work:
-        is_smaller = largest.finding is None and largest.share < _busiest_share(report)
-        work = _describe_limit(report) if is_smaller else ""
-        return f"{subject}, and {_NO_FIX}{work}{_describe_part(report, largest)}"
-    known = _largest(_parts_of(report, (each for each in report.findings if each.covered_by is None)))
-    if known is not None and known.share >= MIN_UNEXPLAINED_SHARE:
-        # What costs a tenth of the step, without a fix that is known to be worth it, says more than that work is most.
-        return f"{subject}, and {_NO_FIX}{_describe_part(report, known)}"
-    return f"{subject}{_describe_no_finding(report)}."
+    first, place = next(iter(main_findings(report)), None), next(iter(main_places(report)), None)
+    if first is not None and first.makes_results_wrong:  # named first whatever it costs
+        return f"{subject}{_describe_cost(report, first)}"
+    part = _find_scattered(report, 0.0 if place is None else place.share or 0.0)
+    largest = "" if place is None else describe_place(report, place)
+    largest = largest if part is None else _describe_scattered(report, part)
+    if gpu_not_recorded(report) or not largest:
+        return f"{subject}{_describe_no_finding(report)}." if first is None else subject + _describe_cost(report, first)
+    head = f"{subject}; {largest}."
+    if first is None:
+        nothing = _describe_no_finding(report).lstrip(",; ").removeprefix("and ")
+        return f"{head} {nothing[0].upper()}{nothing[1:]}."
+    return f"{head} {'First to fix: ' if first.cost_ns else ''}{_describe_cost(report, first)[2:]}"
 
 
-def _describe_part(report: Report, part: LargestPart) -> str:
-    """The largest part of the time as the rest of a sentence."""
-    if part.finding is not None:
-        return _describe_cost(report, part.finding)
-    assert part.unexplained is not None  # a part is one of the two
-    detail = part.unexplained.detail
-    if detail == "idle_unexplained":
-        what = f"{detail_labels(report)[detail].split(',')[0]}, for no reason that the trace shows"
-    elif detail not in _WORK:
-        what = f"{detail_labels(report)[detail]}, which no finding explains"
+def _find_scattered(report: Report, min_share: float) -> UnexplainedSlice | None:
+    """The largest time without an explanation, where it is more than the largest place, and than any finding costs."""
+    parts = (each for each in report.unexplained if each.detail not in _WORK and each.share > min_share)
+    largest = max(parts, key=lambda each: each.share, default=None)
+    costs = [share_of_step(report, each) or 0.0 for each in main_findings(report)]
+    return largest if largest is not None and largest.share > max(costs, default=0.0) else None
+
+
+def _describe_scattered(report: Report, part: UnexplainedSlice) -> str:
+    label = detail_labels(report)[part.detail]
+    if part.detail == "idle_unexplained":
+        what = f"{label.split(',')[0]}, for no reason that the trace shows"
     else:
-        op = largest_op(report) if is_cpu_program(report) else None
-        most = f", most of it in {op[0]} ({format_share(op[1])})" if op and 2 * op[1] > part.share else ""
-        what = f"{detail_labels(report)[detail]}{most or ', whose limit is not known'}"
-    rank = f" on rank {part.unexplained.rank}" if len(report.traces) > 1 else ""
-    cost = f"{format_duration(part.share * step_length_ns(report))} ({format_share(part.share)})"
-    return f"; {cost} of it{rank}: {what}."
-
-
-def _describe_busy(report: Report, largest: LargestPart) -> str:
-    """How busy the GPU is, where what was found is a small part beside it."""
-    busy = _busy_share(report)
-    if busy is None or largest.share >= MIN_UNEXPLAINED_SHARE:
-        return ""
-    return f"; the GPU is busy for {format_share(busy)} of it"
+        what = f"{label}, which no finding explains"
+    rank = f" on rank {part.rank}" if len(report.traces) > 1 else ""
+    return f"{format_duration(part.share * step_length_ns(report))} ({format_share(part.share)}) of it{rank}: {what}"
 
 
 def _describe_cost(report: Report, finding: Finding) -> str:
@@ -354,7 +294,8 @@ def _describe_no_finding(report: Report) -> str:
     what = " and ".join(unknown)
     caution = f"; no trace shows what {what} (below) costs: perfdoctor try measures it" if unknown else ""
     if is_cpu_program(report):
-        return f"{_describe_healthy_cpu(report, ran)}{caution}"
+        judged = f"({format_count(ran, 'rule')} judged it)"
+        return f", and {_say_nothing_found(report)} {judged}{_describe_unexplained(report)}{caution}"
     if any(each.detail not in _WORK for each in report.unexplained):
         use += _describe_limit(report)
         return f", and no rule found what to change{use}; not all of its time is explained (below){caution}"
@@ -371,9 +312,6 @@ def _say_nothing_found(report: Report) -> str:
 
 def _describe_limit(report: Report) -> str:
     """What limits most of the work of a step on which nothing was found, and how near that limit it is."""
-    if is_cpu_program(report):
-        op = largest_op(report)
-        return f"; {op[0]} takes {format_share(op[1])} of it" if op else ""
     split = time_split_of(report)
     largest = max(split.buckets, key=lambda part: part.share) if split else None
     limit = None if largest is None else _LIMITS.get(largest.label)
@@ -385,46 +323,11 @@ def _describe_limit(report: Report) -> str:
     return f", and {limit} limits {format_share(largest.share)} of it{near}"
 
 
-def _busiest_share(report: Report) -> float:
-    """The share of a step that its largest kind of work takes: the largest op of a program on the CPU."""
-    if is_cpu_program(report):
-        op = largest_op(report)
-        return op[1] if op else 0.0
-    split = time_split_of(report)
-    return max((part.share for part in split.buckets if part.label in _LIMITS), default=0.0) if split else 0.0
-
-
-def _describe_healthy_cpu(report: Report, ran: int) -> str:
-    """That no rule found anything in a program on the CPU, and where its time goes.
-
-    Only where most of it are products, convolutions and the like is that a clean bill: of other ops nobody knows how
-    much of their work is needed.
-    """
-    computes = _share_of_parts(report, "compute") >= _MOST_OF_STEP
-    nothing = _say_nothing_found(report) if computes else "no rule knows how to shorten it"
-    healthy = f", and {nothing} ({format_count(ran, 'rule')} judged it)"
-    outside = _describe_unexplained(report)
-    largest = largest_op(report)
-    if outside or largest is None or largest[1] < MIN_UNEXPLAINED_SHARE:
-        return f"{healthy}{outside}"
-    op = "most of it goes to" if largest[1] >= _MOST_OF_STEP else "its largest op is"
-    return f"{healthy}; {op} {largest[0]} ({format_share(largest[1])}){_name_largest_line(report)}"
-
-
 def _share_of_parts(report: Report, *parts: str) -> float:
     """The share (0 to 1) of some parts of the account in the analysed time of all ranks."""
     window_ns = sum(account.window_ns for account in report.account)
     part_ns = sum(account.detail.get(part, 0) for account in report.account for part in parts)
     return part_ns / (window_ns or 1)
-
-
-def _name_largest_line(report: Report) -> str:
-    """The line with most of the time, backward pass included, where that is much of the step; else empty."""
-    line = next(iter(report.tables.get("lines", ())), None)
-    if line is None or line["line"] is None or line["share"] < MIN_UNEXPLAINED_SHARE:
-        return ""
-    place = clean_line(f"{PurePath(line['file']).name}:{line['line']}")
-    return f"; of all lines {place} takes most ({format_share(line['share'])})"
 
 
 def _describe_unexplained(report: Report) -> str:
@@ -506,10 +409,8 @@ def ladder_of(report: Report) -> Ladder | None:
 
 def _find_unsized(report: Report) -> Finding | None:
     """The finding that the head names first, where nobody knows what its fix saves but how much at most; else None."""
-    main, largest = main_findings(report), largest_part(report)
-    named = [each for each in main if largest is not None and each is largest.finding]
-    is_unsized = (each for each in (*named, *main[:1]) if each.saving.expected_ns is None and each.saving.high_ns)
-    return next(is_unsized, None)
+    first = next(iter(main_findings(report)), None)
+    return first if first is not None and first.saving.expected_ns is None and first.saving.high_ns else None
 
 
 def describe_ladder(report: Report) -> str | None:

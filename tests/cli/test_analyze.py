@@ -24,7 +24,7 @@ def test_a_stalled_trace_gets_its_report_on_stdout(perfdoctor, stalled):
 def test_in_a_busy_trace_nothing_is_found(perfdoctor, busy):
     ended = perfdoctor("analyze", busy)
     assert (ended.code, ended.err) == (0, "")
-    assert "nothing was found" in ended.out
+    assert "Nothing was found" in ended.out
 
 
 def test_json_is_pure_and_fits_the_schema(perfdoctor, stalled):

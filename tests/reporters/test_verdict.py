@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import report_samples as samples
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.timeline.account import DETAILS
+from perfdoctor.places.place import Place, Within
 from perfdoctor.report.finding import ONCE, Action, Recurrence
 from perfdoctor.report.report import Limit, Report, StepSummary, UnexplainedSlice
 from perfdoctor.reporters.report_facts import info_findings, share_of_step, step_length_ns
@@ -72,31 +75,27 @@ def test_time_outside_of_pytorch_is_mentioned_where_nothing_was_found():
     assert "outside of PyTorch" not in verdict_of(samples.healthy())
 
 
-@pytest.mark.parametrize(
-    ("line", "share", "said"),
-    [(36, 0.41, True), (36, 0.05, False), (None, 0.41, False)],
-    ids=["most", "little", "none"],
-)
-def test_the_line_with_most_of_the_time_is_named_where_nothing_was_found(
-    line: int | None, share: float, said: bool
-) -> None:
-    report = replace(samples.cpu_only(), findings=(), account=(samples.account(bandwidth=95, idle_unexplained=5),))
-    row = {"file": "/home/me/mlm.py", "line": line, "function": None, "part": None, "step_ns": 1, "share": share}
-    outcomes = tuple(replace(each, status="ran", why=None) for each in report.outcomes)
-    tables = {**report.tables, "ops": ({"name": "addmm", "share": 0.33},), "lines": (row,)}
-    verdict = verdict_of(replace(report, outcomes=outcomes, tables=tables))
-    assert ("its largest op is addmm (33%); of all lines mlm.py:36 takes most (41%)" in verdict) == said
+def placed(report: Report, *, share: float = 0.41, **changes: Any) -> Report:
+    """The report with one place at a line."""
+    step_ns = round(step_length_ns(report))
+    causes = dict.fromkeys(DETAILS, 0) | {"bandwidth": round(share * step_ns)}
+    facts: dict[str, Any] = {
+        "rank": report.account[0].rank, "file": "/home/me/mlm.py", "line": 36, "function": "forward", "source": None,
+        "module": None, "annotation": None, "kind": "line", "ns": round(share * step_ns), "share": share,
+        "causes": causes, "backward_ns": 0, "calls": 2.0,
+        "within": (Within("sort", "op", 2.0, 0.0, round(share * step_ns)),),
+    }  # fmt: skip
+    return replace(report, places=(Place(**(facts | changes)),))
 
 
-@pytest.mark.parametrize(("part", "said"), [("compute", "nothing was found"), ("bandwidth", "no rule knows how to")])
-def test_only_products_and_the_like_get_a_clean_bill(part: str, said: str) -> None:
-    account = samples.account(**{part: 95, "idle_unexplained": 5})
-    report = replace(samples.cpu_only(), findings=(), account=(account,))
-    outcomes = tuple(replace(each, status="ran", why=None) for each in report.outcomes)
-    tables = {**report.tables, "ops": ({"name": "sort", "share": 0.88},)}
-    verdict = verdict_of(replace(report, outcomes=outcomes, tables=tables))
-    assert said in verdict
-    assert "most of it goes to sort (88%)" in verdict
+@pytest.mark.parametrize(("share", "said"), [(0.41, True), (0.04, False)], ids=["most", "little"])
+def test_the_first_place_is_named_before_any_advice(share: float, said: bool) -> None:
+    healthy = replace(samples.cpu_only(), findings=(), account=(samples.account(bandwidth=95, idle_unexplained=5),))
+    for report in (healthy, samples.loader_stall()):
+        head = verdict_of(placed(report, share=share))
+        assert (f"({round(100 * share)}%) of it is mlm.py:36: sort 2 times" in head) == said
+    assert ". First to fix: " in verdict_of(placed(samples.loader_stall()))
+    assert ". Nothing was found that costs" in verdict_of(placed(samples.healthy()))
 
 
 def test_one_length_of_the_step_is_shown_and_the_median_is_for_the_long_form():
@@ -230,14 +229,10 @@ def test_work_that_cannot_be_judged_is_no_waste() -> None:
     assert "and arithmetic limits 75% of it (how near it comes is not known)" in verdict
 
 
-def test_a_large_cost_without_a_fix_is_named() -> None:
+def test_a_cost_without_a_fix_keeps_the_head_from_saying_that_nothing_costs_as_much() -> None:
     report = samples.kernel()
     costly = replace(report.findings[0], severity="info")
-    assert "no rule found a fix worth 1% of it; 37.5 ms (79%) of it: matrix products" in verdict_of(
-        replace(report, findings=(costly,))
-    )
-    below_head = replace(costly, cost_ns=2_000_000, share_of_step=0.04)
-    assert ", and no rule found a fix worth 1% of it (" in verdict_of(replace(report, findings=(below_head,)))
+    assert ", and no rule found a fix worth 1% of it (" in verdict_of(replace(report, findings=(costly,)))
     small = replace(costly, cost_ns=200_000, share_of_step=0.004)
     assert "nothing was found" in verdict_of(replace(report, findings=(small,)))
 
