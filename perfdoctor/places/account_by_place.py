@@ -209,6 +209,14 @@ class PlaceAccount:
             sums[place] += ns
         return sorted(sums.items(), key=lambda item: -item[1])
 
+    def ops_of(self, rows: Int64Array) -> list[tuple[str, int]]:
+        """The innermost ops in which some pieces of the timed window lie, with their time in it, the largest first."""
+        sums: dict[str, int] = defaultdict(int)
+        for what, _, _, ns in zip(*self.timed.tally(rows), strict=True):
+            sums[what[2]] += ns
+        sums.pop("", None)
+        return sorted(sums.items(), key=lambda item: -item[1])
+
     def rows(self, most: int = MAX_PLACES) -> tuple[Place, ...]:
         """The places of a step, the largest first; all but the first `most` are one row.
 

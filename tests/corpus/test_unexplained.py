@@ -20,7 +20,7 @@ from perfdoctor.report.unexplained import MIN_SHARE
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.split_ranks import split_ranks
-from perfdoctor.unexplained.explain_gpu_time import NEAR_ROOF_SHARE
+from perfdoctor.unexplained import NEAR_ROOF_SHARE
 
 pytestmark = pytest.mark.corpus
 
@@ -74,27 +74,13 @@ def test_clones_of_compiled_code_are_a_finding(report_on: Callable[[str], Report
 def test_idle_time_of_decode_steps_has_a_sentence(corpus: Path) -> None:
     """Two decode steps of CUDA and HIP graphs, idle for 28 and 14 % of the time in gaps of which one reaches 1 ms."""
     for name, share, gaps in (
-        ("b300-decode-graph.json.gz", 0.28, "13 gaps, 54.2 us in the median, 1.01 ms at most"),
-        ("mi300x-decode-graph.json.gz", 0.14, "9 gaps, 170 us in the median, 418 us at most"),
+        ("b300-decode-graph.json.gz", 0.28, "1.01 ms at most: 81% at step["),
+        ("mi300x-decode-graph.json.gz", 0.14, "418 us at most: 77% at step["),
     ):
         (rank,) = ranks_in(corpus / name)
         said = {each.detail: each for each in summarize_rank(rank).unexplained}
         assert said["idle_launch"].share == pytest.approx(share, abs=0.01)
-        assert said["idle_launch"].sentence.startswith(f"{gaps}, in which the launch came too late")
-        assert " kernels in graphs, " in said["latency"].sentence
-
-
-def test_copies_beside_others(corpus: Path) -> None:
-    """Without PD109 the clones of compiled code are explained, and so are the few copies of batches that show."""
-    (rank,) = ranks_in(corpus / "v100-ddp-test" / "rank1.json.gz")
-    (found,) = (each for each in summarize_rank(rank).unexplained if each.detail == "memcpy")
-    clones, batches = found.sentence.split("; ")
-    assert clones.startswith("768 copies a step from device to device of 6.04 MB in the mean, the same sizes again")
-    assert "at 301 GB/s of the 382 GB/s that large copies reach" in clones
-    assert "on the stream of the kernels" in clones
-    assert batches.startswith("21 copies a step from pinned memory to the GPU")
-    assert "at 6.57 GB/s" in batches
-    assert "on another stream than the kernels, but no kernel runs meanwhile" in batches
+        assert gaps in said["idle_launch"].sentence
 
 
 def test_files_without_gpu_events_say_that_nothing_is_known(report_on: Callable[[str], Report]) -> None:
