@@ -68,6 +68,7 @@ from perfdoctor.analysis.timeline.engine_passes import EnginePasses, find_engine
 from perfdoctor.analysis.timeline.first_use import FirstUse, find_first_use, leave_out
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
 from perfdoctor.analysis.timeline.idle_pieces import IdleInstants, IdlePieces, idle_instants_of, idle_pieces_of
+from perfdoctor.analysis.timeline.ops_at_lines import OpAtLine, find_ops_at_lines
 from perfdoctor.analysis.timeline.own_time import (
     GpuLabels,
     OwnTime,
@@ -465,7 +466,15 @@ class Rank:
         early, late = self.early, self.facts.windows.timing.first_step
         if early is None or early.facts.windows.timing.first_step == late:  # the program ended before a late window
             return None
-        return compare_early_with_late(early.breakdown, self.breakdown, early.shares_of_lines, self.shares_of_lines)
+        lines, ops_at_lines = (early.shares_of_lines, self.shares_of_lines), (early.ops_at_lines, self.ops_at_lines)
+        return compare_early_with_late(early.breakdown, self.breakdown, lines, ops_at_lines)
+
+    @property
+    def ops_at_lines(self) -> tuple[OpAtLine, ...]:
+        """The ops of a step at the lines that call them, with the sizes of their inputs."""
+        source = self.evidence or self
+        steps = source.steps.intervals if source.steps.count else source.window
+        return find_ops_at_lines(source.trace, steps, source.loader_waits.intervals, on_gpu=source.device_kind == "gpu")
 
     @property
     def shares_of_lines(self) -> tuple[LineShare, ...]:
