@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from perfdoctor.analyzers._pd010_texts import describe_growth
 from perfdoctor.rules import Evidence, Rank, SourceLocation, captured_location
-from perfdoctor.rules.internal import PYTHON, RowChange, RunDrift, WindowGrowth
+from perfdoctor.rules.internal import PYTHON, OpGrowth, RowChange, RunDrift, WindowGrowth
 
 # A part that has at least this share of the rise is its cause.
 _MAIN_SHARE = 0.5
@@ -16,12 +19,15 @@ _MORE_CALLS = 1.2
 _MORE_COMPILING = 0.2
 # Clocks of a busy GPU that nothing throttles stay within 3 %.
 _SLOWER_CLOCK = 0.95
-# Of several lines that grow, those with at least this part of the largest rise may be the origin.
-_ORIGIN_SHARE = 1 / 3
-# A line that took less of the first step counts as if it had taken so much: nearly nothing grows by any factor.
-_MIN_LINE_SHARE = 0.05
+# Rows of what the CPU does between ops, and those of waits that no work of this program explains.
+_HOST_ROWS = (PYTHON, "idle_launch")
+_WAITS = ("idle_dataloader", "idle_sync", "idle_communication", "idle_allocator", "idle_unexplained")
+# The same ops on the same shapes take longer where they have so much of what their line takes longer.
+_ALL_SHARE = 0.9
+# Other ops that have so much of the rise are named beside the first.
+_ALSO_SHARE = 0.1
 # Causes that are no other work of the program.
-SAME_WORK = ("ops", "cpu", "waits", "unknown")
+SAME_WORK = ("ops", "slower", "cpu", "waits", "unknown")
 _BACKWARD = " backward"
 
 
@@ -33,12 +39,14 @@ class DriftCause(NamedTuple):
         rise_ns: By how much it makes a step longer; None where that was not measured by itself.
         location: The line of the user's code; None where it is not known.
         evidence: What shows it.
+        detail: The ops that grew, their line and times, and what they have more of; "" where that was not recorded.
     """
 
     id: str
     rise_ns: int | None = None
     location: SourceLocation | None = None
     evidence: tuple[Evidence, ...] = ()
+    detail: str = ""
 
 
 def find_cause(rank: Rank, drift: RunDrift) -> DriftCause:
@@ -50,19 +58,19 @@ def find_cause(rank: Rank, drift: RunDrift) -> DriftCause:
     queued = drift.parts.get("queued_ns")
     if queued is None or queued.rise < _MAIN_SHARE * drift.mean_rise_ns:
         return cause
-    if cause.id in SAME_WORK or (cause.id == "host" and _ops_are_slower(rank)):
+    growth = rank.growth
+    if cause.id in SAME_WORK or (cause.id == "host" and growth is not None and _ops_are_slower(growth)):
         return DriftCause("cores", _rise_of(drift, "queued_ns"))
     return cause
 
 
-def _ops_are_slower(rank: Rank) -> bool:
-    """Whether ops that run as often as at first, on the same shapes, are slower by half of what the whole step is."""
-    growth = rank.growth
-    if growth is None or rank.early is None or not _same_shapes(rank.early, rank):
+def _ops_are_slower(growth: WindowGrowth) -> bool:
+    """Whether ops that run as often as at first, on inputs no larger, are slower by half of what the whole step is."""
+    if _kind_of([op for op in growth.ops_at_lines if op.rise_ns > 0]) == "shapes":
         return False
     rows = [row for row in growth.ops.rows if row.name != PYTHON and row.before_ns and not _calls_more(row)]
-    before_ns, after_ns = sum(row.before_ns or 0 for row in rows), sum(row.after_ns or 0 for row in rows)
-    return (after_ns - before_ns) * growth.before_ns >= _MAIN_SHARE * growth.rise_ns * before_ns > 0
+    own_ns, more_ns = sum(row.before_ns for row in rows), sum(row.difference_ns for row in rows)
+    return more_ns * growth.before_ns >= _MAIN_SHARE * growth.rise_ns * own_ns > 0
 
 
 def _cause_in_steps(rank: Rank, drift: RunDrift) -> DriftCause | None:
@@ -167,24 +175,30 @@ def _cause_in_windows(rank: Rank) -> DriftCause | None:
     growth = rank.growth
     if growth is None or rank.early is None or growth.rise_ns <= 0:
         return None
-    rows = growth.ops.rows
+    rows = [row for row in growth.ops.rows if row.difference_ns > 0]
     more_calls = [row for row in rows if _calls_more(row)]
-    backward_ns, calls_ns = (
-        sum(row.difference_ns for row in more_calls if row.name.endswith(_BACKWARD) is is_backward)
-        for is_backward in (True, False)
-    )
-    if backward_ns >= max(_CALLS_SHARE * growth.rise_ns, calls_ns):
-        return _cause_of_row("graph", max(more_calls, key=lambda row: row.difference_ns), backward_ns, growth)
-    if calls_ns >= _CALLS_SHARE * growth.rise_ns:
-        row = max(more_calls, key=lambda row: row.difference_ns)
-        return _cause_of_row("calls", row, calls_ns, growth, is_origin=True)
-    largest = max(rows, key=lambda row: row.difference_ns, default=None)
-    if largest is None:
+    of_backward = [row for row in more_calls if row.name.endswith(_BACKWARD)]
+    others = [row for row in more_calls if row not in of_backward]
+    backward_ns, calls_ns = (sum(row.difference_ns for row in some) for some in (of_backward, others))
+    least_ns = 1 if _calls_grow_like_the_step(growth) else _CALLS_SHARE * growth.rise_ns
+    if backward_ns >= max(least_ns, calls_ns):
+        return _cause_of_rows("graph", of_backward, backward_ns, growth)
+    if calls_ns >= least_ns:
+        return _cause_of_rows("calls", others, calls_ns, growth)
+    if not rows or rows[0].kind in _WAITS:
         return None
-    if largest.name == PYTHON:
-        return DriftCause("host", largest.difference_ns, _line_that_grows(rank))
-    kind = "ops" if _same_shapes(rank.early, rank) else "shapes"
-    return _cause_of_row(kind, largest, largest.difference_ns, growth, is_origin=kind == "shapes")
+    if rows[0].name in _HOST_ROWS:
+        return DriftCause("host", rows[0].difference_ns, _line_that_grows(rank))
+    return _cause_of_rows("", [row for row in rows if row.name not in _HOST_ROWS], rows[0].difference_ns, growth)
+
+
+def _calls_grow_like_the_step(growth: WindowGrowth) -> bool:
+    """Whether a step runs so many more ops that calling them takes the time, on a GPU in idle time."""
+    before, after = (
+        sum(count or 0 for count in counts)
+        for counts in zip(*((row.before_count, row.after_count) for row in growth.ops.rows), strict=True)
+    )
+    return (after - before) * growth.before_ns >= _MAIN_SHARE * growth.rise_ns * before > 0
 
 
 def _calls_more(row: RowChange) -> bool:
@@ -192,39 +206,40 @@ def _calls_more(row: RowChange) -> bool:
     return row.after_count is not None and row.after_count > _MORE_CALLS * (row.before_count or 0) > 0
 
 
-def _same_shapes(early: Rank, late: Rank) -> bool:
-    """Whether the steps multiply matrices of the same shapes; True where no shapes were recorded."""
-    return {*early.breakdown.matrix_ops} == {*late.breakdown.matrix_ops}
+def _cause_of_rows(kind: str, rows: Sequence[RowChange], rise_ns: int, growth: WindowGrowth) -> DriftCause:
+    """The cause at the line at which ops of these rows take longer by most; a kind of "" is for `_kind_of` to say."""
+    names = {row.name for row in rows}
+    grown = [op for op in growth.ops_at_lines if op.name in names and op.rise_ns > 0]
+    rise_at = Counter[SourceLocation | None]()
+    for op in grown:
+        rise_at[op.location] += op.rise_ns
+    place = max(rise_at, key=lambda each: rise_at[each], default=None)
+    there = [op for op in grown if op.location == place]
+    kind = kind or _kind_of(there)
+    shown = [op for op in there if kind != "shapes" or op.inputs == "larger"]
+    evidence = [Evidence("grows most", rows[0].name), Evidence("more time in it", rows[0].difference_ns, "ns")]
+    evidence += [
+        Evidence("also grows", describe_growth([op], kind))
+        for op in grown
+        if op not in there and op.rise_ns >= _ALSO_SHARE * rise_ns and (kind != "shapes" or op.inputs == "larger")
+    ]
+    line = place or next((each.location for each in growth.lines[:1] if each.rise_ns >= _ALSO_SHARE * rise_ns), None)
+    return DriftCause(kind, rise_ns, line, tuple(evidence), describe_growth(shown, kind))
 
 
-def _cause_of_row(
-    kind: str, row: RowChange, rise_ns: int, growth: WindowGrowth, *, is_origin: bool = False
-) -> DriftCause:
-    counts = f"{row.before_count or 0:.4g}, then {row.after_count or 0:.4g}"
-    evidence = (
-        Evidence("grows most", row.name),
-        Evidence("more time in it", row.difference_ns, "ns"),
-        Evidence("calls of it", counts if row.after_count is not None else None),
-    )
-    line = _origin(growth) if is_origin else growth.lines[0].location if growth.lines else None
-    return DriftCause(kind, rise_ns, line, evidence)
+def _kind_of(ops: Sequence[OpGrowth]) -> str:
+    """Whether ops have larger inputs ("shapes") or take longer on the same ("ops"); else "slower", as for unknown."""
+    rise_ns = Counter[str]()
+    for op in ops:
+        rise_ns[op.inputs] += op.rise_ns
+    if rise_ns["larger"] >= _MAIN_SHARE * rise_ns.total() > 0:
+        return "shapes"
+    return "ops" if rise_ns["same"] >= _ALL_SHARE * rise_ns.total() > 0 else "slower"
 
 
 def _line_that_grows(rank: Rank) -> SourceLocation | None:
     lines = () if rank.growth is None else rank.growth.lines
     return lines[0].location if lines and lines[0].rise_ns > 0 else None
-
-
-def _origin(growth: WindowGrowth) -> SourceLocation | None:
-    """Of the lines that grow most the one that grows by the largest factor.
-
-    The line of a backward pass, and one that calls a model, grow with the lines that they run.
-    """
-    if not growth.lines or growth.lines[0].rise_ns <= 0:
-        return None
-    grown = [line for line in growth.lines if line.rise_ns >= _ORIGIN_SHARE * growth.lines[0].rise_ns]
-    floor_ns = max(_MIN_LINE_SHARE * growth.before_ns, 1)
-    return max(grown, key=lambda line: line.after_ns / max(line.before_ns, floor_ns)).location
 
 
 def _cause_in_clocks(drift: RunDrift) -> DriftCause:

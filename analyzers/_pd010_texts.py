@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
+
+from perfdoctor.rules.internal import OpGrowth, format_ms
+
+# An op is named beside the one that grows most at its line where it has so much of its rise.
+_NAMED_SHARE = 1 / 4
 
 
 class CauseText(NamedTuple):
@@ -40,9 +46,9 @@ TEXTS: Mapping[str, CauseText] = MappingProxyType(
         ),
         "calls": CauseText(
             "a step makes more and more calls",
-            "Look for what each step registers or appends, and all later steps run: hooks, callbacks, parameter "
-            "groups. Register it once before the loop, or remove it again.",
-            "handle = module.register_forward_hook(hook)  # and later: handle.remove()",
+            "Look for what each step appends or registers, and all later steps run: a list of tensors, hooks, "
+            "callbacks, parameter groups. Keep a running value instead of a list; register once before the loop, or "
+            "remove it again.",
         ),
         "shapes": CauseText(
             "the tensors grow",
@@ -109,6 +115,11 @@ TEXTS: Mapping[str, CauseText] = MappingProxyType(
             "The machine is slower than at first: a lower clock of the CPU, or memory that other programs use, too. "
             "Where values get tiny, denormal numbers do it: torch.set_flush_denormal(True).",
         ),
+        "slower": CauseText(
+            "ops take longer",
+            "Whether their inputs grow is not known. Print the shapes of what they get, early and late: bound what "
+            "grows; where nothing does, the machine may be slower.",
+        ),
         "system": CauseText(
             "the operating system works for the program: page faults, swap, files",
             "See whether memory grows until it is swapped (`vmstat 1`), and free what is not needed.",
@@ -118,3 +129,36 @@ TEXTS: Mapping[str, CauseText] = MappingProxyType(
         "unknown": CauseText("what grows was not recorded", "What they do was not recorded."),
     }
 )
+
+
+def describe_growth(ops: Sequence[OpGrowth], kind: str) -> str:
+    """What ops at one line take, and what grew by the kind of cause; "" for none.
+
+    For example "std and cat at job.py:15 take 3.10 ms early and 84.0 ms late, as their input grew from [360, 256] to
+    [6720, 256]".
+    """
+    named = [op for op in ops if op.rise_ns >= _NAMED_SHARE * ops[0].rise_ns][:2]
+    if not named:
+        return ""
+    first, (verb, whose) = named[0], ("takes", "its") if len(named) == 1 else ("take", "their")
+    place = f" at {first.location.short}" if first.location else ""
+    early, late = (format_ms(sum(each)) for each in zip(*((op.before_ns, op.after_ns) for op in named), strict=True))
+    names = " and ".join(op.name for op in named)
+    return f"{names}{place} {verb} {early} early and {late} late, {_describe_change(first, kind, whose)}"
+
+
+def _describe_change(op: OpGrowth, kind: str, whose: str) -> str:
+    if kind in ("calls", "graph"):
+        early, late = (each.calls if each else 0 for each in (op.before, op.after))
+        return f"as a step runs {early:,.0f} of {op.name} early and {late:,.0f} late"
+    if op.before is None or op.after is None or op.inputs == "unknown":
+        return "on inputs of unknown shapes"
+    old, new = op.before.smallest, op.after.largest
+    if op.inputs == "same":
+        return f"on {list(max(new, key=prod))} both times"
+    if op.inputs == "other":
+        return "on inputs that vary in size"
+    if len(old) != len(new):
+        return f"as {whose} inputs grew from {len(old)} to {len(new)} tensors"
+    grown = max(range(len(old)), key=lambda number: prod(new[number]) - prod(old[number]))
+    return f"as {whose} input grew from {list(old[grown])} to {list(new[grown])}"

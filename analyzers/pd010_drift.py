@@ -36,15 +36,16 @@ class Drift(RankAnalyzer):
         work: it is the machine's. What grew is found by what was timed of each step (the wait for the loader, for a
         core, garbage collection, checkpoints, compilation) where that is half of the rise, and else by the late windows
         of the run against its first ones, as `perfdoctor compare` compares two recordings: calls of ops that became
-        more, Python code between them, shapes.
+        more, Python code between them, and the sizes of what the ops at each line get. Only where the same sizes were
+        recorded early and late are the ops themselves called slower.
 
     How to fix:
         By the cause: bound what grows, detach what is carried from step to step.
 
     When it is wrong:
         Later steps may be meant to do more: a curriculum of longer sequences, a replay buffer that fills. Findings on
-        shapes and samples are low for that. The line of ops that grow is the one that grows by the largest factor among
-        the lines that grow most; it may be one that only uses what another line lets grow.
+        shapes and samples are low for that. The line is the one whose ops take longer by most; it may be one that only
+        uses what another line lets grow.
 
     Needs:
         Captured step times (`perfdoctor run`) of 240 steps and more; of the windows that were recorded first and late
@@ -86,7 +87,7 @@ class Drift(RankAnalyzer):
         finding = self.finding(
             rank,
             title=f"The step gets slower over the run, {format_ms(drift.before_ns)} to {format_ms(drift.after_ns)}, "
-            f"{kind} step {drift.first_step:,} on: {text.grew}",
+            f"{kind} step {drift.first_step:,} on: {text.grew}{cause.detail and f' ({cause.detail})'}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded") if is_in_trace else Saving(),
             advice=advice,

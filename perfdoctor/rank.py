@@ -82,6 +82,7 @@ from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
 from perfdoctor.places.account_by_place import PlaceAccount, PlacedWindow, place_window
+from perfdoctor.places.ops_at_lines import OpAtLine, find_ops_at_lines
 from perfdoctor.places.pieces import cut_cpu_window, cut_gpu_window, find_recorder_time
 from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
 from perfdoctor.report.pass_summary import PassSummary, summarize_passes
@@ -460,7 +461,15 @@ class Rank:
         early, late = self.early, self.facts.windows.timing.first_step
         if early is None or early.facts.windows.timing.first_step == late:  # the program ended before a late window
             return None
-        return compare_early_with_late(early.breakdown, self.breakdown, early.shares_of_lines, self.shares_of_lines)
+        lines, ops_at_lines = (early.shares_of_lines, self.shares_of_lines), (early.ops_at_lines, self.ops_at_lines)
+        return compare_early_with_late(early.breakdown, self.breakdown, lines, ops_at_lines)
+
+    @property
+    def ops_at_lines(self) -> tuple[OpAtLine, ...]:
+        """The ops of a step at the lines that call them, with the sizes of their inputs."""
+        source = self.evidence or self
+        steps = source.steps.intervals if source.steps.count else source.window
+        return find_ops_at_lines(source.trace, steps, source.loader_waits.intervals, on_gpu=source.device_kind == "gpu")
 
     @property
     def shares_of_lines(self) -> tuple[LineShare, ...]:

@@ -28,6 +28,7 @@ class Outcome(NamedTuple):
         cause: What the report says grew; "" where it has no finding.
         line: The line that it names.
         growth: From which step, and by how much.
+        title: What the finding says; "" without one.
         is_right: Whether cause and line are the planted ones.
         twin_is_quiet: Whether the report on the twin has no such finding.
         is_same: Whether the program prints the same as without perfdoctor.
@@ -37,6 +38,7 @@ class Outcome(NamedTuple):
     cause: str
     line: int | None
     growth: str
+    title: str
     is_right: bool
     twin_is_quiet: bool
     is_same: bool
@@ -69,12 +71,13 @@ def check(name: str, planted: Planted, folder: Path) -> Outcome:
     location = (found or {}).get("location") or {}
     cause, line = (found["subject"], location.get("line")) if found else ("", None)
     evidence = {} if found is None else {each["label"]: each["value"] for each in found["evidence"]}
-    growth = ""
+    growth = title = ""
     if found is not None:
+        title = found["title"]
         before, after = (evidence[label] / 1e6 for label in ("step before it", "step at the end of the run"))
         growth = f"{before:.3g} to {after:.3g} ms from step {evidence['first slower step']}"
     is_right = cause == planted.cause and (planted.line is None or line in (planted.line, planted.function_line))
-    return Outcome(name, cause, line, growth, is_right, in_twin is None, plain == printed)
+    return Outcome(name, cause, line, growth, title, is_right, in_twin is None, plain == printed)
 
 
 def main() -> int:

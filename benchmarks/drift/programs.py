@@ -167,6 +167,19 @@ for step in range(STEPS):
 """,
         "shapes",
     ),
+    "moments": Planted(
+        """
+history = torch.empty(0, 256)
+for step in range(STEPS):
+    train()
+    with torch.no_grad():
+        encoded = model[0](features)
+    history = torch.cat([history[-(100_000 if GROWS else 32):], encoded[:32]])
+    spread = history.std(0).mean()  # planted
+""",
+        "shapes",
+        900,
+    ),
     "dataset": Planted(
         """
 class Cached(torch.utils.data.Dataset):

@@ -86,13 +86,13 @@ def _may_go_ns(place: Place) -> float:
     return place.ns - (1 - _SHARE_OF_WORK_THAT_GOES) * work_ns
 
 
-def place_texts(report: Report, *, in_full: bool) -> list[PlaceText]:
-    """What a report says of its main places; in short of three at most. A finding stands at the first of its places."""
+def place_texts(report: Report, most: int | None = FEW_PLACES) -> list[PlaceText]:
+    """What a report says of its main places, `most` of them at most. A finding stands at the first of its places."""
     places = main_places(report)
     numbers = {id(finding): number for number, finding in enumerate(main_findings(report), 1)}
     shown: set[int] = set()
     texts = []
-    for place in places if in_full else places[:FEW_PLACES]:
+    for place in places[:most]:
         of_place = [report.findings[index] for index in place.findings]
         found = tuple((numbers[id(each)], each) for each in of_place if id(each) in numbers and id(each) not in shown)
         shown.update(id(each) for _, each in found)

@@ -24,7 +24,7 @@ from perfdoctor.reporters.finding_texts import describe_cost, describe_info, des
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
-from perfdoctor.reporters.place_text import PlaceText, findings_elsewhere, place_texts
+from perfdoctor.reporters.place_text import FEW_PLACES, PlaceText, findings_elsewhere, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.render_blocks import render_each
 from perfdoctor.reporters.report_facts import (
@@ -100,11 +100,13 @@ class _Room(NamedTuple):
         finding_lines: How many lines a finding has at most.
         paragraphs: How many findings have a paragraph: the others take a line each.
         once_advice: Whether what happens once has its causes and advice, or its first cause alone.
+        places: How many places have a paragraph at most.
     """
 
     finding_lines: int
     paragraphs: int
     once_advice: bool = True
+    places: int = FEW_PLACES
 
 
 class _Section(NamedTuple):
@@ -205,7 +207,7 @@ class Terminal(Reporter):
             yield Text()
             yield Text("Trials", style="bold")
             yield from (unbroken(line, "") for line in trial_lines(report, self.width))
-        texts = place_texts(report, in_full=self.verbosity > 0)
+        texts = place_texts(report, most=None if self.verbosity > 0 else room.places)
         yield from (block for text in texts for block in self._place(text, report, room))
         yield from self._time_split(report, with_rates=room.finding_lines > _MIN_FINDING_LINES)
         yield from self._once_only(report, with_advice=room.once_advice)
@@ -519,6 +521,7 @@ def _smaller_rooms(findings: int) -> Iterator[_Room]:
     yield from (
         _Room(_MIN_FINDING_LINES, count, once_advice=False) for count in range(min(findings, _FEW_FINDINGS), 0, -1)
     )
+    yield from (_Room(_MIN_FINDING_LINES, 1, once_advice=False, places=count) for count in range(FEW_PLACES - 1, 0, -1))
 
 
 def allocate_cells(shares: Sequence[float], width: int) -> list[int]:

@@ -27,7 +27,7 @@ from perfdoctor.analysis.step_times import (
 # Drift over a whole run, and what late windows have more of: what PD010 tells, and PD003 leaves out.
 from perfdoctor.analysis.match_rows import RowChange
 from perfdoctor.run_watch.run_drift import RunDrift
-from perfdoctor.run_watch.window_growth import WindowGrowth
+from perfdoctor.run_watch.window_growth import OpGrowth, WindowGrowth
 from perfdoctor.units import format_ms
 
 # What a program holds over a whole run: of which PD707 alone speaks.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,22 +43,48 @@ def run_of(step_ms: Any, **columns: Any) -> RunSteps:
 
 
 def window_of(
-    ops: Mapping[str, tuple[int, int]], python_us: int = 0, shape: int = 64, **facts: Any
+    ops: Mapping[str, tuple[int, int]], python_us: int = 0, shape: int | Sequence[object] | None = 64, **facts: Any
 ) -> tuple[TraceBuilder, CapturedFacts]:
-    """Six steps on the CPU: of each op its calls and the length of one in us, and Python after them at `train.py:9`."""
+    """Six steps on the CPU: of each op its calls and the length of one in us, and Python after them at `train.py:9`.
+
+    The line of an op may follow its name: "aten::mm at train.py:5". `shape` is the rows of its first input, a range of
+    them for the steps, or all of its inputs; None where no shapes are recorded.
+    """
     trace, at = TraceBuilder(device=None), 0
     first = facts.pop("first_step", 30)
-    for _ in range(6):
+    for step in range(6):
         begun = at
-        for name, (calls, length) in ops.items():
+        rows = shape[step] if isinstance(shape, range) else shape
+        inputs = [[rows, 64], [64, 64]] if isinstance(rows, int) else rows
+        for place, (calls, length) in ops.items():
+            name, _, line = place.partition(" at ")
+            if line:
+                trace.range(f"@{line}", at, calls * length)
             for _ in range(calls):
-                trace.op(name, at, length, shapes=[[shape, 64], [64, 64]])
+                trace.op(name, at, length, shapes=inputs)
                 at += length
         trace.range("@train.py:9", at, max(python_us, 1))
         at += max(python_us, 1)
         trace.step(begun, at - begun)
     windows = {"timing": {"steps": 6, "complete": True, "file": "timing.json.gz", "first_step": first}}
     return trace, CapturedFacts.parse({"windows": windows, **facts})
+
+
+def launching_window(
+    ops: int, between_us: int, first_step: int = 30, wait_us: int = 1
+) -> tuple[TraceBuilder, CapturedFacts]:
+    """Six steps on a GPU that launch a short kernel by each op, with Python between them, and wait for the loader."""
+    trace, at = TraceBuilder(), 0
+    for _ in range(6):
+        begun = at
+        for _ in range(ops):
+            trace.op("aten::norm", at, 20, shapes=[[64]]).kernel("norm", at + 15, 10, launch_us=at + 5)
+            at += 20 + between_us
+        trace.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, wait_us)
+        at += wait_us
+        trace.step(begun, at - begun)
+    windows = {"timing": {"steps": 6, "complete": True, "file": "timing.json.gz", "first_step": first_step}}
+    return trace, CapturedFacts.parse({"windows": windows})
 
 
 def gpu_window(malloc_us: int, sm_mhz: int, first_step: int = 30) -> tuple[TraceBuilder, CapturedFacts]:
@@ -134,6 +160,14 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
         "shapes",
         lambda: rank_of(run_of(RAMP), EARLY, window_of({"aten::mm": (1, 20_000)}, shape=99, first_step=400)),
     ),
+    "more launches by a GPU's program": (
+        "calls",
+        lambda: rank_of(run_of(RAMP), launching_window(50, 150), launching_window(150, 150, 400)),
+    ),
+    "Python between the launches of a GPU's program": (
+        "host",
+        lambda: rank_of(run_of(RAMP), launching_window(50, 150), launching_window(50, 500, 400)),
+    ),
     "slower ops": ("ops", lambda: rank_of(run_of(RAMP), EARLY, window_of({"aten::mm": (1, 20_000)}, first_step=400))),
     "more samples": ("samples", lambda: rank_of(run_of(RAMP, samples=RAMP.astype(int)))),
     "the collector": (
@@ -189,6 +223,14 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
             run_of(RAMP * 3, cpu_ns=RAMP, queued_ns=RAMP * 2), EARLY, window_of(OPS, 9_000, first_step=400)
         ),
     ),
+    "a history and larger tensors on a busy machine": (
+        "host",
+        lambda: rank_of(
+            run_of(RAMP * 3, cpu_ns=RAMP, queued_ns=RAMP * 2),
+            window_of({"aten::mm": (1, 5_000), "aten::std": (1, 4_000)}),
+            window_of({"aten::mm": (1, 20_000), "aten::std": (1, 19_000)}, 20_000, shape=640, first_step=400),
+        ),
+    ),
     "a neighbour who slows Python most": (
         "cores",
         lambda: rank_of(
@@ -208,6 +250,10 @@ FIRING: dict[str, tuple[str, Callable[[], Rank]]] = {
     "page faults": ("system", lambda: rank_of(run_of(RAMP, cpu_ns=RAMP, system_cpu_ns=RAMP - 10))),
     "CPU time": ("cpu", lambda: rank_of(run_of(RAMP, cpu_ns=RAMP))),
     "waits": ("waits", lambda: rank_of(run_of(RAMP, cpu_ns=LEVEL))),
+    "waits for the loader that no step timed": (
+        "unknown",
+        lambda: rank_of(run_of(RAMP), launching_window(50, 150), launching_window(50, 150, 400, wait_us=9_000)),
+    ),
     "old captures": ("unknown", lambda: rank_of(run_of(RAMP))),
 }
 PLACED = {"a history": "train.py:9", "checkpoints": "/job/train.py:7", "a loader that computes": "/job/train.py:7"}
@@ -229,6 +275,136 @@ def test_a_drift_is_told_with_what_grew(name: str) -> None:
         assert finding.severity == "low"
     else:
         assert finding.severity in ("medium", "high")
+
+
+STD = {
+    "aten::mm at train.py:5": (1, 6_000),
+    "aten::cat at train.py:6": (1, 1_000),
+    "aten::std at train.py:7": (1, 3_000),
+}
+GROWN = STD | {"aten::cat at train.py:6": (1, 4_000), "aten::std at train.py:7": (1, 20_000)}
+WIDE = [[[40, 64], [64, 64]], []]
+
+# The windows early and late, the cause, the line, and what the title says of it.
+GREW: dict[str, tuple[Any, Any, str, str | None, str]] = {
+    "larger inputs": (
+        window_of(STD),
+        window_of(GROWN, shape=640, first_step=400),
+        "shapes",
+        "train.py:7",
+        "std at train.py:7 takes 3 ms early and 20 ms late, as its input grew from [64, 64] to [640, 64]",
+    ),
+    "inputs that are larger in each step": (
+        window_of(STD, shape=range(64, 70)),
+        window_of(GROWN, shape=range(640, 700, 10), first_step=400),
+        "shapes",
+        "train.py:7",
+        "as its input grew from [64, 64] to [690, 64]",
+    ),
+    "a longer list": (
+        window_of({"aten::stack at train.py:7": (1, 9_000)}, shape=[[[8, 8]] * 30, []]),
+        window_of({"aten::stack at train.py:7": (1, 20_000)}, shape=[[[8, 8]] * 400, []], first_step=400),
+        "shapes",
+        "train.py:7",
+        "stack at train.py:7 takes 9 ms early and 20 ms late, as its inputs grew from 30 to 400 tensors",
+    ),
+    "an op in a list of tensors that grow": (
+        window_of({"aten::cat": (1, 9_000)}, shape=WIDE),
+        window_of({"aten::cat": (1, 20_000)}, shape=[[[400, 64], [64, 64]], []], first_step=400),
+        "shapes",
+        None,
+        "cat takes 9 ms early and 20 ms late, as its input grew from [40, 64] to [400, 64]",
+    ),
+    "two ops of one line": (
+        window_of({"aten::std at train.py:7": (1, 3_000), "aten::mul at train.py:7": (1, 3_000)}),
+        window_of(
+            {"aten::std at train.py:7": (1, 9_000), "aten::mul at train.py:7": (1, 8_000)}, shape=99, first_step=400
+        ),
+        "shapes",
+        "train.py:7",
+        "std and mul at train.py:7 take 6 ms early and 17 ms late, as their input grew from [64, 64] to [99, 64]",
+    ),
+    "more calls": (
+        window_of({"aten::norm at train.py:7": (2, 500), **OPS}),
+        window_of({"aten::norm at train.py:7": (20, 500), **OPS}, first_step=400),
+        "calls",
+        "train.py:7",
+        "norm at train.py:7 takes 1 ms early and 10 ms late, as a step runs 2 of norm early and 20 late",
+    ),
+    "the same shapes": (
+        window_of(STD),
+        window_of(GROWN, first_step=400),
+        "ops",
+        "train.py:7",
+        "the same ops on the same shapes take longer (std at train.py:7 takes 3 ms early and 20 ms late, on [64, 64]",
+    ),
+    "shapes that are known of early windows only": (
+        window_of(STD),
+        window_of(GROWN, shape=None, first_step=400),
+        "slower",
+        "train.py:7",
+        "ops take longer (std at train.py:7 takes 3 ms early and 20 ms late, on inputs of unknown shapes)",
+    ),
+    "shapes that are known of late windows only": (
+        window_of(STD, shape=None),
+        window_of(GROWN, first_step=400),
+        "slower",
+        "train.py:7",
+        "on inputs of unknown shapes",
+    ),
+    "shapes that are never known": (
+        window_of(STD, shape=None),
+        window_of(GROWN, shape=None, first_step=400),
+        "slower",
+        "train.py:7",
+        "on inputs of unknown shapes",
+    ),
+    "inputs that are hardly larger": (
+        window_of(STD, shape=64),
+        window_of(GROWN, shape=65, first_step=400),
+        "slower",
+        "train.py:7",
+        "on inputs that vary in size",
+    ),
+    "shapes that vary": (
+        window_of(STD, shape=range(60, 66)),
+        window_of(GROWN, shape=range(62, 68), first_step=400),
+        "slower",
+        "train.py:7",
+        "on inputs that vary in size",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GREW)
+def test_it_says_which_op_grew_where_and_in_what(name: str) -> None:
+    early, late, cause, line, says = GREW[name]
+    finding = findings_on(rank_of(run_of(RAMP), early, late))["PD010"]
+    assert (finding.subject, finding.location and str(finding.location)) == (cause, line)
+    assert says in finding.title
+
+
+@pytest.mark.parametrize("name", GREW)
+def test_windows_that_differ_in_a_steady_run_are_no_drift(name: str) -> None:
+    early, late, *_ = GREW[name]
+    assert "PD010" not in findings_on(rank_of(run_of(LEVEL), early, late))
+
+
+@pytest.mark.parametrize("name", GREW)
+def test_only_the_same_known_shapes_mean_a_slower_machine(name: str) -> None:
+    early, late, cause, *_ = GREW[name]
+    finding = findings_on(rank_of(run_of(RAMP), early, late))["PD010"]
+    assert ("the same ops on the same shapes" in finding.title) == (cause == "ops")
+    assert ("The machine is slower than at first" in finding.advice) == (cause == "ops")
+    assert ("Whether their inputs grow is not known" in finding.advice) == (cause == "slower")
+
+
+def test_other_lines_that_grow_are_evidence() -> None:
+    early, late, *_ = GREW["larger inputs"]
+    evidence = findings_on(rank_of(run_of(RAMP), early, late))["PD010"].evidence
+    assert [each.value for each in evidence if each.label == "also grows"] == [
+        "cat at train.py:6 takes 1 ms early and 4 ms late, as its input grew from [64, 64] to [640, 64]"
+    ]
 
 
 QUIET = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,17 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("name", ["graph", "dataset"])
+SAYS = {
+    "graph": r"graphs of earlier steps \(.*, as a step runs [\d,]+ of .* early and [\d,]+ late\)",
+    "dataset": "",
+    "moments": r"\(std at moments\.py:\d+ takes .*, as its input grew from \[\d+, 256\] to \[\d{4,}, 256\]\)",
+}
+
+
+@pytest.mark.parametrize("name", SAYS)
 def test_a_planted_drift_is_found_with_its_line(name: str, tmp_path: Path) -> None:
     outcome = check(name, PROGRAMS[name], tmp_path)
     assert outcome.is_right, outcome
+    assert re.search(SAYS[name], outcome.title), outcome
     assert outcome.twin_is_quiet
     assert outcome.is_same, "the program prints the same with and without perfdoctor"
