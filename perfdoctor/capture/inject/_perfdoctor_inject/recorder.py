@@ -45,7 +45,7 @@ from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_levels import StepLevels
 from .step_memory import BACKWARD, OPTIMIZER
-from .step_meter import StepMeter
+from .step_meter import StepMeter, count_graph_nodes
 from .user_code import user_location
 from .window_plan import EVIDENCE_FACTOR, WindowPlan
 from .window_profiler import WindowProfiler
@@ -122,7 +122,7 @@ class Recorder:
         # A detected step has already ended: unless a session marks the steps, the first one cannot be recorded.
         misses_first_step = automatic and not (settings.skip or settings.base or settings.warmup)
         self.plan = WindowPlan(replace(settings, skip=1) if misses_first_step else settings)
-        self.detector = StepDetector()
+        self.detector = StepDetector(count_graph_nodes)
         self.gradients = GradientUse()
         self.module_calls = ModuleCalls(self.is_listening)
         self.profiler = self._make_profiler()
@@ -238,7 +238,8 @@ class Recorder:
     def on_backward(self, frame: FrameType | None, roots: Any = None) -> None:
         """A backward pass from `roots`, which the code in `frame` called, begins; its thread is the training thread."""
         self._bind_training_thread()
-        self._end_step_if(self.detector.on_backward())
+        self.detector.on_backward()
+        self._end_step_if(False)
         self._close_window_in_long_step()
         self.meter.add_backward()
         self.loaders.note_training()
@@ -250,6 +251,7 @@ class Recorder:
     def on_backward_end(self) -> None:
         """The backward pass has returned or raised."""
         self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
+        self._end_step_if(self.detector.on_backward_end())
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
@@ -266,16 +268,16 @@ class Recorder:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
         self._bind_training_thread()
         self._close_window_in_long_step()
-        self._end_step_if(self.detector.on_optimizer_begin())
+        self.detector.on_optimizer_begin()
         self.optimizers.begin_call()
         self.memory_watch.enter(OPTIMIZER)
 
     def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
         """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
-        self.detector.on_optimizer_end()
         self.optimizers.end_optimizer_step(optimizer, frame)
         self.gradients.on_optimizer_end(optimizer)
         self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
+        self._end_step_if(self.detector.on_optimizer_end())
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
@@ -284,19 +286,20 @@ class Recorder:
         self.totals.counts["optimizer_step"] += 1
         self._optimizer_was_built_late = False
         was_training = self.detector.is_training
-        self.detector.on_optimizer_step(id(optimizer))
+        ends = self.detector.on_optimizer_step(id(optimizer))
         self.optimizers.count_step(optimizer)
         if self.detector.is_training and not was_training:
             self._restart_plan()  # the steps so far were validation, not training
+        self._end_step_if(ends)
 
     def on_gradient(self, nesting: int) -> None:
         """`torch.autograd.grad` is about to run, inside that number of transforms of torch.func."""
         self._end_step_if(self.detector.on_gradient(nesting))
 
     def on_scaler_update(self) -> None:
-        """`GradScaler.update` was called."""
+        """`GradScaler.update` has run."""
         self._bind_training_thread()
-        self.detector.on_scaler_update()
+        self._end_step_if(self.detector.on_scaler_update())
 
     def on_user_profiler_open(self, profile: Any) -> None:
         """The program opens a profiler: our session is closed first, or the process would crash when ours is saved."""
@@ -345,7 +348,7 @@ class Recorder:
         self._training_thread = None
         self._loader_threads.clear()
         self._in_loader = False
-        self.detector = StepDetector()
+        self.detector = StepDetector(count_graph_nodes)
 
     def finish(self, reason: str) -> None:
         """Save what was recorded, because the process or the session ends; safe to call again."""
@@ -503,7 +506,7 @@ class Recorder:
             self.stop_watching_forwards = None
         if not self._step_start_ns:
             self._begin_step()
-        if detected and self.automatic:
+        if detected and self.automatic and not self.finished:
             self.end_step()
 
     def _record_step(self, dur_ns: int) -> None:
