@@ -319,6 +319,28 @@ def test_later_windows_have_no_more_events_than_can_be_written(events: int, late
     assert sum(stage.window == "base" for stage in plan._stages) == 14, "its base windows stay"
 
 
+@pytest.mark.parametrize(
+    ("steps", "timing", "evidence"), [(6, [2], []), (7, [2], [1]), (20, [2, 4], [1, 2]), (44, [2, 4, 8], [1, 2, 3])]
+)
+def test_in_a_job_each_evidence_window_is_warmed_up(steps: int, timing: list[int], evidence: list[int]) -> None:
+    def plan() -> WindowPlan:
+        plan = WindowPlan(STANDARD)
+        plan.warm_up_evidence()
+        return plan
+
+    assert count_steps(plan(), steps, "timing") == timing
+    assert count_steps(plan(), steps, "evidence") == evidence
+    stages = plan()._stages
+    before = [last for last, stage in itertools.pairwise(stages) if stage.counted and not last.counted]
+    assert {(stage.window, stage.recording) for stage in before} == {("warm", True)}
+
+
+def test_sizes_of_the_users_stay_in_a_job() -> None:
+    plan = WindowPlan(settings(warmup=0))
+    plan.warm_up_evidence()
+    assert [stage.window for stage in plan._stages] == ["skip"] * 2 + ["base"] * 3 + ["timing"] * 4 + ["evidence"] * 2
+
+
 def test_a_window_ends_with_the_running_step() -> None:
     plan = run_plan(3)
     plan.shorten_trace()

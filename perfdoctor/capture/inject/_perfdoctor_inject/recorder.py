@@ -587,6 +587,8 @@ class Recorder:
                 f"cannot write to {self.settings.folder} ({error.strerror}); nothing is recorded, the program runs on."
             )
             return False
+        if self.world_size > 1:
+            self.plan.warm_up_evidence()
         self.memory_watch.start()
         if self.control is not None:
             try:
@@ -639,6 +641,8 @@ class Recorder:
             self.flags_by_window[stage.window] = describe_torch_flags()
         if stage.trace is None:
             return
+        if stage.recording != self.profiler.recording or not self.profiler.prepared:
+            self._note_work()
         if not self.profiler.prepared:
             self._describe_program()
             self.retained.look_first(self.step)
@@ -697,6 +701,7 @@ class Recorder:
         if partial and earlier is not None and earlier["steps"] > steps:
             self.profiler.abort()  # an earlier window has recorded more steps
             return
+        self._note_work()
         start_ns = time.perf_counter_ns()
         name = self.profiler.stop_and_save(self.folder, self.step if step_range is not None else None)
         self.windows[trace] = {**self._open_window, "complete": not partial, "file": name}
@@ -708,6 +713,11 @@ class Recorder:
             )
         if name is not None:
             self._count_events(trace, self.folder.events, time.perf_counter_ns() - start_ns)
+
+    def _note_work(self) -> None:
+        """Note that the next step, or the running one, may be longer: ranks wait for each other's recorders."""
+        if self.world_size > 1 and self.folder is not None:
+            self.folder.note_work(self.step)
 
     def _count_events(self, trace: str, events: int, writing_ns: int) -> None:
         """Add up what was written, and shorten later windows when its steps have many events."""
@@ -752,6 +762,10 @@ class Recorder:
             raise StopProgram(0)
 
     # Facts ---------------------------------------------------------------------------------------------------------
+
+    def list_work(self) -> list[int]:
+        """Steps before which the recorder of any rank of the job has worked; empty where there is one rank."""
+        return self.folder.list_work() if self.world_size > 1 and self.folder is not None else []
 
     def list_unrecorded(self) -> list[str]:
         """Sentences on what was not seen of the run, for facts.json."""
