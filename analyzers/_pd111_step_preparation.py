@@ -46,16 +46,23 @@ def find_preparation(rank: Rank) -> Preparation | None:
 
 
 def _match_preparation(rank: Rank) -> BoolArray:
-    """For each op whether it is called in a step before the first whose gradient is computed, outside of modules."""
+    """For each op whether it is called in a step before the first whose gradient is computed, outside of modules.
+
+    Where the steps of a trace begin between a forward pass and its backward pass, what comes before that ends is none.
+    """
     trace, ops, forward = rank.trace, rank.trace.ops, rank.forward_ops
     with_gradient = forward.forward[forward.forward >= 0]
     step = rank.steps.at(ops.start_ns)
     first_ns = np.full(rank.steps.count + 1, _NEVER_NS)  # of each step, and of what lies in none
     np.minimum.at(first_ns, step[with_gradient], ops.start_ns[with_gradient])
     first_ns[NONE] = _NEVER_NS
+    backward = np.flatnonzero(forward.in_backward & (ops.start_ns < first_ns[step]))
+    backward_ns = np.zeros_like(first_ns)
+    np.maximum.at(backward_ns, step[backward], ops.end_ns[backward])
     frames = trace.frames
     modules = trace.match_rows(frames, vocabulary.MODULE_FRAME)
     result: BoolArray = (ops.parent == NONE) & (ops.start_ns < first_ns[step]) & (first_ns[step] < _NEVER_NS)
+    result &= ops.start_ns >= backward_ns[step]
     result &= np.isin(ops.thread, ops.thread[with_gradient])
     result &= ~iv.contains(iv.union(frames.start_ns[modules], frames.end_ns[modules]), ops.start_ns)
     result &= ~iv.contains(rank.loader_waits.intervals, ops.start_ns)

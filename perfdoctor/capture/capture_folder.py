@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from perfdoctor.capture.inject._perfdoctor_inject.hang_files import HANG_FOLDER
-from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import WINDOW_FOLDER
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import WINDOW_FOLDER, WORK_FOLDER
 from perfdoctor.errors import CaptureError
 
 MARKER_FOLDER_PREFIX = ".processes-"
@@ -97,7 +97,7 @@ def remove_capture(folder: Path, rank: int | None = None) -> None:
         # A perfdoctor that was killed has left its markers; those of other ranks are theirs.
         is_of_all = WINDOW_FOLDER.fullmatch(entry.name) is not None
         is_of_all |= entry.name.startswith(MARKER_FOLDER_PREFIX) or entry.name == HANG_FOLDER
-        if entry.is_dir() and (is_rank or (rank is None and is_of_all)):
+        if entry.is_dir() and (is_rank or entry.name == WORK_FOLDER or (rank is None and is_of_all)):
             shutil.rmtree(entry)
         elif entry.name in REPORT_FILES:
             entry.unlink(missing_ok=True)

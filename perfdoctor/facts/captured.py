@@ -367,6 +367,8 @@ class CapturedFacts(CapturedPart):
         script: Name of the script without its folder; never its arguments.
         exit: How the recording ended: running, recorded, stopped, exit, os._exit, SIGTERM, session, exception, failed.
         step_source: What marked the end of steps.
+        recorder_worked: Steps before which the recorder of any rank of the job has worked, so that others waited for
+            it. Empty where there is one rank.
         run: The whole run, recorded or not.
         trace_writing: What the recorder wrote, and how long the program waited for it.
         models: null before they were looked for.
@@ -406,6 +408,7 @@ class CapturedFacts(CapturedPart):
     steps_seen: Written[int] = None
     step_source: Literal["loader", "zero_grad", "backward", "optimizer", "gradient", "forward", "session"] | None = None
     windows: RecordedWindows = RecordedWindows()
+    recorder_worked: Later[tuple[int, ...]] = ()
     base: Flat[BaseSteps] = BaseSteps()
     timing: Flat[WindowSteps] = WindowSteps()
     evidence: Flat[WindowSteps] = WindowSteps()

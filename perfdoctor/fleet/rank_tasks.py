@@ -29,6 +29,7 @@ from perfdoctor.trace.io.stream import Progress
 from perfdoctor.trace.io.untrusted_files import check_beside_trace, read_beside_trace
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.split_ranks import split_ranks
+from perfdoctor.trace.tables.steps import leave_out_steps
 
 _STEPS_NAME = "steps.jsonl"
 # What `run --memory` writes beside the facts: of the evidence window, and where a request failed.
@@ -127,9 +128,10 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     trace = traces[0]
     if trace.rank is None and file.rank is not None:
         trace = replace(trace, rank=file.rank)
+    trace = leave_out_steps(trace, facts.recorder_worked)
     evidence = None
     if file.evidence_path is not None:
-        evidence = read_trace(file.evidence_path, progress)
+        evidence = leave_out_steps(read_trace(file.evidence_path, progress), facts.recorder_worked)
     step_times = _read_step_times(file)
     early = None if file.early is None else _read_early(file.early, options)
     snapshot, unread = _read_snapshot(file, facts, trace)

@@ -59,6 +59,10 @@ def profiler_step_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+LEFT_OUT_STEP_PREFIX = "perfdoctor::left_out#"
+"""What comes before the name of a profiler's range around a step that is not analysed."""
+
+
 class CountedStep(NamedTuple):
     """A user's range around one step: the wording that all ranges of its series share, and its number."""
 

@@ -250,6 +250,21 @@ def prepared(us: float, op: str = "aten::abs", frame: str = "train.py(9): featur
     return trace
 
 
+def cut_before_the_backward_pass(us: float) -> TraceBuilder:
+    """Steps of 1 ms that begin between a forward pass and its backward pass; this long an op lies before the model."""
+    trace = TraceBuilder(device=None)
+    for number in range(3):
+        at = 1000 * number
+        trace.step(at, 1000)
+        trace.frame("train.py(11): <module>", at + 4, 400)
+        trace.op("aten::ones_like", at + 5, 200)
+        trace.op("autograd::engine::evaluate_function: AddmmBackward0", at + 210, 190, sequence=number)
+        trace.op("aten::abs", at + 450, us).frame("train.py(9): features", at + 449, us + 2)
+        trace.frame("nn.Module: Linear_0", at + 850, 110)
+        trace.op("aten::linear", at + 855, 100, sequence=number + 1)
+    return trace
+
+
 PD111 = [
     RuleCase(
         "PD111",
@@ -283,6 +298,13 @@ PD111 = [
         "features-in-five-steps",
         lambda: prepared(500, steps=5),
         (ExpectedFinding("high", 500_000, location="train.py:9"),),
+    ),
+    RuleCase("PD111", "a-backward-pass-before-the-model", lambda: cut_before_the_backward_pass(100)),
+    RuleCase(
+        "PD111",
+        "features-after-a-backward-pass",
+        lambda: cut_before_the_backward_pass(300),
+        (ExpectedFinding("medium", 200_000, location="train.py:9"),),
     ),
     RuleCase("PD111", "features-of-a-tenth", lambda: prepared(100)),
     RuleCase("PD111", "noise-in-the-loop", lambda: prepared(500, "aten::randn")),

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import WORK_FOLDER
+
 pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -127,7 +129,7 @@ def test_torchrun_whose_ranks_run_perfdoctor(launcher: Any, ddp: str, capture_ki
     )
     assert done.returncode == 0, done.stderr
     folder = launcher.folder / "own"
-    assert {path.name for path in folder.iterdir()} == {"rank0", "rank1", "report.html", "report.json"}
+    assert {path.name for path in folder.iterdir()} == {"rank0", "rank1", WORK_FOLDER, "report.html", "report.json"}
     report = json.loads((folder / "report.json").read_text())
     assert report["traces"], "the first rank reports"
     assert done.stdout.count("Training (DDP): a step takes") == 1
@@ -151,7 +153,7 @@ if dist.get_rank() == 0:
     done = launcher.run_plain(*TORCHRUN, str(script))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1] (0, 1)\n"
-    assert {path.name for path in (launcher.folder / "sessions").iterdir()} == {"rank0", "rank1"}
+    assert {path.name for path in (launcher.folder / "sessions").iterdir()} == {"rank0", "rank1", WORK_FOLDER}
 
 
 def test_a_shell_script_with_several_pythons(launcher: Any, capture_kit: dict[str, Any]) -> None:

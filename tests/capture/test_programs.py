@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import WORK_FOLDER
+
 pytest.importorskip("torch")
 
 
@@ -449,6 +451,6 @@ def test_every_rank_may_run_its_own_perfdoctor(launcher: Any, capture_kit: dict[
     answers = [json.loads((launcher.folder / f"answer{rank}").read_text()) for rank in (0, 1)]
     assert [answer["ranks"] for answer in answers] == [[0], [1]]
     assert [answer["folder"] for answer in answers] == [str(shared), None]
-    assert {path.name for path in shared.iterdir()} == {"rank0", "rank1"}
+    assert {path.name for path in shared.iterdir()} == {"rank0", "rank1", WORK_FOLDER}
     reported, ended = launcher.folder / "answer0", shared / "rank1" / "facts.json"
     assert reported.stat().st_mtime >= ended.stat().st_mtime, "the first rank reports on all that is there"

@@ -33,6 +33,14 @@ def test_waits_for_a_core_are_no_cost_of_stacks(
     assert totals.stacks_are_expensive() is expensive
 
 
+@pytest.mark.parametrize(("cpu_ms", "expensive"), [(20, False), (900, True), (None, True)])
+def test_waits_for_another_rank_are_no_cost_of_stacks(cpu_ms: int | None, expensive: bool) -> None:
+    totals = RunTotals()
+    for window, dur_ms, own_ms in (("base", 80, 10), ("evidence", 1000, cpu_ms)):
+        totals.add_step(window, window, dur_ms * MS, 0, StepWork(cpu_ns=None if own_ms is None else own_ms * MS))
+    assert totals.stacks_are_expensive() is expensive
+
+
 def test_without_a_base_window_nothing_is_compared() -> None:
     totals = RunTotals()
     totals.add_step("evidence", "evidence", 500 * MS, 0, StepWork())

@@ -127,6 +127,63 @@ def no_loader(model: Model) -> None:
         optimizer.step()
 
 
+def forward_before_zero_grad(model: Model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS + 1):
+        loss = model(torch.ones(2, 8))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def scaler_after_zero_grad(model: Model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    for _ in range(STEPS + 1):
+        loss = scaler.scale(model(torch.ones(2, 8)))
+        optimizer.zero_grad()
+        loss.backward()
+        scaler.step(optimizer)
+        scaler.update(2.0**120)
+
+
+def lbfgs_alone(model: Model) -> None:
+    optimizer = new_class(torch.optim.LBFGS)(model.parameters(), max_iter=3)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 8))
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS + 2):
+        optimizer.step(closure)
+
+
+def optimizer_in_backward(model: Model) -> None:
+    """The step of PyTorch's tutorial: an optimizer for each parameter, called by hooks while the gradients come."""
+    optimizers = {each: torch.optim.SGD([each], lr=0.1) for each in model.parameters()}
+
+    def update(parameter: Any) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(update)
+    for _ in range(STEPS + 2):
+        model(torch.ones(2, 8)).backward()
+
+
+def update_by_hand(model: Model) -> None:
+    for _ in range(STEPS + 3):
+        loss = model(torch.ones(2, 8))
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                each -= 0.1 * each.grad
+
+
 def inference(model: Model) -> None:
     with torch.no_grad():
         for _ in range(2):
@@ -155,6 +212,11 @@ def features_before_training(model: Model) -> None:
         (lbfgs, STEPS, "loader"),
         (evaluation_between, STEPS, "loader"),
         (no_loader, STEPS, "zero_grad"),
+        (forward_before_zero_grad, STEPS, "optimizer"),
+        (scaler_after_zero_grad, STEPS, "optimizer"),
+        (lbfgs_alone, STEPS, "optimizer"),
+        (optimizer_in_backward, STEPS, "backward"),
+        (update_by_hand, STEPS, "backward"),
         (inference, 2 * STEPS + 2 - 3, "loader"),
         (evaluation_without_loader, STEPS, "forward"),
         (features_before_training, 2 * STEPS, "zero_grad"),

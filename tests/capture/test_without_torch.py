@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from perfdoctor.capture import process_group
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import WORK_FOLDER
 
 PLAIN = 'import sys\nprint("hello", sys.argv[1:])\nsys.exit(4)\n'
 
@@ -110,6 +111,7 @@ def test_force_replaces_a_capture_and_leaves_the_rest(launcher: Any) -> None:
     (out / "mine.txt").write_text("mine")
     assert launcher.record(PLAIN, out=out).exit_code == 2
     (out / "window-1" / "rank0").mkdir(parents=True)
+    (out / WORK_FOLDER).mkdir()
     assert launcher.record(PLAIN, out=out, force=True).exit_code == 4
     assert not (out / "window-1").exists()
     assert [path.name for path in out.iterdir()] == ["mine.txt"]

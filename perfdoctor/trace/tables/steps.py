@@ -13,6 +13,7 @@ Without this boundary the first step would contain the backlog of the one before
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import field, replace
 from typing import Literal
 
@@ -128,6 +129,24 @@ def find_steps(trace: Trace) -> Steps:
     steps = _steps_of(trace, marks.spans, marks.on_gpu)
     numbers = marks.numbers if len(marks.numbers) == len(steps) else ()
     return _leave_out_fragments(trace, Steps(steps, "annotated" if marks.says_step else "inferred", numbers))
+
+
+def leave_out_steps(trace: Trace, numbers: Collection[int]) -> Trace:
+    """The trace without the profiler's marks of some steps, or of what else lies apart from the most of the others.
+
+    Steps that are left follow each other without a gap. Where none would be left the trace stays as it is.
+    """
+    found = {step for name in trace.strings if (step := vocabulary.profiler_step_number(name)) is not None}
+    kept = np.array(sorted(found.difference(numbers)), np.int64)
+    if len(kept) in (0, len(found)):
+        return trace
+    last_longest = max(reversed(np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1)), key=len)
+    dropped = found.difference(last_longest.tolist())
+    strings = (
+        vocabulary.LEFT_OUT_STEP_PREFIX + name if vocabulary.profiler_step_number(name) in dropped else name
+        for name in trace.strings
+    )
+    return replace(trace, strings=tuple(strings))
 
 
 def _steps_of(trace: Trace, spans: Intervals, on_gpu: bool) -> Intervals:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace.tables.steps import Steps, find_steps
+from perfdoctor.trace.tables.steps import Steps, find_steps, leave_out_steps
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 OPTIMIZER = "Optimizer.step#SGD.step"
@@ -25,6 +25,25 @@ def test_marked_steps_are_taken_as_they_stand() -> None:
     assert steps.median_ns == 100_000
     assert steps.variation == pytest.approx(0.0816, abs=1e-4)
     assert (steps.window / 1000).tolist() == [[0, 100], [110, 310]]
+
+
+@pytest.mark.parametrize(
+    ("without", "left"),
+    [
+        ((), (30, 31, 32, 33)),
+        ((5, 40), (30, 31, 32, 33)),  # before and after this window
+        ((30,), (31, 32, 33)),
+        ((33,), (30, 31, 32)),
+        ((31,), (32, 33)),
+        ((31, 32), (33,)),
+        ((30, 31, 32, 33), (30, 31, 32, 33)),  # better these than none
+    ],
+)
+def test_steps_that_are_left_out_leave_steps_in_a_row(without: tuple[int, ...], left: tuple[int, ...]) -> None:
+    trace = TraceBuilder()
+    for number in range(30, 34):
+        trace.range(f"ProfilerStep#{number}", 100 * number, 100).op("aten::mm", 100 * number + 10, 50)
+    assert find_steps(leave_out_steps(trace.trace(), without)).numbers == left
 
 
 def test_a_trace_without_marks_has_no_steps() -> None:

@@ -66,6 +66,10 @@ class Recording(Protocol):
     gpu_sampler: GpuSampler | None
     notes: list[str]
 
+    def list_work(self) -> list[int]:
+        """Steps before which the recorder of any rank of the job has worked; empty where there is one rank."""
+        ...
+
     def list_unrecorded(self) -> list[str]:
         """Sentences on what was not seen of the run."""
         ...
@@ -96,6 +100,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "steps_seen": recording.step,
         "step_source": recording.detector.source if recording.automatic else "session",
         "windows": recording.windows,
+        "recorder_worked": recording.list_work(),
         "base_step_ns": [step.dur_ns for step in totals.steps_of("base")],
         "base_loader_wait_ns": [step.wait_ns for step in totals.steps_of("base")],
         "timing_step_ns": [step.dur_ns for step in totals.steps_of("timing")],

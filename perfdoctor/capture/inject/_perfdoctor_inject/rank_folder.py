@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .messages import warn
+from .recorder_settings import WORK_FOLDER
 
 if TYPE_CHECKING:
     from .long_calls import LongCall
@@ -51,6 +52,7 @@ class RankFolder:
         """
         self.path = os.path.join(capture, f"rank{rank}")
         os.mkdir(self.path)
+        self._work_path = os.path.join(capture, WORK_FOLDER)
         self.broken: str | None = None
         self.events = self.writing_ns = self.dropped_calls = self._written_steps = 0
         self._max_evidence_bytes = max_evidence_bytes
@@ -129,6 +131,18 @@ class RankFolder:
                         os.link(source, target)
                     except OSError:
                         shutil.copyfile(source, target)
+
+    def note_work(self, step: int) -> None:
+        """Tell all ranks that a recorder works before this step: those that wait for its rank wait longer in it."""
+        with contextlib.suppress(OSError):
+            os.makedirs(self._work_path, exist_ok=True)
+            os.close(os.open(os.path.join(self._work_path, str(step)), os.O_CREAT | os.O_WRONLY, 0o644))
+
+    def list_work(self) -> list[int]:
+        """The steps before which the recorder of any rank has worked, as far as they share a disk."""
+        with contextlib.suppress(OSError):
+            return sorted(int(name) for name in os.listdir(self._work_path) if name.isdigit())
+        return []
 
     def write_trace(
         self, name: str, results: Any, partial_step: int | None, calls: Sequence[LongCall] = ()

@@ -45,7 +45,7 @@ from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_levels import StepLevels
 from .step_memory import BACKWARD, OPTIMIZER
-from .step_meter import StepMeter
+from .step_meter import StepMeter, count_graph_nodes
 from .user_code import user_location
 from .window_plan import EVIDENCE_FACTOR, WindowPlan
 from .window_profiler import WindowProfiler
@@ -122,7 +122,7 @@ class Recorder:
         # A detected step has already ended: unless a session marks the steps, the first one cannot be recorded.
         misses_first_step = automatic and not (settings.skip or settings.base or settings.warmup)
         self.plan = WindowPlan(replace(settings, skip=1) if misses_first_step else settings)
-        self.detector = StepDetector()
+        self.detector = StepDetector(count_graph_nodes)
         self.gradients = GradientUse()
         self.module_calls = ModuleCalls(self.is_listening)
         self.profiler = self._make_profiler()
@@ -238,7 +238,8 @@ class Recorder:
     def on_backward(self, frame: FrameType | None, roots: Any = None) -> None:
         """A backward pass from `roots`, which the code in `frame` called, begins; its thread is the training thread."""
         self._bind_training_thread()
-        self._end_step_if(self.detector.on_backward())
+        self.detector.on_backward()
+        self._end_step_if(False)
         self._close_window_in_long_step()
         self.meter.add_backward()
         self.loaders.note_training()
@@ -250,6 +251,7 @@ class Recorder:
     def on_backward_end(self) -> None:
         """The backward pass has returned or raised."""
         self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
+        self._end_step_if(self.detector.on_backward_end())
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
@@ -266,16 +268,16 @@ class Recorder:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
         self._bind_training_thread()
         self._close_window_in_long_step()
-        self._end_step_if(self.detector.on_optimizer_begin())
+        self.detector.on_optimizer_begin()
         self.optimizers.begin_call()
         self.memory_watch.enter(OPTIMIZER)
 
     def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
         """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
-        self.detector.on_optimizer_end()
         self.optimizers.end_optimizer_step(optimizer, frame)
         self.gradients.on_optimizer_end(optimizer)
         self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
+        self._end_step_if(self.detector.on_optimizer_end())
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
@@ -284,19 +286,20 @@ class Recorder:
         self.totals.counts["optimizer_step"] += 1
         self._optimizer_was_built_late = False
         was_training = self.detector.is_training
-        self.detector.on_optimizer_step(id(optimizer))
+        ends = self.detector.on_optimizer_step(id(optimizer))
         self.optimizers.count_step(optimizer)
         if self.detector.is_training and not was_training:
             self._restart_plan()  # the steps so far were validation, not training
+        self._end_step_if(ends)
 
     def on_gradient(self, nesting: int) -> None:
         """`torch.autograd.grad` is about to run, inside that number of transforms of torch.func."""
         self._end_step_if(self.detector.on_gradient(nesting))
 
     def on_scaler_update(self) -> None:
-        """`GradScaler.update` was called."""
+        """`GradScaler.update` has run."""
         self._bind_training_thread()
-        self.detector.on_scaler_update()
+        self._end_step_if(self.detector.on_scaler_update())
 
     def on_user_profiler_open(self, profile: Any) -> None:
         """The program opens a profiler: our session is closed first, or the process would crash when ours is saved."""
@@ -345,7 +348,7 @@ class Recorder:
         self._training_thread = None
         self._loader_threads.clear()
         self._in_loader = False
-        self.detector = StepDetector()
+        self.detector = StepDetector(count_graph_nodes)
 
     def finish(self, reason: str) -> None:
         """Save what was recorded, because the process or the session ends; safe to call again."""
@@ -503,7 +506,7 @@ class Recorder:
             self.stop_watching_forwards = None
         if not self._step_start_ns:
             self._begin_step()
-        if detected and self.automatic:
+        if detected and self.automatic and not self.finished:
             self.end_step()
 
     def _record_step(self, dur_ns: int) -> None:
@@ -584,6 +587,8 @@ class Recorder:
                 f"cannot write to {self.settings.folder} ({error.strerror}); nothing is recorded, the program runs on."
             )
             return False
+        if self.world_size > 1:
+            self.plan.warm_up_evidence()
         self.memory_watch.start()
         if self.control is not None:
             try:
@@ -636,6 +641,8 @@ class Recorder:
             self.flags_by_window[stage.window] = describe_torch_flags()
         if stage.trace is None:
             return
+        if stage.recording != self.profiler.recording or not self.profiler.prepared:
+            self._note_work()
         if not self.profiler.prepared:
             self._describe_program()
             self.retained.look_first(self.step)
@@ -694,6 +701,7 @@ class Recorder:
         if partial and earlier is not None and earlier["steps"] > steps:
             self.profiler.abort()  # an earlier window has recorded more steps
             return
+        self._note_work()
         start_ns = time.perf_counter_ns()
         name = self.profiler.stop_and_save(self.folder, self.step if step_range is not None else None)
         self.windows[trace] = {**self._open_window, "complete": not partial, "file": name}
@@ -705,6 +713,11 @@ class Recorder:
             )
         if name is not None:
             self._count_events(trace, self.folder.events, time.perf_counter_ns() - start_ns)
+
+    def _note_work(self) -> None:
+        """Note that the next step, or the running one, may be longer: ranks wait for each other's recorders."""
+        if self.world_size > 1 and self.folder is not None:
+            self.folder.note_work(self.step)
 
     def _count_events(self, trace: str, events: int, writing_ns: int) -> None:
         """Add up what was written, and shorten later windows when its steps have many events."""
@@ -749,6 +762,10 @@ class Recorder:
             raise StopProgram(0)
 
     # Facts ---------------------------------------------------------------------------------------------------------
+
+    def list_work(self) -> list[int]:
+        """Steps before which the recorder of any rank of the job has worked; empty where there is one rank."""
+        return self.folder.list_work() if self.world_size > 1 and self.folder is not None else []
 
     def list_unrecorded(self) -> list[str]:
         """Sentences on what was not seen of the run, for facts.json."""

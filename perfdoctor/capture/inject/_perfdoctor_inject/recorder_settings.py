@@ -12,6 +12,8 @@ from typing import Any
 STANDARD_SIZES = (5, 10, 2, 8, 3)
 # In the capture folder: what `perfdoctor record` has asked for, a capture of its own.
 WINDOW_FOLDER = re.compile(r"window-[0-9]{1,6}")
+# In the capture folder of a job: an empty file for each step before which the recorder of any rank has worked.
+WORK_FOLDER = ".recorder-work"
 SETTINGS_VARIABLE = "PERFDOCTOR_CAPTURE_SETTINGS"
 
 

@@ -81,6 +81,7 @@ class RunTotals:
         self.threads_set: Location | None = None
         self.float64_sources = Float64Sources()
         self._last_step_ns = self._last_own_ns = 0
+        self._last_cpu_ns: int | None = None
         self._first_step_end_ns = 0
         self._first_step_ns = 0
         self._unprofiled_ns = array("q")
@@ -101,7 +102,7 @@ class RunTotals:
         self.steps += 1
         self.user_profiled_steps += label == "user_profiler"
         self._last_step_ns = dur_ns
-        self._last_own_ns = _own_ns(dur_ns, work)
+        self._last_own_ns, self._last_cpu_ns = _own_ns(dur_ns, work), work.cpu_ns
         if label in UNPROFILED_WINDOWS:
             self._unprofiled_steps += 1
             self._unprofiled_total_ns += dur_ns
@@ -172,11 +173,18 @@ class RunTotals:
     def stacks_are_expensive(self) -> bool:
         """Whether the last step, of the evidence window, took so long that one is enough.
 
-        Python loops make 100,000 events a step and more. Waits for a core are no cost of stacks.
+        Python loops make 100,000 events a step and more. Waits for a core, or for another rank whose recorder works,
+        are no cost of stacks.
         """
-        base = [_own_ns(step.dur_ns, step.work) for step in self._sample["base"] or self._kept["base"]]
-        usual_ns = statistics.median(base) if base else self._last_own_ns
-        return self._last_own_ns > max(2 * usual_ns, usual_ns + EXPENSIVE_STACKS_NS)
+        base = self._sample["base"] or self._kept["base"]
+        if not base:
+            return False
+        usual_ns = statistics.median(_own_ns(step.dur_ns, step.work) for step in base)
+        added_ns = self._last_own_ns - usual_ns
+        cpu_ns = [step.work.cpu_ns for step in base if step.work.cpu_ns is not None]
+        if cpu_ns and self._last_cpu_ns is not None:
+            added_ns = min(added_ns, self._last_cpu_ns - statistics.median(cpu_ns))
+        return added_ns > max(usual_ns, EXPENSIVE_STACKS_NS)
 
 
 def _own_ns(dur_ns: int, work: StepWork) -> int:

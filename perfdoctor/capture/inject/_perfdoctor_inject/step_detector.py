@@ -10,21 +10,28 @@ Without a loader a step ends at the first `zero_grad` after every optimizer has 
 
     zero_grad  forward  backward  optimizer.step | zero_grad  forward  backward  optimizer.step | zero_grad ...
 
+Where a forward pass comes before this `zero_grad`, or none is called in several rounds, a step ends with the last
+optimizer of the round, or with the update of its scaler. The graph tells: a forward pass adds nodes to it::
+
+    forward  zero_grad  backward  optimizer.step | forward  zero_grad  backward  optimizer.step | forward ...
+
+Without an optimizer the end of a backward pass stands for the optimizer's: the program updates its weights by hand.
+
 Without all of these, gradients included, a program runs a model and trains none: a step ends where it calls the model
 whose calls come back first::
 
     model  sampling | model  sampling | model ...
-
-Loops that never call `zero_grad` are cut at the first backward pass, or at the optimizer step itself (LBFGS).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 # Batches after which a loop without optimizer steps counts as inference: few for a program without optimizers, many
 # for a program that has built an optimizer, because it may validate before it trains.
 INFERENCE_BATCHES = 3
 INFERENCE_BATCHES_WITH_OPTIMIZER = 64
-# Rounds of all optimizers without a boundary after which a backward pass or an optimizer step counts as the boundary.
+# Rounds of all optimizers without a boundary after which their end is one.
 ROUNDS_WITHOUT_BOUNDARY = 3
 # Rounds of all optimizers since the last batch after which the loop is taken to run without a loader.
 ROUNDS_WITHOUT_LOADER = 64
@@ -45,7 +52,9 @@ class StepDetector:
         is_training: Whether any optimizer has stepped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count_nodes: Callable[[], int]) -> None:
+        """Nothing has happened; `count_nodes` says how many nodes this thread has added to graphs of autograd."""
+        self._count_nodes = count_nodes
         self.source: str | None = None
         self.is_training = False
         self._batches = 0
@@ -54,8 +63,11 @@ class StepDetector:
         self._backwards = 0
         self._optimizer_depth = 0
         self._has_stepped = False
-        self._accepts_weak_boundary = False
-        self._scaler_updated = False
+        self._nodes_before = 0
+        self._backwards_before = 0
+        self._is_in_backward = False
+        self._ends_with_round = False
+        self._uses_scaler = self._scaler_updated = False
         self._step_counts: dict[int, int] = {}
         self._expected: set[int] = set()
         self._last_optimizer = 0
@@ -70,6 +82,11 @@ class StepDetector:
     def is_in_optimizer(self) -> bool:
         """Whether an `Optimizer.step` is running."""
         return self._optimizer_depth > 0
+
+    @property
+    def _is_inside_call(self) -> bool:
+        """Whether a step may not end: in a closure, or in a backward pass, where closing a profiler crashes."""
+        return self._optimizer_depth > 0 or self._is_in_backward
 
     @property
     def may_roll_out(self) -> bool:
@@ -110,7 +127,7 @@ class StepDetector:
 
     def on_loader_next(self) -> bool:
         """The loop asks a DataLoader for a batch."""
-        if self._optimizer_depth:
+        if self._is_inside_call:
             return False
         self._batches += 1
         self._uses_loader = True
@@ -121,48 +138,53 @@ class StepDetector:
 
     def on_zero_grad(self) -> bool:
         """An optimizer or a module is about to clear gradients."""
-        return (
-            not self._optimizer_depth
-            and not self._uses_loader
-            and self._round_is_complete()
-            and self._end_step("zero_grad")
-        )
-
-    def on_backward(self) -> bool:
-        """A backward pass is about to begin."""
-        self._backwards += 1
-        if self._optimizer_depth or self._uses_loader:
+        if self._is_inside_call:
             return False
-        if self._accepts_weak_boundary:
-            return self._round_is_complete() and self._end_step("backward")
-        # Without any optimizer object the program updates its weights by hand: each backward pass is one step.
-        by_hand = not self.is_training and not self._optimizers_built and self._backwards > INFERENCE_BATCHES
-        return by_hand and self._end_step("backward")
+        self._backwards_before = self._backwards
+        if self._uses_loader or not self._round_is_complete():
+            return False
+        if not self._ends_with_round and self._count_nodes() > self._nodes_before:
+            self._ends_with_round = True
+            self._begin_round()  # its forward pass lies behind: this step and the next are one
+            return False
+        return self._end_step("zero_grad")
+
+    def on_backward(self) -> None:
+        """A backward pass is about to begin; what it calls while gradients come makes no boundary."""
+        self._backwards += 1
+        self._is_in_backward = True
+        self._scaler_updated = False
+
+    def on_backward_end(self) -> bool:
+        """A backward pass has returned or raised."""
+        self._is_in_backward = False
+        if not (self.is_training or self._optimizers_built or self._backwards < INFERENCE_BATCHES):
+            self._has_stepped = True
+            self._nodes_before = self._count_nodes()
+            self._ends_with_round |= self._backwards - self._backwards_before > ROUNDS_WITHOUT_BOUNDARY
+        return self._end_round("backward")
 
     def on_optimizer_built(self) -> None:
         """An optimizer object was made: the program is going to train."""
         self._optimizers_built += 1
 
-    def on_optimizer_begin(self) -> bool:
+    def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; calls inside it, by a closure, make no boundary."""
-        ends = (
-            not self._optimizer_depth
-            and not self._uses_loader
-            and self._accepts_weak_boundary
-            and self._round_is_complete()
-            and self._end_step("optimizer")
-        )
         self._optimizer_depth += 1
-        return ends
 
-    def on_optimizer_end(self) -> None:
+    def on_optimizer_end(self) -> bool:
         """`Optimizer.step` has returned or raised."""
         self._optimizer_depth = max(0, self._optimizer_depth - 1)
+        self._nodes_before = self._count_nodes()
+        return self._end_round("optimizer")
 
-    def on_optimizer_step(self, optimizer_id: int) -> None:
-        """An optimizer has updated its weights."""
+    def on_optimizer_step(self, optimizer_id: int) -> bool:
+        """An optimizer has updated its weights, of a class whose `step` may not tell its begin and end."""
         self.is_training = self._has_stepped = True
-        self._expected.add(optimizer_id)
+        self._nodes_before = self._count_nodes()
+        if optimizer_id not in self._expected:  # the round before has ended too early
+            self._step_counts = {**dict.fromkeys(self._expected, 1), **self._step_counts}
+            self._expected.add(optimizer_id)
         if optimizer_id == self._last_optimizer:
             self._steps_in_a_row += 1
         else:
@@ -171,15 +193,16 @@ class StepDetector:
             self._last_optimizer, self._steps_in_a_row = optimizer_id, 1
         self._step_counts[optimizer_id] = self._step_counts.get(optimizer_id, 0) + 1
         rounds = min(self._step_counts.get(each, 0) for each in self._expected)
-        if not self._uses_loader:
-            self._accepts_weak_boundary = self._accepts_weak_boundary or rounds >= ROUNDS_WITHOUT_BOUNDARY
-        elif rounds >= ROUNDS_WITHOUT_LOADER:
+        if rounds >= (ROUNDS_WITHOUT_LOADER if self._uses_loader else ROUNDS_WITHOUT_BOUNDARY):
             self._uses_loader = False
-            self._accepts_weak_boundary = True
+            self._ends_with_round = True
+        return self._end_round("optimizer")
 
-    def on_scaler_update(self) -> None:
-        """`GradScaler.update` was called: the step is over even if the scaler skipped the optimizer."""
-        self.is_training = self._has_stepped = self._scaler_updated = True
+    def on_scaler_update(self) -> bool:
+        """`GradScaler.update` has run: the step is over even if the scaler skipped the optimizer."""
+        self.is_training = self._has_stepped = self._scaler_updated = self._uses_scaler = True
+        self._nodes_before = self._count_nodes()
+        return self._end_round("optimizer")
 
     def forget_loader(self) -> None:
         """The loader runs in another thread than the training: its calls show no step boundaries."""
@@ -207,9 +230,21 @@ class StepDetector:
         row = self._longest_row.get(self._last_optimizer, 1)
         return self._steps_in_a_row > (row if row <= STEPS_WITHOUT_OTHERS else 1)
 
+    def _end_round(self, source: str) -> bool:
+        """End the step if its round is complete, in a loop whose steps end so."""
+        if self._uses_loader or not self._ends_with_round or self._is_inside_call:
+            return False
+        awaits_scaler = self._uses_scaler and not self._scaler_updated
+        return not awaits_scaler and self._round_is_complete() and self._end_step(source)
+
     def _end_step(self, source: str) -> bool:
         """Begin a new round and return True."""
         self.source = source
+        self._begin_round()
+        return True
+
+    def _begin_round(self) -> None:
+        """Wait for all optimizers again."""
+        self._backwards_before = self._backwards
         self._has_stepped = self._scaler_updated = False
         self._step_counts.clear()
-        return True

@@ -139,6 +139,20 @@ class WindowPlan:
         """Go to the stage of the next step."""
         self._position += 1
 
+    def warm_up_evidence(self) -> None:
+        """Let a recorded step that does not count come before each evidence window of a plan that adapts.
+
+        In a job of several ranks, each waits in that step for the others to write their timing windows.
+        """
+        if not self.adapts:
+            return
+        stages: list[Stage] = []
+        for stage in self._stages:
+            if stage.counted and stage.trace == "evidence" and stages and stages[-1].trace != "evidence":
+                stages.append(replace(stage, window="warm"))
+            stages.append(stage)
+        self._stages = stages
+
     def restart(self) -> None:
         """Go to the first stage."""
         self._position = 0
