@@ -50,7 +50,7 @@ from perfdoctor.savings.ledger import Ledger
 from perfdoctor.tables.report_tables import ReportRows, report_tables
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.unexplained import find_unexplained
+from perfdoctor.unclaimed_time import find_unexplained
 
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
 _DEFAULTS = AnalysisOptions()

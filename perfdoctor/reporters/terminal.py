@@ -244,7 +244,8 @@ class Terminal(Reporter):
         bar.append(f" {text.causes}")
         bar.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")
         yield bar
-        for line in (text.runs, *text.answers):
+        # The head says what runs at the first place: where there is room for one only that suffices.
+        for line in (text.runs if room.places > 1 else "", *text.answers):
             if line:
                 yield hanging(f"  {'':>{margin}} |", make_text(shorten_end(line, 2 * self.width - 4 * _INDENT)))
         for position, (number, finding) in enumerate(text.findings):

@@ -20,7 +20,7 @@ from perfdoctor.report.unexplained import MIN_SHARE
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.split_ranks import split_ranks
-from perfdoctor.unexplained import NEAR_ROOF_SHARE
+from perfdoctor.unclaimed_time import NEAR_ROOF_SHARE
 
 pytestmark = pytest.mark.corpus
 

@@ -18,7 +18,7 @@ from real_traces import read_once
 from recordings import list_recordings, name_recording
 from rule_cases import POINTWISE
 
-import perfdoctor.unexplained
+import perfdoctor.unclaimed_time
 from perfdoctor import pipeline
 from perfdoctor.analyzers import pd209_slow_kernel
 from perfdoctor.analyzers.pd209_slow_kernel import SlowKernel
@@ -148,7 +148,7 @@ def test_without_the_law_the_check_fails(monkeypatch: pytest.MonkeyPatch) -> Non
     trace = program("elementwise", 1300, 3).trace()
     assert find_unsaid(Rank(trace), diagnose(Rank(trace))) == set()
     monkeypatch.setattr(pd209_slow_kernel, "find_slow_families", lambda *_: iter(()))
-    monkeypatch.setattr(perfdoctor.unexplained, "MIN_SHARE", 1.0)
+    monkeypatch.setattr(perfdoctor.unclaimed_time, "MIN_SHARE", 1.0)
     assert find_unsaid(Rank(trace), diagnose(Rank(trace))) == {"elementwise"}
 
 
