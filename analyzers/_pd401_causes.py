@@ -7,28 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import median_low
-from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import does_equal_work
-from perfdoctor.rules import Finding, Fleet, LateRank, RankSummary, SourceLocation
+from perfdoctor.rules import Finding, Fleet, LateRank
 from perfdoctor.rules.internal import phases, start_apart, starts_late
 
 # A finding that the other ranks have too explains the lateness only when it costs the late rank so many times as much.
 _MIN_COST_RATIO = 1.5
-# A line explains the lateness when it takes at least this share of it: two or three lines may cause it together.
-_MIN_LATENESS_SHARE = 0.3
 # Phases that take CPU time. A rank without a GPU that is longer in them than the others has more to do, or lacks a
 # core.
 _WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
 # What these say on a rank is reported inside the finding that the others wait for it: its CPU is busy, no more.
 _REPORTED_INSIDE = ("PD103", "PD104")
-
-
-class LongerPlace(NamedTuple):
-    """A line of the user's code that takes a rank longer than the others, and by how much, in ns a step."""
-
-    location: SourceLocation
-    more_ns: int
 
 
 def enters_late(fleet: Fleet, late: LateRank, lateness_ns: int) -> bool:
@@ -92,21 +82,3 @@ def find_told_inside(fleet: Fleet, late: LateRank) -> Iterable[Finding]:
         excess = finding.cost_ns > _MIN_COST_RATIO * _median_cost_of_others(fleet, late, finding)
         if finding.rule in _REPORTED_INSIDE and excess:
             yield finding
-
-
-def find_explaining_place(fleet: Fleet, late: LateRank, lateness_ns: int) -> LongerPlace | None:
-    """The line that takes the late rank longest against the median of the other ranks, waits for them left out.
-
-    None where no line takes enough of `lateness_ns`.
-    """
-
-    def working(summary: RankSummary) -> dict[SourceLocation, int]:
-        return {each.location: each.working_ns for each in summary.places if each.location}
-
-    others = [working(summary) for summary in fleet.summaries if summary.rank != late.rank]
-    longer = [
-        LongerPlace(location, ns - median_low([each.get(location, 0) for each in others]))
-        for location, ns in working(fleet.summary_of(late.table)).items()
-    ]
-    longest = max(longer, key=lambda place: place.more_ns, default=None)
-    return longest if longest is not None and longest.more_ns >= _MIN_LATENESS_SHARE * lateness_ns else None

@@ -11,7 +11,6 @@ from perfdoctor.analyzers._pd401_causes import (
     enter_apart,
     enters_late,
     find_explaining_finding,
-    find_explaining_place,
     find_told_inside,
     lacks_core,
 )
@@ -34,6 +33,7 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     advise,
+    find_longer_place,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import DOMINANT_SHARE
@@ -195,8 +195,8 @@ class Straggler(FleetAnalyzer):
         phase = late.find_excess_phase()
         activity, rules = _PHASES[phase[0]] if phase else ("", ())
         cause = find_explaining_finding(fleet, late, rules)
-        line = find_explaining_place(fleet, late, lateness_ns)
-        location = cause.location if cause and cause.location else line.location if line else None
+        line = find_longer_place(fleet, late, lateness_ns)
+        location = cause.location if cause and cause.location else line.name.location if line else None
         place = name_hot_path(cause)
         where = f"in {place}" if place else activity
         at = f", at {location.short}" if location else ""
@@ -242,7 +242,7 @@ class Straggler(FleetAnalyzer):
                 ),
                 *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
                 *(
-                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.more_ns, "ns")]
+                    [Evidence(f"at {line.name.location}, per {{unit}} more than the others", line.more_ns, "ns")]
                     if line
                     else []
                 ),

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
-from perfdoctor.analyzers._pd401_causes import (
-    enter_apart,
-    enters_late,
-    find_explaining_finding,
-    find_explaining_place,
-    find_told_inside,
-)
+from perfdoctor.analyzers._pd401_causes import enter_apart, enters_late, find_explaining_finding, find_told_inside
 from perfdoctor.analyzers._pd401_texts import (
     clock_evidence,
     format_lateness,
@@ -21,7 +15,18 @@ from perfdoctor.analyzers._pd401_texts import (
     waiting_evidence,
 )
 from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, Fleet, FleetAnalyzer, LateRank, RankSummary, Saving
+from perfdoctor.rules import (
+    Advice,
+    Claim,
+    Evidence,
+    Finding,
+    Fleet,
+    FleetAnalyzer,
+    LateRank,
+    RankSummary,
+    Saving,
+    find_longer_place,
+)
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import DOMINANT_SHARE, lateness_by_start
 
@@ -136,8 +141,8 @@ class UnevenStart(FleetAnalyzer):
         phase = late.find_excess_phase()
         is_loading = phase is not None and phase[0] == "loader"
         cause = find_explaining_finding(fleet, late, _OWNERS)
-        line = None if is_loading else find_explaining_place(fleet, late, lateness_ns)
-        location = line.location if line else cause.location if cause else None
+        line = None if is_loading else find_longer_place(fleet, late, lateness_ns)
+        location = line.name.location if line else cause.location if cause else None
         where = ", waiting for its DataLoader" if is_loading else f", at {location.short}" if location else ""
         they, do = ("this rank", "does") if is_single else ("these ranks", "do")
         advice = Advice(
@@ -171,7 +176,7 @@ class UnevenStart(FleetAnalyzer):
                 Evidence("garbage collection on it, per {unit}", collector_ns_per_step(own) or None, "ns"),
                 *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
                 *(
-                    [Evidence(f"at {line.location}, per {{unit}} more than the others", line.more_ns, "ns")]
+                    [Evidence(f"at {line.name.location}, per {{unit}} more than the others", line.more_ns, "ns")]
                     if line
                     else []
                 ),

@@ -42,6 +42,7 @@ from perfdoctor.report.report import (
     TraceSummary,
 )
 from perfdoctor.report.unexplained import find_unexplained_in_fleet
+from perfdoctor.report.waits_at_late_rank import places_of_ranks
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import OF_THE_JOB, explain_missing
@@ -220,7 +221,7 @@ def report_on_summaries(
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
         findings=findings,
-        places=with_findings((place for s in fleet.summaries for place in s.places), findings),
+        places=with_findings(places_of_ranks(fleet), findings),
         outcomes=(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in find_broken_plugins()),
             *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),

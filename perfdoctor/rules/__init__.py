@@ -61,6 +61,7 @@ from perfdoctor.places.place import Place, PlaceName
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import CALLED_AT, HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.report.waits_at_late_rank import LongerPlace, find_longer_place
 from perfdoctor.rules.advice import Advice, When, advise
 from perfdoctor.rules.advice.advice_row import Row
 from perfdoctor.rules.advice.programs import rows_of
@@ -162,6 +163,7 @@ __all__ = [
     "LoaderFacts",
     "LoaderWaits",
     "Locations",
+    "LongerPlace",
     "MatchedCollectives",
     "MixedPrecisionCalls",
     "ModelChecksums",
@@ -207,6 +209,7 @@ __all__ = [
     "distinct_rows",
     "find_device",
     "find_hot_path",
+    "find_longer_place",
     "find_matrix_kernels",
     "find_pause_path",
     "find_tensor_core_kernels",
