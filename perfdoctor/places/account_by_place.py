@@ -43,6 +43,8 @@ _MAX_WITHIN = 4
 _MIN_WITHIN_SHARE = 0.1
 # Of the ops inside of those that a place calls the largest is named, where it has this share of its time.
 _MIN_INNER_SHARE = 0.3
+# One that runs as often as what calls it says no more: a `linear` is an `addmm`.
+_MIN_INNER_CALLS = 1.5
 
 _What: TypeAlias = tuple[int, str, str]
 """Part of the loop, op that Python called, innermost op."""
@@ -301,8 +303,10 @@ class PlaceAccount:
             else:
                 found += self._functions_of(counts, ns, _MIN_WITHIN_SHARE * total)
         largest = max(inner, key=lambda name: inner[name], default="")
-        if largest and largest not in outer and inner[largest] >= _MIN_INNER_SHARE * total:
-            found.append(Within(largest, "op", counts.inner.get(largest, 0.0), 0, self.per_step(inner[largest])))
+        calls = counts.inner.get(largest, 0.0)
+        is_many = calls > _MIN_INNER_CALLS * max((each.calls for each in found), default=0.0)
+        if largest and largest not in outer and is_many and inner[largest] >= _MIN_INNER_SHARE * total:
+            found.append(Within(largest, "op", calls, 0, self.per_step(inner[largest])))
         return tuple(found[:_MAX_WITHIN])
 
     def _functions_of(self, counts: _Counts, ns: int, min_ns: float) -> list[Within]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.places.account_by_place import PlaceAccount
-from perfdoctor.places.place import Place
+from perfdoctor.places.place import OUTSIDE, Place
 from perfdoctor.report.finding import Finding
 
 # Small places that hold the last of the time that a finding claims are not what it is about.
@@ -31,22 +30,30 @@ def _locate(finding: Finding, places: PlaceAccount) -> Finding:
     return replace(finding, places=tuple(found))
 
 
-def with_findings(places: Iterable[Place], findings: Sequence[Finding]) -> tuple[Place, ...]:
+def with_findings(places: Sequence[Place], findings: Sequence[Finding]) -> tuple[Place, ...]:
     """The places of all ranks, each with the positions of the findings whose time lies there.
 
-    A finding without claimed time, as one that compares ranks, belongs to the place at its location.
+    A finding without places, as one that compares ranks, belongs to the place at its location, and without one to those
+    that wait for other ranks: no other time may be claimed over ranks. What has no row of its own is in the last one.
     """
-    numbers: dict[object, list[int]] = defaultdict(list)
-    for number, finding in enumerate(findings):
-        for key in finding.places or filter(None, (_line_of(finding.location),)):
-            numbers[key].append(number)
+    lines = {(place.rank, _line_of(place.location)): place.name for place in places if place.location is not None}
+    shown = {(place.rank, place.name) for place in places}
+    waiting = {(p.rank, p.name) for p in places if 2 * (p.ns - p.working_ns) > p.ns}
 
-    def are_at(place: Place) -> tuple[int, ...]:
-        keys = (place.name, _line_of(place.location))
-        found = {number for key in keys if key is not None for number in numbers.get(key, ())}
-        return tuple(sorted(each for each in found if findings[each].rank in (None, place.rank)))
+    def is_at(finding: Finding, place: Place) -> bool:
+        if not finding.places and not finding.location:
+            return (place.rank, place.name) in waiting
+        if finding.rank not in (None, place.rank):
+            return False
+        if not finding.places:
+            return place.name == lines.get((place.rank, _line_of(finding.location)))
+        rest = place.name == OUTSIDE and any((place.rank, each) not in shown for each in finding.places)
+        return rest or place.name in finding.places
 
-    return tuple(replace(place, findings=are_at(place)) for place in places)
+    return tuple(
+        replace(place, findings=tuple(number for number, each in enumerate(findings) if is_at(each, place)))
+        for place in places
+    )
 
 
 def _line_of(location: SourceLocation | None) -> tuple[str, int | None] | None:

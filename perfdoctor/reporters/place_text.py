@@ -28,6 +28,8 @@ _MOST = 0.5
 _MAX_NAMED = 2
 # What runs fewer ops inside is not said to run many: a linear layer has 8, a norm 9.
 _MANY_OPS = 20
+# Calls of a step on average, from which on it is not once.
+_SEVERAL = 1.5
 
 
 class PlaceText(NamedTuple):
@@ -142,10 +144,9 @@ def describe_place(report: Report, place: Place) -> str:
 def _describe_wait(place: Place, report: Report) -> str:
     """What most of a place waits for; "" where it works."""
     name, ns = max(place.causes.items(), key=lambda item: item[1])
-    waits = name.startswith("idle_") and name not in ("idle_launch", "idle_unexplained")
-    if ns < _MOST * place.ns or not (waits or (name.startswith("idle_") and not is_cpu_program(report))):
-        return ""
-    return detail_labels(report)[name]
+    waits = name == "communication" or name.startswith("idle_")
+    works = is_cpu_program(report) and name in ("idle_launch", "idle_unexplained")  # Python itself
+    return detail_labels(report)[name] if waits and not works and ns >= _MOST * place.ns else ""
 
 
 def describe_runs(place: Place) -> str:
@@ -159,7 +160,8 @@ def describe_runs(place: Place) -> str:
 
 def _describe_call(call: Within) -> str:
     name = clean_line(short_kernel_name(call.name)) if call.kind in ("op", "kernel") else clean_line(call.name)
-    inside = f" with {format_count(round(call.inner_ops), 'op')} in each" if call.inner_ops >= _MANY_OPS else ""
+    each = "in each" if call.calls >= _SEVERAL else "inside"
+    inside = f" with {format_count(round(call.inner_ops), 'op')} {each}" if call.inner_ops >= _MANY_OPS else ""
     return f"{name}{describe_calls(call.calls)}{inside}"
 
 
@@ -169,7 +171,7 @@ def describe_calls(calls: float | None) -> str:
         return ""
     if calls < 0.95:
         return f" once in {1 / calls:.0f} steps"
-    return f" {calls:,.0f} times" if calls >= 1.5 else " once"
+    return f" {calls:,.0f} times" if calls >= _SEVERAL else " once"
 
 
 def _describe_causes(place: Place, report: Report) -> str:

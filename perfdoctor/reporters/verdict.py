@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from perfdoctor.analysis.context.context import Context
+from perfdoctor.places.place import Place
 from perfdoctor.report.finding import ONCE, Finding
 from perfdoctor.report.report import OnceOnly, Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
@@ -98,9 +99,10 @@ def _describe_program(report: Report) -> str:
     if is_first_run(report) and not step_length_ns(report):
         return f"{subject}."
     first, place = next(iter(main_findings(report)), None), next(iter(main_places(report)), None)
-    if first is not None and first.makes_results_wrong:  # named first whatever it costs
+    place_share = 0.0 if place is None else place.share or 0.0
+    if first is not None and (first.makes_results_wrong or _is_larger(report, first, place)):
         return f"{subject}{_describe_cost(report, first)}"
-    part = _find_scattered(report, 0.0 if place is None else place.share or 0.0)
+    part = _find_scattered(report, place_share)
     largest = "" if place is None else describe_place(report, place)
     largest = largest if part is None else _describe_scattered(report, part)
     if gpu_not_recorded(report) or not largest:
@@ -110,6 +112,13 @@ def _describe_program(report: Report) -> str:
         nothing = _describe_no_finding(report).lstrip(",; ").removeprefix("and ")
         return f"{head} {nothing[0].upper()}{nothing[1:]}."
     return f"{head} {'First to fix: ' if first.cost_ns else ''}{_describe_cost(report, first)[2:]}"
+
+
+def _is_larger(report: Report, finding: Finding, place: Place | None) -> bool:
+    """Whether a finding has more of the time than the first place, as where no line is known that it has in common."""
+    return (
+        place is not None and place.kind != "line" and (share_of_step(report, finding) or 0.0) >= (place.share or 0.0)
+    )
 
 
 def _find_scattered(report: Report, min_share: float) -> UnexplainedSlice | None:

@@ -30,6 +30,9 @@ def hides_largest(report: Report) -> bool:
     if place is None:
         return False
     head = verdict.verdict_of(report)
+    first = next(iter(main_findings(report)), None)
+    if first is not None and place.kind != "line" and (share_of_step(report, first) or 0.0) >= (place.share or 0.0):
+        return format_share(share_of_step(report, first)) not in head
     slices = [each.share for each in report.unexplained if each.detail not in ("compute", "bandwidth")]
     costs = [share_of_step(report, each) or 0.0 for each in main_findings(report)]
     scattered = max(slices, default=0.0)
