@@ -18,6 +18,7 @@ from perfdoctor.analysis.forward_ops import ForwardOps
 from perfdoctor.analysis.host.module_tree import ModuleTree
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.places.answer_questions import answer_questions
 from perfdoctor.places.name_places import (
     PHASES,
     CalledFunctions,
@@ -260,6 +261,7 @@ class PlaceAccount:
                     backward_ns=min(backward_ns, ns),
                     calls=max((each.calls for each in within), default=None),
                     within=within,
+                    answers=answer_questions(within),
                 )
             )
         return tuple(sorted(rows, key=lambda row: -row.ns))

@@ -256,3 +256,24 @@ def test_without_anything_all_is_outside() -> None:
         TraceBuilder(device=None).step(0, 10).range("@/x/site-packages/a.py:1 f", 0, 0).trace()
     ).places.rows()
     assert (place.kind, place.ns, place.share) == ("outside", 10_000, 1.0)
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
+
+
+def answers_at(count: int, *, inside: bool) -> list[str]:
+    """What is answered of a line that runs so many ops of 4 us, within one op or one after another."""
+    trace = TraceBuilder(device=None).step(0, 1000).range("@model.py:13 forward", 0, 900)
+    if inside:
+        trace.op("aten::lstm", 0, 900)
+    for number in range(count):
+        trace.op("aten::norm", 5 * number, 4)
+    return [answer.sentence for answer in Rank(trace.trace()).places.rows()[0].answers]
+
+
+def test_one_call_with_a_loop_inside_is_told_from_many_calls() -> None:
+    (loop,) = answers_at(120, inside=True)
+    assert loop.startswith("one call of lstm runs 120 ops inside")
+    (calls,) = answers_at(120, inside=False)
+    assert calls.startswith("120 calls of norm of 4 us each")
+    assert answers_at(20, inside=True) == answers_at(20, inside=False) == []
