@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfdoctor.charts.idle_flames import idle_flames_of
+from perfdoctor.charts.flames import flames_of
 from perfdoctor.charts.memory_timeline import memory_timelines_of
 from perfdoctor.charts.roofline import roofline_of
 from perfdoctor.charts.step_series import step_series_of
@@ -45,7 +45,7 @@ def rank_charts_of(
             return None
 
     timeline = make("the timeline", step_timeline_of)
-    flames = make("the flame graph", idle_flames_of)
+    flames = make("the flame graph", flames_of)
     roofline = make("the roofline", roofline_of)
     steps = make("the series of steps", lambda rank: step_series_of(rank, findings))
     memory = make("the memory over time", lambda rank: memory_timelines_of(rank, findings)) or ()

@@ -49,8 +49,9 @@ nothing. Begin with `analyze`. Use `explain` on a rule of a finding before you a
 figures, and `compare` on recordings from before and after a change. Every answer is one page; its last line says
 whether there are more."""
 _ANALYZE = """\
-Say why a recorded step is slow and what to change. The report has the verdict, where the time goes, and findings ranked
-by what their fix is worth, with evidence, source line and fix. Use it first for any trace."""
+Say why a recorded step is slow and what to change. The report has the verdict, the places (source lines) that take most
+of the time with what runs there, the time by cause, and findings ranked by what their fix is worth, with evidence,
+source line and fix. Use it first for any trace."""
 _SHOW = """\
 One table of a recording, most expensive rows first. Use it after `analyze`, for figures that the report does not have.
 Tables, and what each can be grouped by (the first is the default):

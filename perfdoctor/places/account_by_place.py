@@ -30,7 +30,7 @@ from perfdoctor.places.name_places import (
     name_places,
 )
 from perfdoctor.places.pieces import Pieces, charge_engine
-from perfdoctor.places.place import OUTSIDE, Place, PlaceName, Within
+from perfdoctor.places.place import OUTSIDE, Place, PlaceName, Within, WithinKind
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -164,6 +164,16 @@ def apportion(whole: int, weights: Sequence[int]) -> list[int]:
     for i in order[: whole - sum(parts)]:
         parts[i] += 1
     return parts
+
+
+class Stack(NamedTuple):
+    """A part of the loop, a place in it, the op or the library's function that it calls, and the innermost op."""
+
+    phase: str
+    place: PlaceName
+    kind: WithinKind
+    called: str
+    inner: str
 
 
 @frozen_dataclass(eq=False)
@@ -312,14 +322,25 @@ class PlaceAccount:
         return tuple(found[:_MAX_WITHIN])
 
     def _functions_of(self, counts: _Counts, ns: int, min_ns: float) -> list[Within]:
-        """What the code calls in the time in which no op runs; its shares are those of the window with lines."""
-        names = sorted(counts.functions, key=lambda name: -counts.functions[name][1])
-        parts = apportion(ns, [counts.functions[name][1] for name in names])
         return [
             Within(name_call(name), "function", counts.functions[name][0], 0, self.per_step(part))
-            for name, part in zip(names, parts, strict=True)
+            for name, part in _split_by_function(counts, ns)
             if part >= min_ns and name
         ]
+
+    def stacks(self) -> dict[Stack, int]:
+        """The time of the window by part of the loop, place, what that calls, and the innermost op; it adds up to it.
+
+        A name is "" where there is none: a place's own code.
+        """
+        sums: dict[Stack, int] = defaultdict(int)
+        for (phase, outer, inner), _, place, ns in zip(*self.cells, strict=True):
+            if outer:
+                sums[Stack(PHASES[phase], place, "op", outer, inner)] += ns
+                continue
+            for name, part in _split_by_function(self._counts.get(place, _NO_COUNTS), ns):
+                sums[Stack(PHASES[phase], place, "function", name and name_call(name), "")] += part
+        return sums
 
     @cached_property
     def _contents(self) -> Mapping[PlaceName, list[tuple[_What, int]]]:
@@ -349,6 +370,13 @@ class _Counts(NamedTuple):
 
 
 _NO_COUNTS = _Counts({}, {}, {})
+
+
+def _split_by_function(counts: _Counts, ns: int) -> list[tuple[str, int]]:
+    """Time in which no op runs by what the code calls then; its shares are those of the window with lines."""
+    names = sorted(counts.functions, key=lambda name: -counts.functions[name][1]) or [""]
+    weights = [counts.functions[name][1] for name in names] if counts.functions else [1]
+    return list(zip(names, apportion(ns, weights), strict=True))
 
 
 def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:

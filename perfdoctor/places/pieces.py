@@ -160,7 +160,7 @@ def _split_among_items(trace: Trace, which: BoolArray, part: Intervals) -> tuple
     Where several run the time is that of the first one.
     """
     gpu, rows = trace.gpu, np.flatnonzero(which)
-    rows = rows[np.argsort(gpu.start_ns[rows], kind="stable")]
+    rows = rows[np.lexsort((gpu.stream[rows], gpu.device[rows], gpu.start_ns[rows]))]
     end_ns = gpu.end_ns[rows]
     before_ns = np.maximum.accumulate(np.concatenate((gpu.start_ns[rows[:1]], end_ns)))[:-1]
     spans = np.column_stack((np.maximum(gpu.start_ns[rows], before_ns), end_ns))

@@ -1,6 +1,6 @@
 """The data behind the charts of the page: small columns of numpy, made in `perfdoctor.charts` from a rank.
 
-A chart whose data the trace lacks is None, and the page says what to record for it.
+A chart whose data the trace lacks is None, and not on the page.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.places.place import PlaceName
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_summary import MemorySummary
 from perfdoctor.report.table import Table
@@ -93,18 +94,16 @@ class StepTimeline:
 
 @frozen_dataclass(eq=False)
 class FlameGraph:
-    """What the CPU was in while the GPU had nothing to do: a tree with the idle time of each node, in the window.
-
-    Of a program on the CPU alone it is what its main thread was in, all the time.
+    """A step as a tree with the time of each node: parts of the loop, places, what these call, the innermost ops.
 
     Attributes:
         names: The names.
         name_id: Of each node its name; the nodes are in the order of depth first.
-        parent: Of each node the index of its parent, before it; -1 for roots, which are threads.
-        time_ns: Time in which the node was on the stack, per step without the profiler.
-        category: "python", "op", "call", "annotation", "thread" as an index into `categories`.
+        parent: Of each node the index of its parent, before it; -1 for roots, which are parts of the loop.
+        time_ns: Its time per step without the profiler; roots add up to the step.
+        category: "phase", "place", "function" or "op" as an index into `categories`.
         categories: See there.
-        is_idle_time: Whether these times are idle time of a GPU.
+        places: The nodes that are places.
     """
 
     names: tuple[str, ...]
@@ -113,7 +112,7 @@ class FlameGraph:
     time_ns: Int64Array
     category: Int8Array
     categories: tuple[str, ...]
-    is_idle_time: bool = True
+    places: Mapping[int, PlaceName] = field(default_factory=dict)
 
 
 @frozen_dataclass
@@ -217,7 +216,7 @@ class RankCharts:
     Attributes:
         rank: The number of the rank; None where the trace does not name it.
         timeline: See there; None where nothing was recorded.
-        idle_flames: See `FlameGraph`; None without a GPU that was idle.
+        flames: See `FlameGraph`; None where no time was recorded.
         roofline: See there; None where no kernel has a known amount of work.
         steps: Their lengths; None without steps.
         memory: That of its devices, the highest peak first; empty where no peak of memory is known.
@@ -229,7 +228,7 @@ class RankCharts:
 
     rank: int | None
     timeline: StepTimeline | None = None
-    idle_flames: FlameGraph | None = None
+    flames: FlameGraph | None = None
     roofline: Roofline | None = None
     steps: StepSeries | None = None
     memory: tuple[MemoryTimeline, ...] = ()

@@ -24,6 +24,7 @@ from perfdoctor.reporters.finding_texts import (
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
+from perfdoctor.reporters.place_text import PLACES_TITLE, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -80,6 +81,9 @@ def _blocks_above(report: Report) -> Iterator[str]:
         yield f"> **Note:** {incomplete}"
     if has_trials(report):
         yield from trial_markdown(report)
+    if places := place_items(report, with_source=True):
+        yield f"### {PLACES_TITLE}"
+        yield "\n".join(places)
     yield from time_split_blocks(report)
     yield from once_blocks(report)
     passes = pass_text_of(report)
@@ -88,6 +92,16 @@ def _blocks_above(report: Report) -> Iterator[str]:
         yield "\n".join(f"- {row.time} ({row.busy}): {escape(row.what)}" for row in passes.rows)
     if len(report.account) > 1:
         yield rank_table(report)
+
+
+def place_items(report: Report, *, with_source: bool) -> list[str]:
+    """The first of the main places as items of a list; with their source lines below them."""
+    items = []
+    for text in place_texts(report):
+        item = f"- **{escape(text.share)}** ({text.time}) {code_span(text.name)}: {escape(text.what)}"
+        source = f"  \n  {code_span(f'{text.line} | {text.source}')}" if with_source and text.source else ""
+        items.append(f"{item}{source}")
+    return items
 
 
 def once_blocks(report: Report) -> Iterator[str]:

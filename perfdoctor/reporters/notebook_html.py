@@ -17,6 +17,7 @@ from perfdoctor.reporters import comparison_facts, report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line
 from perfdoctor.reporters.finding_texts import describe_cost, short_cost, short_saving
 from perfdoctor.reporters.format_values import format_evidence, format_place
+from perfdoctor.reporters.place_text import PLACES_TITLE, PlaceText, place_texts
 from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
@@ -39,7 +40,7 @@ _MAX_ROWS = 12
 
 @frozen_dataclass
 class NotebookHtml(Reporter):
-    """Verdict, ladder, the step as a bar, and a table of findings; evidence and fix open with a click."""
+    """Verdict, ladder, main places, the step as a bar, and a table of findings; evidence and fix open with a click."""
 
     suffix = ".html"
     shortens_paths = True
@@ -58,6 +59,7 @@ def _report_parts(report: Report) -> Iterator[str]:
     yield _verdict(verdict_of(report))
     notes = [describe_ladder(report), describe_recorded_step(report, always=True)]
     yield from (_tag("p", _text(note), _QUIET) for note in (*notes, _describe_incomplete(report)) if note)
+    yield from _list(PLACES_TITLE, map(_place, place_texts(report)))
     split = time_split_of(report)
     if split is not None:
         yield _bar(split)
@@ -77,6 +79,11 @@ def _report_parts(report: Report) -> Iterator[str]:
 def _describe_incomplete(report: Report) -> str | None:
     text = report_notes.describe_incomplete_input(report)
     return f"Note: {text}" if text else None
+
+
+def _place(text: PlaceText) -> str:
+    source = f"<div><code>{_text(text.line)} | {_text(text.source)}</code></div>" if text.source else ""
+    return f"<b>{text.share}</b> ({text.time}) <code>{_text(text.name)}</code>: {_text(text.what)}{source}"
 
 
 def _verdict(text: str) -> str:

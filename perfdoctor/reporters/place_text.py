@@ -18,6 +18,7 @@ from perfdoctor.units import format_count, format_duration, format_share
 MIN_SHARE = 0.05
 """Places with less of a step have no paragraph: it is the share from which on unclaimed time is said, too."""
 FEW_PLACES = 3
+PLACES_TITLE = "The places that take most of the time, what may go first"
 # Work that is made cheaper mostly stays in part, while a wait or overhead may go: published fixes of work (rules PD2xx
 # and PD3xx of a collection of 93) take away 18 % of the step in the median, and 54 % in the upper quartile.
 _WORK = ("compute", "bandwidth")
@@ -59,6 +60,13 @@ class PlaceText(NamedTuple):
     runs: str
     answers: tuple[str, ...]
     findings: tuple[tuple[int, Finding], ...]
+
+    @property
+    def what(self) -> str:
+        """All that is said of it, in a line."""
+        numbers = ", ".join(str(number) for number, _ in self.findings)
+        about = f"{'findings' if len(self.findings) > 1 else 'finding'} {numbers}" if numbers else ""
+        return "; ".join(filter(None, (self.causes, self.runs, *self.answers, about)))
 
 
 def main_places(report: Report) -> list[Place]:

@@ -24,6 +24,7 @@ from perfdoctor.reporters.markdown import (
     info_line,
     note_blocks,
     one_off_line,
+    place_items,
     rank_table,
     time_split_blocks,
 )
@@ -71,6 +72,8 @@ class PullRequest(Reporter):
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield f"> **Note:** {escape(incomplete)}"
+        if places := place_items(report, with_source=False):
+            yield "\n".join(places)
         findings = main_findings(report)
         if findings:
             known = {id(judged.finding): judged.known for judged in self.gate.judge(report)}

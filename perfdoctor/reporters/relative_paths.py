@@ -69,11 +69,14 @@ def _shorten_evidence(evidence: Evidence, shorten: Callable[[str], str]) -> Evid
 
 
 def _shorten_charts(charts: RankCharts, shorten: Callable[[str], str]) -> RankCharts:
-    timeline, flames = charts.timeline, charts.idle_flames
+    timeline, flames = charts.timeline, charts.flames
+    if flames is not None:
+        places = {node: replace(each, file=each.file and shorten(each.file)) for node, each in flames.places.items()}
+        flames = replace(flames, places=places)
     return replace(
         charts,
         timeline=None if timeline is None else replace(timeline, names=tuple(map(shorten, timeline.names))),
-        idle_flames=None if flames is None else replace(flames, names=tuple(map(shorten, flames.names))),
+        flames=flames,
         tables=tuple(_shorten_table(table, shorten) for table in charts.tables),
     )
 

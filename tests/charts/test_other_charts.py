@@ -182,4 +182,4 @@ def test_what_fails_costs_only_itself_and_is_said() -> None:
 
 def test_an_empty_trace_has_no_charts() -> None:
     charts = rank_charts_of(Rank(Trace("empty.json")))
-    assert (charts.timeline, charts.idle_flames, charts.roofline, charts.steps) == (None, None, None, None)
+    assert (charts.timeline, charts.flames, charts.roofline, charts.steps) == (None, None, None, None)

@@ -16,6 +16,7 @@ import pytest
 import perfdoctor
 from perfdoctor.cli.main import main
 from perfdoctor.errors import InputError, PerfdoctorError
+from perfdoctor.reporters.place_text import PLACES_TITLE
 from perfdoctor.reporters.table_text import render_table_markdown
 from perfdoctor.reporters.write_comparison import render_comparison
 from perfdoctor.reporters.write_report import render_report
@@ -67,6 +68,7 @@ def test_the_tools_say_when_to_use_them(tmp_path: Path) -> None:
 
     instructions, tools = anyio.run(run)
     assert "Begin with `analyze`" in instructions
+    assert "the places (source lines) that take most" in tools[0].description
     assert [tool.name for tool in tools] == ["analyze", "show", "explain", "compare", "propose_fix"]
     for tool in tools:
         assert "Use it" in tool.description
@@ -94,6 +96,7 @@ def test_the_answers_are_those_of_the_library(tmp_path: Path, monkeypatch: pytes
     report, first_rows, next_rows, page, rules, comparison, some_steps = (text for _, text in answers)
     own = perfdoctor.analyze("before.json.gz")
     assert report == render_report(own, ".md")
+    assert PLACES_TITLE in report
     table = own.table("kernels", by="name")
     assert first_rows.startswith(render_table_markdown(table.top(2)))
     assert first_rows.endswith("(rows 1 to 2 of 3, page 1 of 2; the next one: page=2)\n")

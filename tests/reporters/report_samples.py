@@ -12,10 +12,12 @@ from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.account import DETAILS, Account
 from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.places.place import Answer, Place, Within
 from perfdoctor.report.answer_findings import answer_report
 from perfdoctor.report.finding import Evidence, Finding, Recurrence
 from perfdoctor.report.report import Limit, Outcome, Report, StepSummary, TraceSummary, UnexplainedSlice
 from perfdoctor.report.trial_result import RatioRange, Trial, TrialSummary
+from perfdoctor.reporters.report_facts import step_length_ns
 from perfdoctor.savings.saving import Claim, Saving, SavingAlone, SavingPromise
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -146,6 +148,30 @@ def loader_stall() -> Report:
         Saving(), "Capture the step in a CUDA graph.", location=SourceLocation("model.py"),
     )  # fmt: skip
     return report((stalled,), (loader_finding(stalled), info))
+
+
+def placed(report: Report, *, share: float = 0.41, **changes: Any) -> Report:
+    """The report with one place more, at a line."""
+    step_ns = round(step_length_ns(report))
+    causes = dict.fromkeys(DETAILS, 0) | {"bandwidth": round(share * step_ns)}
+    facts: dict[str, Any] = {
+        "rank": report.account[0].rank, "file": "/home/me/mlm.py", "line": 36, "function": "forward", "source": None,
+        "module": None, "annotation": None, "kind": "line", "ns": round(share * step_ns), "share": share,
+        "causes": causes, "backward_ns": 0, "calls": 2.0,
+        "within": (Within("sort", "op", 2.0, 0.0, round(share * step_ns)),),
+    }  # fmt: skip
+    return replace(report, places=(*report.places, Place(**(facts | changes))))
+
+
+def at_places() -> Report:
+    """A report with a place where it waits, with the finding on it, and one where it works, most of it backward."""
+    wait = dict.fromkeys(DETAILS, 0) | {"idle_dataloader": 19 * MS}
+    calls = (Within("data.__getitem__", "function", 64.0, 0.0, 18 * MS),)
+    first = placed(
+        loader_stall(), share=19 / 43.1, ns=19 * MS, file="train.py", line=41, function="train_one_epoch", causes=wait,
+        source="for batch in loader:", within=calls, findings=(0,),
+    )  # fmt: skip
+    return placed(first, share=0.2, file="model.py", line=7, backward_ns=5 * MS, source="return self.body(x)")
 
 
 KERNEL = (
@@ -378,10 +404,14 @@ def hostile() -> Report:
         trial("all", nasty),
     )
     noted = TrialSummary(0.1, MS, 3, 4.0, 5, 1, (nasty,))
-    return report((part,), (finding, info), traces=(trace,), outcomes=outcomes, trials=trials, trial_summary=noted)
+    made = report((part,), (finding, info), traces=(trace,), outcomes=outcomes, trials=trials, trial_summary=noted)
+    answers = (Answer("needed", nasty),)
+    calls = (Within(nasty, "function", 2.0, 0.0, MS),)
+    return placed(made, file=nasty, function=nasty, source=nasty, answers=answers, within=calls, findings=(0,))
 
 
 ALL = {
     "healthy": healthy, "loader_stall": loader_stall, "kernel": kernel, "cpu_only": cpu_only, "four_ranks": four_ranks,
-    "whole": whole, "tried": tried, "incomplete": incomplete, "empty": empty, "hostile": hostile,
+    "whole": whole, "tried": tried, "at_places": at_places, "incomplete": incomplete, "empty": empty,
+    "hostile": hostile,
 }  # fmt: skip

@@ -9,6 +9,7 @@ import report_samples as samples
 
 import perfdoctor
 from perfdoctor.reporters.notebook_html import NotebookHtml
+from perfdoctor.reporters.place_text import PLACES_TITLE
 from perfdoctor.testing import TraceBuilder
 
 _TAGS = {
@@ -75,6 +76,13 @@ def test_the_short_form_has_verdict_ladder_bar_and_findings():
         "24.3 ms",
     ]
     assert "What to do: Allow TF32" in page.text
+
+
+def test_main_places_stand_above_the_bar_with_their_lines():
+    text = Page(NotebookHtml().render(samples.at_places())).text
+    first = "44% (19.0 ms) train.py:41 in train_one_epoch: 19.0 ms idle for a batch; data.__getitem__ 64 times; "
+    assert text.index(first) < text.index("41 | for batch in loader:") < text.index("Where a step's")
+    assert PLACES_TITLE not in NotebookHtml().render(samples.healthy())
 
 
 def test_what_comes_from_a_trace_stays_text():

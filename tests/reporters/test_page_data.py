@@ -22,25 +22,12 @@ from perfdoctor.report.chart_data import RankCharts, StepTimeline, Track
 from perfdoctor.report.report import Report
 from perfdoctor.report.table import Column, Table
 from perfdoctor.reporters.html.page_data import page_data
+from perfdoctor.reporters.place_text import place_texts
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 
-KEYS = {
-    "version",
-    "rank",
-    "on_cpu",
-    "timeline",
-    "flames",
-    "roofline",
-    "modules",
-    "steps",
-    "memory",
-    "ranks",
-    "account",
-    "tables",
-    "notes",
-}
+KEYS = {"version", "rank", "timeline", "flames", "roofline", "steps", "memory", "ranks", "account", "tables", "notes"}
 US = 1_000
 
 
@@ -95,7 +82,7 @@ def test_the_columns_of_a_single_rank_decode_to_its_charts() -> None:
     kinds = [track["kind"] for track in data["timeline"]["tracks"]]
     assert {kinds[track] for track in decode(links["to_track"], "u2")} == {"stream"}
     assert {kinds[track] for track in decode(links["from_track"], "u2")} == {"thread"}
-    flames = report.charts.idle_flames
+    flames = report.charts.flames
     assert flames is not None
     assert decode(data["flames"]["time_ns"], "f8") == flames.time_ns.tolist()
     assert decode(data["flames"]["parent"], "i4") == flames.parent.tolist()
@@ -134,7 +121,7 @@ def test_a_report_without_charts_has_all_keys() -> None:
     report = replace(report_on(starved()), charts=None)
     data = page_data(report)
     assert set(data) == KEYS
-    assert [data[name] for name in ("timeline", "flames", "roofline", "modules", "steps", "ranks")] == [None] * 6
+    assert [data[name] for name in ("timeline", "flames", "roofline", "steps", "ranks")] == [None] * 5
     assert data["tables"] == []
     assert len(data["account"]) == 1
 
@@ -168,19 +155,15 @@ def test_tables_have_the_short_form_marked_and_clean_texts() -> None:
     assert table["title"]
 
 
-def test_the_modules_are_a_tree() -> None:
-    texts = {"name": ("net", "layer", "outside"), "path": ("net", "net/layer", None), "parent": (None, "net", None)}
-    columns = [Column(name, name, "text", values) for name, values in texts.items()]
-    times = ("step_ns", "own_ns", "forward_ns", "backward_ns", "idle_ns")
-    columns += [Column(name, name, "ns", (30, 20, 10)) for name in times]
-    charts = RankCharts(0, tables=(Table("modules", "module", tuple(columns)),))
-    modules = page_data(replace(report_on(starved()), charts=charts))["modules"]
-    assert [(each["name"], each["parent"], each["step_ns"]) for each in modules] == [
-        ("net", -1, 30),
-        ("layer", 0, 20),
-        ("outside", -1, 10),
-    ]
-    assert set(modules[0]) == {"name", "parent", *times}
+def test_places_of_the_flames_lead_to_their_paragraphs() -> None:
+    report = report_on(starved())
+    assert report.charts is not None
+    flames = report.charts.flames
+    assert flames is not None
+    shown = {text.place.name: number for number, text in enumerate(place_texts(report, most=None), 1)}
+    numbers = dict(page_data(report)["flames"]["places"])
+    assert numbers == {node: shown[place] for node, place in flames.places.items() if place in shown}
+    assert set(numbers.values()) == set(shown.values()), "each paragraph has its box"
 
 
 def test_joined_items_say_how_many_they_are() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import report_samples as samples
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.places.place import PlaceName
+from perfdoctor.report.chart_data import FlameGraph, RankCharts
 from perfdoctor.report.finding import USED_AT, Evidence
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import shorten_path, shorten_words
@@ -49,6 +52,16 @@ def test_sentences_and_tables_name_files_alike() -> None:
     assert [each.value for each in shown.findings[0].evidence] == ["called at b.py:3", 3]
     assert shown.tables["lines"][0]["file"] == "c.py"
     assert "/job/c.py" not in Terminal().render(report)
+
+
+def test_places_of_a_chart_are_those_of_the_report() -> None:
+    report = samples.placed(report_at("/job/a.py", "/job"), file="/job/a.py")
+    column = np.zeros(1, np.int32)
+    flames = FlameGraph(("a.py:36",), column, column - 1, column, column, ("place",), {0: report.places[0].name})
+    shown = with_relative_paths(replace(report, charts=RankCharts(None, flames=flames)))
+    assert shown.charts is not None
+    assert shown.charts.flames is not None
+    assert shown.charts.flames.places[0] == shown.places[0].name == PlaceName("line", "a.py", 36, "forward")
 
 
 def test_a_long_path_loses_leading_folders_only() -> None:

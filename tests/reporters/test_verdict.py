@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import report_samples as samples
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.analysis.timeline.account import DETAILS
-from perfdoctor.places.place import Place, Within
 from perfdoctor.report.finding import ONCE, Action, Recurrence
 from perfdoctor.report.report import Limit, Report, StepSummary, UnexplainedSlice
 from perfdoctor.reporters.report_facts import info_findings, share_of_step, step_length_ns
@@ -75,27 +72,14 @@ def test_time_outside_of_pytorch_is_mentioned_where_nothing_was_found():
     assert "outside of PyTorch" not in verdict_of(samples.healthy())
 
 
-def placed(report: Report, *, share: float = 0.41, **changes: Any) -> Report:
-    """The report with one place at a line."""
-    step_ns = round(step_length_ns(report))
-    causes = dict.fromkeys(DETAILS, 0) | {"bandwidth": round(share * step_ns)}
-    facts: dict[str, Any] = {
-        "rank": report.account[0].rank, "file": "/home/me/mlm.py", "line": 36, "function": "forward", "source": None,
-        "module": None, "annotation": None, "kind": "line", "ns": round(share * step_ns), "share": share,
-        "causes": causes, "backward_ns": 0, "calls": 2.0,
-        "within": (Within("sort", "op", 2.0, 0.0, round(share * step_ns)),),
-    }  # fmt: skip
-    return replace(report, places=(Place(**(facts | changes)),))
-
-
 @pytest.mark.parametrize(("share", "said"), [(0.41, True), (0.04, False)], ids=["most", "little"])
 def test_the_first_place_is_named_before_any_advice(share: float, said: bool) -> None:
     healthy = replace(samples.cpu_only(), findings=(), account=(samples.account(bandwidth=95, idle_unexplained=5),))
     for report in (healthy, samples.loader_stall()):
-        head = verdict_of(placed(report, share=share))
+        head = verdict_of(samples.placed(report, share=share))
         assert (f"({round(100 * share)}%) of it is mlm.py:36: sort 2 times" in head) == said
-    assert ". First to fix: " in verdict_of(placed(samples.loader_stall()))
-    assert ". Nothing was found that costs" in verdict_of(placed(samples.healthy()))
+    assert ". First to fix: " in verdict_of(samples.placed(samples.loader_stall()))
+    assert ". Nothing was found that costs" in verdict_of(samples.placed(samples.healthy()))
 
 
 def test_one_length_of_the_step_is_shown_and_the_median_is_for_the_long_form():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from perfdoctor.report.finding import Finding
@@ -47,9 +47,9 @@ def segments_of(split: TimeSplit) -> list[Segment]:
     return _place_in_row(parts)
 
 
-def rank_segments(labels: Sequence[str], shares: Sequence[float]) -> list[Segment]:
-    """The parts of a rank's step next to each other; the label of each is its name as well."""
-    return _place_in_row([(label.replace(" ", "-"), label, share) for label, share in zip(labels, shares, strict=True)])
+def segments_of_shares(shares: Mapping[str, float]) -> list[Segment]:
+    """Parts next to each other, by their labels; the label of each is its name as well."""
+    return _place_in_row([(label.replace(" ", "-"), label, share) for label, share in shares.items()])
 
 
 def _place_in_row(parts: Sequence[tuple[str, str, float]]) -> list[Segment]:

@@ -1,93 +1,64 @@
-"""The charts of the page: their headings, how to read each, and what to record for one whose data the trace lacks."""
+"""The charts of the page: their headings, and how to read each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from perfdoctor.rules.requirements import REQUIREMENTS
-
 
 class ChartSection(NamedTuple):
-    """A chart: its key in the data of the page, its place in the contents, its words, and whether it is there."""
+    """A chart: its name, its place in the contents, and its words."""
 
     name: str
     anchor: str
     short: str
     title: str
     text: str
-    missing: str
-    is_there: bool
 
 
 _ROOFS = "The line above is the most that the device can do with such work."
 
 
 def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
-    """The charts in the order of the page; memory only where it was recorded, the heat map only of several ranks."""
-    step = (data["timeline"] or {}).get("step")
-    moment = "the analysed time" if data["timeline"] is not None and step is None else "a median step"
-    series = data["steps"] or {"recorded_ns": (), "unprofiled_ns": ()}
-    steps = len(series["recorded_ns"]) + len(series["unprofiled_ns"])
+    """The charts whose data is there, in the order of the page."""
+    timeline, series = data["timeline"], data["steps"]
+    has_step = timeline is None or timeline["step"] is not None
+    has_series = series is not None and len(series["recorded_ns"]) + len(series["unprofiled_ns"]) > 1
+    of_step, step_time = ("a step's time", "A step's time") if has_step else ("the time", "The time")
     has_roofs = bool((data["roofline"] or {}).get("roofs"))
     roofs = _ROOFS if has_roofs else "What the device can do is not known: `--device` names it."
     charts = [
-        ChartSection(
-            "timeline", "timeline", "Timeline", f"Timeline of {moment}",
+        (timeline, ChartSection(
+            "timeline", "timeline", "Timeline", f"Timeline of {'a median step' if has_step else 'the analysed time'}",
             "Streams, threads and phases as recorded; gaps of the GPU by their cause, findings marked above.",
-            "There is no timeline: the report was made without the data of its charts.",
-            data["timeline"] is not None,
-        ),
-        ChartSection(
+        )),
+        (data["memory"], ChartSection(
             "memory", "memory", "Memory", "Memory over time, by what it is for",
             "What is allocated after each event. The peak is marked, with the line that allocated most of it.",
-            "",
-            data["memory"] is not None,
-        ),
-        _flames_section(data),
-        ChartSection(
+        )),
+        (data["flames"], ChartSection(
+            "flames", "flames", "Flames", f"Where {of_step} goes, by place",
+            "Each box is as wide as its time: the parts of the loop, below them the places (lines of your code, else "
+            "the best name there is), what these call, and the innermost op. A backward op is where its forward op is.",
+        )),
+        (data["flames"], ChartSection(
+            "treemap", "treemap", "Treemap", f"{step_time} by place, as areas",
+            "The same tree: the larger an area, the more time; free is own time. Colours are parts of the loop.",
+        )),
+        (data["roofline"], ChartSection(
             "roofline", "roofline", "Roofline", "Roofline: how near the kernels come to what the device can do",
             f"Each point is a kernel with its shape. {roofs}",
-            f"No kernel's work is known: {REQUIREMENTS['shapes']}.",
-            data["roofline"] is not None,
-        ),
-        ChartSection(
-            "modules", "modules", "Modules", "GPU time by module",
-            "Each area is a module, the larger the more GPU time it and its parts take. A colour is a kind of module.",
-            "No modules were recorded: record with `perfdoctor run`, or with with_stack=True and with_modules=True.",
-            bool(data["modules"]),
-        ),
-        ChartSection(
+        )),
+        (has_series, ChartSection(
             "steps", "steps", "Steps", "The steps, one after another",
             "The recorded steps, and those of the whole run without the profiler; what happened in it is marked.",
-            "One step makes no series: record more." if steps else f"There is no series: {REQUIREMENTS['steps']}.",
-            steps > 1,
-        ),
-        ChartSection(
+        )),
+        (data["ranks"], ChartSection(
             "ranks", "rank-steps", "Ranks", "The steps of every rank",
             "Each cell is a step of a rank: the darker, the longer it took.",
-            "",
-            data["ranks"] is not None,
-        ),
+        )),
     ]  # fmt: skip
-    return [chart for chart in charts if chart.is_there or chart.missing]
-
-
-def _flames_section(data: Mapping[str, Any]) -> ChartSection:
-    if data["on_cpu"]:
-        return ChartSection(
-            "flames", "cpu-time", "CPU", "What the CPU was in",
-            "Each box is a call, as wide as its time in a step on the thread with most ops. Those above it called it.",
-            "No ops were recorded: record with `perfdoctor run`.",
-            data["flames"] is not None,
-        )  # fmt: skip
-    return ChartSection(
-        "flames", "idle-flames", "Idle CPU", "What the CPU was in while the GPU had nothing to do",
-        "Each box is a call, as wide as the idle time of the GPU during it, a step. Those above it called it.",
-        f"No idle time of the GPU can be joined to what the CPU did. Where the GPU idles and this is empty, "
-        f"{REQUIREMENTS['stacks']}.",
-        data["flames"] is not None,
-    )  # fmt: skip
+    return [chart for is_there, chart in charts if is_there]
 
 
 BASIS_TEXTS: Mapping[str, str] = {

@@ -26,10 +26,11 @@ from perfdoctor.report.finding import Finding
 from perfdoctor.report.memory_summary import describe_memory, name_device
 from perfdoctor.report.merge_findings import ranks_with
 from perfdoctor.report.report import Report
-from perfdoctor.report.table import Cell, Table
+from perfdoctor.report.table import Table
 from perfdoctor.reporters.clean_text import clean_line, shorten
+from perfdoctor.reporters.place_text import place_texts
 from perfdoctor.reporters.rank_table import rank_table
-from perfdoctor.reporters.report_facts import is_cpu_program, main_findings
+from perfdoctor.reporters.report_facts import main_findings
 from perfdoctor.tables.catalog import TABLES
 from perfdoctor.trace.arrays import FloatArray, IntArray
 
@@ -45,16 +46,14 @@ def page_data(report: Report) -> dict[str, Any]:
     They are None in a report that was made without them, see `AnalysisOptions.charts`.
     """
     charts = report.charts or RankCharts(None)
-    timeline, flames, roofline, steps = charts.timeline, charts.idle_flames, charts.roofline, charts.steps
+    timeline, flames, roofline, steps = charts.timeline, charts.flames, charts.roofline, charts.steps
     heat_map = rank_heat_map_of(report.account, report.late_ns)
     return {
         "version": VERSION,
         "rank": charts.rank,
-        "on_cpu": is_cpu_program(report),
         "timeline": None if timeline is None else _timeline_data(timeline, report, charts),
-        "flames": None if flames is None else _flames_data(flames),
+        "flames": None if flames is None else _flames_data(flames, report),
         "roofline": None if roofline is None else _roofline_data(roofline),
-        "modules": next((_modules_data(table) for table in charts.tables if table.name == "modules"), None),
         "steps": None if steps is None else _steps_data(steps),
         "memory": [_memory_data(device, report, charts.rank) for device in charts.memory] or None,
         "ranks": None if heat_map is None else _ranks_data(heat_map, report),
@@ -162,11 +161,13 @@ def _memory_data(memory: MemoryTimeline, report: Report, rank: int | None) -> di
     }
 
 
-def _flames_data(flames: FlameGraph) -> dict[str, Any]:
+def _flames_data(flames: FlameGraph, report: Report) -> dict[str, Any]:
+    """The tree, and for its places that have a paragraph on the page the number of that."""
+    numbers = {text.place.name: number for number, text in enumerate(place_texts(report, most=None), 1)}
     return {
         "names": _clean_all(flames.names),
         "categories": list(flames.categories),
-        "of": "idle time" if flames.is_idle_time else "the step",
+        "places": [[node, numbers[place]] for node, place in flames.places.items() if place in numbers],
         "n": len(flames.name_id),
         "name_id": _base64(flames.name_id, "u4"),
         "parent": _base64(flames.parent, "i4"),
@@ -187,19 +188,6 @@ def _roofline_data(roofline: Roofline) -> dict[str, Any]:
     points = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     roofs = [{"name": _clean(roof.name), "kind": roof.kind, "per_s": roof.per_s} for roof in roofline.roofs]
     return {"points": points, "roofs": roofs}
-
-
-def _modules_data(table: Table) -> list[dict[str, Any]]:
-    """The modules as a tree: rows of the table of modules, each with the position of the module around it, or -1."""
-    position: dict[Cell, int] = {
-        row["path"]: number for number, row in enumerate(table.rows) if row["path"] is not None
-    }
-    times = ("step_ns", "own_ns", "forward_ns", "backward_ns", "idle_ns")
-    return [
-        {"name": _clean(str(row["name"])), "parent": position.get(row["parent"], -1)}
-        | {name: row[name] for name in times}
-        for row in table.rows
-    ]
 
 
 def _steps_data(steps: StepSeries) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_info, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
-from perfdoctor.reporters.html.bars import range_bar, rank_segments, rungs_of, segments_of
+from perfdoctor.reporters.html.bars import range_bar, rungs_of, segments_of, segments_of_shares
 from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
+from perfdoctor.reporters.place_text import PLACES_TITLE, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -56,6 +57,8 @@ def page_view(report: Report) -> dict[str, Any]:
         "recorded": describe_recorded_step(report, always=True),
         "incomplete": report_notes.describe_incomplete_input(report),
         "facts": list(_facts(report)),
+        "places_title": PLACES_TITLE,
+        "places": list(_places(report)),
         "trials": _trials(report),
         "split": split,
         "segments": segments_of(split) if split else [],
@@ -99,6 +102,22 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "PyTorch", clean_line(report.context.torch_version)
     yield "events", f"{sum(trace.events for trace in report.traces):,}"
     yield "findings", f"{len(report.findings)}"
+
+
+def _places(report: Report) -> Iterator[dict[str, Any]]:
+    """The main places, each with links to the findings whose time lies there."""
+    for text in place_texts(report, most=None):
+        yield {
+            "share": text.share,
+            "time": text.time,
+            "name": words(text.name),
+            "line": text.line,
+            "source": words(text.source),
+            "segments": segments_of_shares(text.buckets),
+            "causes": text.causes,
+            "lines": [words(line) for line in (text.runs, *text.answers) if line],
+            "findings": [(number, words(finding.title)) for number, finding in text.findings],
+        }
 
 
 def _shown_findings(report: Report) -> Iterator[dict[str, Any]]:
@@ -168,7 +187,7 @@ def _rank_lines(report: Report) -> list[dict[str, Any]]:
             "step": format_duration(row.step_ns),
             "shares": list(map(format_share, row.shares)),
             "late": format_duration(row.late_ns),
-            "segments": rank_segments(COLUMNS, row.shares),
+            "segments": segments_of_shares(dict(zip(COLUMNS, row.shares, strict=True))),
         }
         for row in rank_rows(report)[0]
     ]

@@ -8,6 +8,7 @@ import numpy as np
 import report_samples
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.places.place import PlaceName
 from perfdoctor.report.chart_data import (
     FlameGraph,
     Link,
@@ -24,7 +25,7 @@ from perfdoctor.report.finding import Evidence
 from perfdoctor.report.memory_summary import LineMemory, MemorySummary, PeakMemory
 from perfdoctor.report.quote_lines import SOURCE_LINE
 from perfdoctor.report.report import Report
-from perfdoctor.report.table import Column, Table, Unit
+from perfdoctor.report.table import Column, Table
 
 MS = 1_000_000
 MB = 1_000_000
@@ -83,12 +84,13 @@ def timeline(names: tuple[str, ...]) -> StepTimeline:
 def charts(names: tuple[str, ...]) -> RankCharts:
     """Every chart of a rank, with these names."""
     flames = FlameGraph(
-        ("thread 4711", *names),
+        ("loading data", *names),
         np.array([0, 1, 2, 1], np.int32),
         np.array([-1, 0, 1, 0], np.int32),
         np.array([20 * MS, 15 * MS, 9 * MS, 5 * MS], np.int64),
         np.array([0, 1, 2, 1], np.int8),
-        ("thread", "python", "op"),
+        ("phase", "place", "op"),
+        {1: PlaceName("line", "train.py", 41, "train_one_epoch"), 3: PlaceName("line", "small.py", 1)},
     )
     roofs = (Roof("bf16", "flops", 312e12), Roof("memory", "bytes", 1.5e12))
     roofline = Roofline(
@@ -103,7 +105,7 @@ def charts(names: tuple[str, ...]) -> RankCharts:
     steps = StepSeries(
         np.array([44, 43, 47, 43], np.int64) * MS, 10, np.array([41, 42, 41], np.int64) * MS, np.array([8, 9, 14])
     )
-    tables = (kernel_table(names), ops_table(), module_table())
+    tables = (kernel_table(names), ops_table())
     return RankCharts(None, timeline(names), flames, roofline, steps, memory(names[0]), tables=tables)
 
 
@@ -145,23 +147,6 @@ def kernel_table(names: tuple[str, ...]) -> Table:
     )
 
 
-def module_table() -> Table:
-    """A model of two modules."""
-    columns = {
-        "name": ("model", "model.encoder", "model.head"),
-        "path": ("model", "model.encoder", "model.head"),
-        "parent": (None, "model", "model"),
-        "step_ns": (20 * MS, 14 * MS, 5 * MS),
-        "own_ns": (MS, 14 * MS, 5 * MS),
-        "forward_ns": (8 * MS, 5 * MS, 2 * MS),
-        "backward_ns": (12 * MS, 9 * MS, None),
-        "idle_ns": (0, 2 * MS, 0),
-    }
-    units: dict[bool, Unit] = {True: "ns", False: "text"}
-    made = (Column(name, name, units[name.endswith("_ns")], values) for name, values in columns.items())
-    return Table("modules", "module", tuple(made), sorted_by="step_ns")
-
-
 def ops_table() -> Table:
     """A table without rows, whose note says what to record."""
     return Table("ops", "name", (Column("name", "op", "text", ()),), notes=("No op was recorded.",))
@@ -169,7 +154,7 @@ def ops_table() -> Table:
 
 def everything(names: tuple[str, ...] = ("ampere_sgemm_128x64", "vectorized_add", "layer_norm")) -> Report:
     """A report with findings of every kind, a diff, trials, notes and every chart."""
-    base = report_samples.loader_stall()
+    base = report_samples.at_places()
     stall, info = base.findings
     source = Evidence("source line", "loader = DataLoader(dataset, batch_size=64)", id=SOURCE_LINE)
     stall = replace(stall, evidence=(source, *stall.evidence))

@@ -19,6 +19,7 @@ from perfdoctor.reporters.format_values import format_finding_saving
 from perfdoctor.reporters.html.html import Html
 from perfdoctor.reporters.html.page_view import fix_block
 from perfdoctor.reporters.html.table_view import STATIC_ROWS
+from perfdoctor.reporters.place_text import place_texts
 from perfdoctor.reporters.report_facts import main_findings
 from perfdoctor.reporters.verdict import describe_ladder, verdict_of
 from perfdoctor.reporters.write_report import save_report
@@ -98,8 +99,9 @@ def test_the_page_reads_without_a_script(sample: Any) -> None:
 def test_the_verdict_comes_first_and_how_it_was_measured_last() -> None:
     page = read(page_samples.everything())
     assert page.headings[0] == verdict_of(page_samples.everything())
-    order = ("Where a step's", "What to change", "Timeline of", "Memory over", "What the CPU", "Roofline",
-             "GPU time by", "The steps", "Tables", "What became of every rule", "How it was measured")  # fmt: skip
+    order = ("The places that take", "Where a step's 43.1 ms", "What to change", "Timeline of", "Memory over",
+             "Where a step's time goes, by place", "A step's time by place", "Roofline", "The steps", "Tables",
+             "What became of every rule", "How it was measured")  # fmt: skip
     assert len(page.headings) == 1 + len(order)
     for heading, beginning in zip(page.headings[1:], order, strict=True):
         assert heading.startswith(beginning)
@@ -181,12 +183,27 @@ def test_the_first_rows_of_a_table_are_there_without_a_script_and_all_rows_with_
     assert "No op was recorded." in page.text
 
 
-def test_a_chart_that_is_missing_says_what_to_record() -> None:
+def test_what_a_report_has_no_data_for_is_not_on_the_page() -> None:
     page = read(report_samples.loader_stall())
-    assert "record_shapes=True" in page.text
     assert page.data["timeline"] is None
     assert not [tag for tag, attributes in page.tags if "data-chart" in attributes]
-    assert not any(heading.startswith("Memory") for heading in page.headings), "most traces have none"
+    assert [heading.split(" ")[0] for heading in page.headings[1:]] == ["Where", "What", "What", "How"]
+    base = page_samples.everything()
+    assert base.charts is not None
+    on_cpu = read(replace(base, charts=replace(base.charts, roofline=None)))
+    assert not [each for each in on_cpu.headings if each.startswith("Roofline")]
+    assert "#roofline" not in [attributes.get("href") for _, attributes in on_cpu.tags]
+
+
+def test_a_place_has_its_line_its_time_what_runs_there_and_links_to_its_findings() -> None:
+    report = page_samples.everything()
+    page = read(report)
+    for text in place_texts(report, most=None):
+        for said in (text.name, f"{text.line} {text.source}", text.share, text.time, text.causes, text.runs):
+            assert said in page.text
+    assert [a["id"] for tag, a in page.tags if tag == "article"] == ["place-1", "place-2", "finding-1", "finding-2"]
+    assert [a["href"] for _, a in page.tags if (a.get("href") or "").startswith("#finding-")] == ["#finding-1"]
+    assert page.data["flames"]["places"] == [[1, 1]], "the small one has no paragraph"
 
 
 def test_ranks_have_a_table_and_a_heat_map() -> None:

@@ -23,7 +23,7 @@ COLOURS = """(selector => [...document.querySelectorAll(selector)].map(canvas =>
 }))"""
 TIP = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').innerText"
 TIMELINE = ".chart-timeline canvas"
-CHARTS = ("timeline", "memory", "flames", "roofline", "modules", "steps")
+CHARTS = ("timeline", "memory", "flames", "treemap", "roofline", "steps")
 
 
 def column(page: Page, number: int, table: str = "table-kernels") -> list[str]:
@@ -372,30 +372,49 @@ def test_the_flame_graph_zooms_by_click_and_by_keys(show: Show) -> None:
         f"(b => [b.left, b.top, b.width])(document.querySelector('{selector}').getBoundingClientRect())"
     )
     whole = pixels(page, selector)
-    page.click_at(box[0] + box[2] / 3, box[1] + 28)
-    assert "15.0 ms of idle time (75%)\n6.00 ms in itself" in page.evaluate(TIP)
+    page.click_at(box[0] + box[2] / 3, box[1] + 47)
+    assert "9.00 ms a step (45%), 9.00 ms in itself\nPyTorch op, loading data" in page.evaluate(TIP)
     assert pixels(page, selector) != whole
     page.press("Escape")
     assert pixels(page, selector) == whole
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.press(key)
-    assert "5.00 ms of idle time (25%)" in page.evaluate(TIP)
+    assert "5.00 ms a step (25%)" in page.evaluate(TIP)
     page.press("Enter")
     assert pixels(page, selector) != whole
+    assert page.evaluate("location.hash") == "", "a place that has no paragraph"
 
 
 def test_the_treemap_zooms_by_click_and_by_keys(show: Show) -> None:
     page = show(page_samples.everything())
-    selector = ".chart-modules canvas"
+    selector = ".chart-treemap canvas"
     x, y = choose(page, selector)
     whole = pixels(page, selector)
     page.mouse("mouseMoved", x - 200, y)
-    assert page.evaluate(TIP).startswith("model.encoder\n14.0 ms a step (70%)")
+    assert page.evaluate(TIP).startswith("vectorized_add\n9.00 ms a step (45%)")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.press(key)
-    assert page.evaluate(TIP).startswith("model.head\n")
+    assert page.evaluate(TIP).startswith("ampere_sgemm_128x64\n5.00 ms a step")
     page.press("Escape")
     assert pixels(page, selector) == whole
+    page.click_at(x - 200, y)
+    assert pixels(page, selector) != whole
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+@pytest.mark.parametrize(("chart", "row"), [("flames", 28), ("treemap", 27)])
+def test_a_place_leads_to_its_paragraph(show: Show, chart: str, row: int, *, by_key: bool) -> None:
+    page = show(page_samples.everything())
+    selector = f".chart-{chart} canvas"
+    choose(page, selector)
+    if by_key:
+        for key in ("ArrowDown", "ArrowDown", "Enter"):
+            page.press(key)
+    else:
+        box = f"(b => [b.left + 60, b.top + {row}])(document.querySelector('{selector}').getBoundingClientRect())"
+        page.click_at(*page.evaluate(box))
+    assert page.evaluate("[location.hash, document.activeElement.id]") == ["#place-1", "place-1"]
+    assert page.evaluate(TIP) == ""
 
 
 @pytest.mark.parametrize(
@@ -488,7 +507,7 @@ def test_memory_without_times_counts_events(show: Show) -> None:
 
 def test_every_chart_has_a_table_for_those_who_do_not_see_it(show: Show) -> None:
     page = show(page_samples.everything())
-    for name in ("flames", "roofline", "modules", "steps", "memory"):
+    for name in CHARTS[1:]:
         page.show(f".chart-{name}")
         page.click(f".chart-{name} .alternative summary")
         page.frames()
@@ -512,7 +531,7 @@ def test_tab_reaches_everything_and_shows_where_one_is(show: Show) -> None:
         names.append(focused(page))
     for wanted in (
         *("Skip to the findings", "Dark colours", "How measured", "Copy", "Evidence", "Timeline of", "Flame graph"),
-        *("Roofline of", "Lengths of", "Copy as TSV"),
+        *("Places", "Treemap of", "Roofline of", "Lengths of", "Copy as TSV"),
     ):
         assert any(name.startswith(wanted) for name in names), wanted
 

@@ -40,7 +40,13 @@ const CATEGORY_STYLES = {
   annotation: ["green", SOLID],
   op: ["orange", SOLID],
   call: ["pink", SOLID],
-  thread: ["grey", SOLID],
+  phase: ["grey", SOLID],
+  place: ["yellow", SOLID],
+  function: ["sky", SOLID],
+  "loading data": ["red", SOLID],
+  "all of the time": ["sky", SOLID],
+  "clearing gradients": ["pink", SOLID],
+  "other parts of the loop": ["grey", SOLID],
   before_recording: ["grey", SOLID],
   parameters: ["blue", SOLID],
   optimizer_state: ["red", SOLID],
@@ -57,6 +63,9 @@ const CATEGORY_LABELS = {
   memset: "memory set",
   copy: "copy kernel or phase",
   op: "PyTorch op",
+  phase: "part of the loop",
+  place: "place",
+  function: "function of a library",
   call: "runtime call",
   annotation: "annotation",
   python: "Python",
@@ -167,24 +176,19 @@ class Palette {
 
 /** A legend of the categories that occur. */
 function makeLegend(categories) {
-  return legendOf(categories.map((category) => [categoryLabel(category), (palette) => palette.fill(category)]));
-}
-
-/** A legend of labels, each with what gives its fill in a palette. */
-function legendOf(entries) {
   const list = element("ul", "chart-legend");
-  const canvases = entries.map(([label, fillOf]) => {
+  const canvases = categories.map((category) => {
     const item = list.appendChild(element("li"));
     const box = item.appendChild(element("canvas"));
     box.width = 28;
     box.height = 20;
-    item.append(` ${label}`);
-    return [box, fillOf];
+    item.append(` ${categoryLabel(category)}`);
+    return [box, category];
   });
   onTheme((palette) => {
-    for (const [box, fillOf] of canvases) {
+    for (const [box, category] of canvases) {
       const pen = box.getContext("2d");
-      pen.fillStyle = fillOf(palette);
+      pen.fillStyle = palette.fill(category);
       pen.fillRect(0, 0, 28, 20);
     }
   });

@@ -1,4 +1,4 @@
-// The flame graph: the calls that the CPU was in while the GPU idled, or in all of the step, from the outermost down.
+// The flame graph: a step by part of the loop, place, what runs there, and the innermost op, from the outermost down.
 
 const FLAME_ROW = 19,
   FLAME_MOST_HEIGHT = 640,
@@ -9,11 +9,11 @@ class FlameModel {
   constructor(data) {
     this.names = data.names;
     this.categories = data.categories;
-    this.of = data.of;
     this.nameId = decodeColumn(data.name_id, Uint32Array);
     this.parent = decodeColumn(data.parent, Int32Array);
     this.time = decodeColumn(data.time_ns, Float64Array);
     this.category = decodeColumn(data.category, Uint8Array);
+    this.paragraphs = new Map(data.places);
     this.count = this.parent.length;
     this.place();
   }
@@ -47,12 +47,42 @@ class FlameModel {
   nameOf(node) {
     return this.names[this.nameId[node]];
   }
+
+  rootOf(node) {
+    while (this.parent[node] >= 0) node = this.parent[node];
+    return node;
+  }
+
+  /** What the tip says of a node. */
+  describe(node) {
+    return [
+      this.nameOf(node),
+      `${formatDuration(this.time[node])} a step (${formatShare(this.time[node] / this.total)}), ${formatDuration(this.own[node])} in itself`,
+      `${categoryLabel(this.categories[this.category[node]])}, ${this.nameOf(this.rootOf(node))}`,
+      this.paragraphs.has(node) ? "Click or Enter: what is known of it" : "",
+    ];
+  }
+
+  cursorOn(node) {
+    if (node < 0) return "default";
+    return this.paragraphs.has(node) ? "pointer" : "zoom-in";
+  }
+
+  /** Go to the paragraph on a place; false where there is none. */
+  leadTo(node) {
+    const number = this.paragraphs.get(node);
+    if (number === undefined) return false;
+    hideTip();
+    location.hash = `#place-${number}`;
+    document.getElementById(`place-${number}`).focus();
+    return true;
+  }
 }
 
 class FlameChart extends ZoomChart {
   constructor(model, scroll) {
     super(
-      `Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of ${model.of}`,
+      `Flame graph of ${formatCount(model.count, "box", "boxes")} in a step of ${formatDuration(model.total)}`,
       100,
       model.total,
       model.total * 1e-6,
@@ -105,25 +135,20 @@ class FlameChart extends ZoomChart {
     return found;
   }
 
-  describe(node) {
-    const { model } = this;
-    return [
-      model.nameOf(node),
-      `${formatDuration(model.time[node])} of ${model.of} (${formatShare(model.time[node] / model.total)})`,
-      `${formatDuration(model.own[node])} in itself, ${categoryLabel(model.categories[model.category[node]])}`,
-    ];
-  }
-
   hover(x, y, event) {
     const node = this.nodeAt(x, y);
-    this.canvas.style.cursor = node < 0 ? "default" : "zoom-in";
+    this.canvas.style.cursor = this.model.cursorOn(node);
     if (node < 0) hideTip();
-    else showTip(event.clientX, event.clientY, this.describe(node));
+    else showTip(event.clientX, event.clientY, this.model.describe(node));
   }
 
   click(x, y) {
     const node = this.nodeAt(x, y);
-    if (node >= 0) this.zoomTo(node);
+    if (node >= 0) this.open(node);
+  }
+
+  open(node) {
+    if (!this.model.leadTo(node)) this.zoomTo(node);
   }
 
   /** Make a node as wide as the chart; the same node again leads back to the one above it. */
@@ -149,7 +174,7 @@ class FlameChart extends ZoomChart {
       this.scroll.scrollTop = y - this.height / 2;
     const box = this.canvas.getBoundingClientRect(),
       x = Math.min(Math.max(this.xOf(this.model.x[node]), 0), this.width);
-    showTip(box.left + x, box.top + y - this.scroll.scrollTop, this.describe(node));
+    showTip(box.left + x, box.top + y - this.scroll.scrollTop, this.model.describe(node));
   }
 
   onKey(key, shift) {
@@ -177,7 +202,7 @@ class FlameChart extends ZoomChart {
       ArrowLeft: siblings[siblings.indexOf(node) - 1],
       ArrowRight: siblings[siblings.indexOf(node) + 1],
     };
-    if (key === "Enter" || key === " ") this.zoomTo(node);
+    if (key === "Enter" || key === " ") this.open(node);
     else if (key in next) {
       if ((next[key] ?? -1) >= 0) this.select(next[key]);
     } else return super.onKey(key);
@@ -224,17 +249,18 @@ function makeFlames(data) {
   const help = element(
     "p",
     "quiet help",
-    "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.",
+    "Click a place to read about it, another box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.",
   );
   const alternative = tableAlternative(
-    "The calls with the most time of their own",
-    ["call", "own", "with what it calls", "share"],
+    "What has the most time of its own",
+    ["what", "below", "own", "with what is below it", "share"],
     () =>
       [...model.own.keys()]
         .sort((a, b) => model.own[b] - model.own[a])
         .slice(0, 30)
         .map((i) => [
           model.nameOf(i),
+          model.parent[i] < 0 ? "" : model.nameOf(model.parent[i]),
           formatDuration(model.own[i]),
           formatDuration(model.time[i]),
           formatShare(model.time[i] / model.total),

@@ -4,7 +4,7 @@ const CHARTS = {
   timeline: makeTimeline,
   flames: makeFlames,
   roofline: makeRoofline,
-  modules: makeTreemap,
+  treemap: () => makeTreemap(pageData().flames),
   steps: makeSteps,
   memory: makeMemory,
   ranks: makeHeatMap,

@@ -1,35 +1,8 @@
-// The treemap: each module an area as large as its GPU time, within the area of the module that holds it.
+// The treemap: the tree of the flame graph as areas, each within the area of what it is below.
 
 const TREEMAP_HEIGHT = 420,
   TREEMAP_HEAD = 18,
   TREEMAP_LEAST = 3;
-// Of the kinds of modules with the most time of their own; all others are grey.
-const KIND_COLOURS = ["blue", "orange", "green", "pink", "sky", "yellow", "red"];
-
-/** The modules as a tree; what a module takes beside its parts is an area of its own. */
-class ModuleTree {
-  constructor(modules) {
-    this.modules = modules;
-    this.children = modules.map(() => []);
-    this.roots = [];
-    modules.forEach((module, i) => (module.parent < 0 ? this.roots : this.children[module.parent]).push(i));
-    this.total = this.roots.reduce((sum, i) => sum + modules[i].step_ns, 0);
-    for (const list of [this.roots, ...this.children]) list.sort((a, b) => modules[b].step_ns - modules[a].step_ns);
-    const ownNs = new Map();
-    for (const { name, own_ns } of modules) ownNs.set(kindOf(name), (ownNs.get(kindOf(name)) ?? 0) + own_ns);
-    this.kinds = [...ownNs.keys()].sort((a, b) => ownNs.get(b) - ownNs.get(a)).slice(0, KIND_COLOURS.length);
-  }
-
-  /** The name of the colour of a module: that of its kind, and a ground for what holds others. */
-  colourOf(module) {
-    if (this.children[module].some((i) => this.modules[i].step_ns > 0)) return "raised";
-    return KIND_COLOURS[this.kinds.indexOf(kindOf(this.modules[module].name))] ?? "grey";
-  }
-
-  depth(module) {
-    return module < 0 ? 0 : 1 + this.depth(this.modules[module].parent);
-  }
-}
 
 /** Rectangles for `values` in a rectangle, near squares: Bruls, Huizing and van Wijk, Squarified Treemaps (2000). */
 function squarify(values, x, y, width, height) {
@@ -70,21 +43,21 @@ function worstRatio(largest, smallest, sum, side) {
 }
 
 class TreemapChart extends CanvasChart {
-  constructor(tree, status) {
-    super(`Treemap of ${formatCount(tree.modules.length, "module")}`, TREEMAP_HEIGHT);
-    this.tree = tree;
+  constructor(model, status) {
+    super(`Treemap of ${formatCount(model.count, "area")}`, TREEMAP_HEIGHT);
+    this.model = model;
     this.status = status;
     this.root = -1;
     this.selected = -1;
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
-    this.canvas.addEventListener("click", (event) => this.zoomTo(this.moduleAt(...this.at(event))));
+    this.canvas.addEventListener("click", (event) => this.open(this.nodeAt(...this.at(event))));
   }
 
   draw(pen, width, height, palette) {
     this.boxes = [];
-    const top = this.root < 0 ? this.tree.roots : [this.root];
+    const top = this.root < 0 ? this.model.roots : [this.root];
     this.drawAll(pen, top, [0, 0, width, height], palette, 0);
-    const chosen = this.boxes.find(([module]) => module === this.selected);
+    const chosen = this.boxes.find(([node]) => node === this.selected);
     if (chosen) {
       pen.strokeStyle = palette.colour("ink");
       pen.lineWidth = 3;
@@ -92,91 +65,73 @@ class TreemapChart extends CanvasChart {
     }
   }
 
-  drawAll(pen, modules, [x, y, width, height], palette, level) {
-    const shown = modules.filter((i) => this.tree.modules[i].step_ns > 0);
+  drawAll(pen, nodes, [x, y, width, height], palette, level) {
     const boxes = squarify(
-      shown.map((i) => this.tree.modules[i].step_ns),
+      nodes.map((i) => this.model.time[i]),
       x,
       y,
       width,
       height,
     );
-    shown.forEach((module, i) => this.drawModule(pen, module, boxes[i], palette, level));
+    nodes.forEach((node, i) => this.drawNode(pen, node, boxes[i], palette, level));
   }
 
-  drawModule(pen, module, [x, y, width, height], palette, level) {
+  drawNode(pen, node, [x, y, width, height], palette, level) {
     if (width < TREEMAP_LEAST || height < TREEMAP_LEAST) return;
-    const { tree } = this,
-      each = tree.modules[module];
-    this.boxes.push([module, x, y, width, height]);
-    const colour = tree.colourOf(module);
-    pen.fillStyle = palette.colour(colour);
+    const { model } = this,
+      children = model.children[node],
+      phase = model.nameOf(model.rootOf(node));
+    this.boxes.push([node, x, y, width, height]);
+    pen.fillStyle = children.length ? palette.colour("raised") : palette.fill(phase);
     pen.fillRect(x, y, width, height);
-    const ink = colour === "raised" ? palette.colour("ink") : inkOn(palette.colour(colour));
-    pen.strokeStyle = palette.colour(colour === "raised" ? "line" : "paper");
+    pen.strokeStyle = palette.colour(children.length ? "line" : "paper");
     pen.lineWidth = level ? 1 : 2;
     pen.strokeRect(x, y, width, height);
-    pen.fillStyle = ink;
-    const text = height > 14 ? fitText(pen, shortName(each.name), width - 8) : "";
+    pen.fillStyle = children.length ? palette.colour("ink") : inkOn(palette.colour(palette.styleOf(phase)[0]));
+    const text = height > 14 ? fitText(pen, model.nameOf(node), width - 8) : "";
     if (text) pen.fillText(text, x + 4, y + 10);
-    const children = tree.children[module];
-    const parts = children.reduce((sum, i) => sum + tree.modules[i].step_ns, 0);
-    if (!parts) {
-      if (text && height > 32) pen.fillText(fitText(pen, formatDuration(each.step_ns), width - 8), x + 4, y + 25);
+    if (!children.length) {
+      if (text && height > 32) pen.fillText(fitText(pen, formatDuration(model.time[node]), width - 8), x + 4, y + 25);
       return;
     }
     const inner = [x + 2, y + TREEMAP_HEAD, width - 4, height - TREEMAP_HEAD - 2];
     if (inner[2] < 8 || inner[3] < 8) return;
-    // What the module takes itself stays free: the parts fill their share of the area.
-    const share_of_parts = Math.min(parts / each.step_ns, 1);
-    if (inner[2] > inner[3]) inner[2] *= share_of_parts;
-    else inner[3] *= share_of_parts;
+    // What is its own stays free: the parts fill their share of the area.
+    const shareOfParts = 1 - model.own[node] / model.time[node];
+    if (inner[2] > inner[3]) inner[2] *= shareOfParts;
+    else inner[3] *= shareOfParts;
     this.drawAll(pen, children, inner, palette, level + 1);
   }
 
-  moduleAt(x, y) {
+  nodeAt(x, y) {
     const box = this.boxes.findLast(
       ([, left, top, width, height]) => x >= left && x < left + width && y >= top && y < top + height,
     );
     return box ? box[0] : -1;
   }
 
-  describe(module) {
-    const each = this.tree.modules[module];
-    const halves = [
-      ["forward", each.forward_ns],
-      ["backward", each.backward_ns],
-      ["idle caused", each.idle_ns],
-    ];
-    return [
-      each.name,
-      `${formatDuration(each.step_ns)} a step (${formatShare(each.step_ns / this.tree.total)}), ${formatDuration(each.own_ns)} in itself`,
-      halves
-        .filter(([, ns]) => ns)
-        .map(([name, ns]) => `${name} ${formatDuration(ns)}`)
-        .join(", "),
-    ];
-  }
-
   hover(event) {
-    const module = this.moduleAt(...this.at(event));
-    this.canvas.style.cursor = module >= 0 ? "zoom-in" : "default";
-    if (module < 0) hideTip();
-    else showTip(event.clientX, event.clientY, this.describe(module));
+    const node = this.nodeAt(...this.at(event));
+    this.canvas.style.cursor = this.model.cursorOn(node);
+    if (node < 0) hideTip();
+    else showTip(event.clientX, event.clientY, this.model.describe(node));
   }
 
-  /** Fill the chart with a module; the one that fills it leads back to the one that holds it. */
-  zoomTo(module) {
-    if (module < 0) return;
-    const target = module === this.root ? this.tree.modules[module].parent : module;
-    this.root = this.tree.children[target]?.length || target < 0 ? target : this.tree.modules[target].parent;
+  open(node) {
+    if (node >= 0 && !this.model.leadTo(node)) this.zoomTo(node);
+  }
+
+  /** Fill the chart with a node; the one that fills it leads back to the one above it. */
+  zoomTo(node) {
+    const target = node === this.root ? this.model.parent[node] : node;
+    this.root = target < 0 || this.model.children[target].length ? target : this.model.parent[target];
     this.selected = target;
-    this.status.textContent = this.root < 0 ? "" : `in ${this.tree.modules[this.root].name}`;
+    this.status.textContent = this.root < 0 ? "" : `in ${this.model.nameOf(this.root)}`;
     this.redraw();
   }
 
   onKey(key) {
-    const { tree, selected } = this;
+    const { model, selected } = this;
     if (key === "Escape") {
       [this.root, this.selected] = [-1, -1];
       this.status.textContent = "";
@@ -185,55 +140,40 @@ class TreemapChart extends CanvasChart {
       return true;
     }
     if (key === "Enter" || key === " ") {
-      this.zoomTo(selected);
+      this.open(selected);
       return true;
     }
     if (!key.startsWith("Arrow")) return false;
-    const parent = selected < 0 ? -1 : tree.modules[selected].parent;
-    const siblings = parent < 0 ? tree.roots : tree.children[parent];
+    const parent = selected < 0 ? -1 : model.parent[selected];
+    const siblings = parent < 0 ? model.roots : model.children[parent];
     const at = siblings.indexOf(selected);
     const next =
       selected < 0
         ? this.root < 0
-          ? tree.roots[0]
+          ? model.roots[0]
           : this.root
         : {
             ArrowLeft: siblings[at - 1],
             ArrowRight: siblings[at + 1],
             ArrowUp: parent,
-            ArrowDown: tree.children[selected][0],
+            ArrowDown: model.children[selected][0],
           }[key];
     if (next !== undefined && next >= 0) {
       this.selected = next;
       this.drawNow();
-      const box = this.boxes.find(([module]) => module === next),
+      const box = this.boxes.find(([node]) => node === next),
         outer = this.canvas.getBoundingClientRect();
-      showTip(outer.left + (box?.[1] ?? 0), outer.top + (box?.[2] ?? 0) + 8, this.describe(next));
+      showTip(outer.left + (box?.[1] ?? 0), outer.top + (box?.[2] ?? 0) + 8, model.describe(next));
     }
     return true;
   }
 }
 
-/** What kind of module it is: its class, or its name among those of its parent, without a number. */
-function kindOf(name) {
-  return (
-    name
-      .split(".")
-      .findLast((part) => !/^\d+$/.test(part))
-      ?.replace(/_\d+$/, "") ?? name
-  );
-}
-
-/** The last part of a module's path, which names it within its parent. */
-function shortName(name) {
-  return name.slice(name.lastIndexOf(".") + 1) || name;
-}
-
 function makeTreemap(data) {
   const status = element("span", "quiet");
   status.setAttribute("role", "status");
-  const tree = new ModuleTree(data);
-  const chart = new TreemapChart(tree, status);
+  const model = new FlameModel(data);
+  const chart = new TreemapChart(model, status);
   const tools = element("div", "tools");
   const all = tools.appendChild(element("button", "", "All"));
   all.type = "button";
@@ -242,24 +182,15 @@ function makeTreemap(data) {
   const help = element(
     "p",
     "quiet help",
-    "Click a module to fill the chart with it; Escape shows all. With the keys: arrows and Enter.",
+    "Click a place to read about it, another area to fill the chart with it; Escape shows all. With the keys: arrows and Enter.",
   );
-  const alternative = tableAlternative(
-    "The modules as a table",
-    ["module", "GPU time a step", "in itself", "share"],
-    () =>
-      data.map((module) => [
-        `${"\u2003".repeat(tree.depth(module.parent))}${module.name}`,
-        formatDuration(module.step_ns),
-        formatDuration(module.own_ns),
-        formatShare(module.step_ns / tree.total),
-      ]),
+  const alternative = tableAlternative("The tree as a table", ["what", "time a step", "in itself", "share"], () =>
+    [...model.parent.keys()].map((i) => [
+      `${"\u2003".repeat(model.depth[i])}${model.nameOf(i)}`,
+      formatDuration(model.time[i]),
+      formatDuration(model.own[i]),
+      formatShare(model.time[i] / model.total),
+    ]),
   );
-  const shown = tree.kinds.filter((kind) =>
-    data.some((_, i) => kindOf(data[i].name) === kind && tree.colourOf(i) !== "raised"),
-  );
-  const legend = legendOf(
-    shown.map((kind) => [kind, (palette) => palette.colour(KIND_COLOURS[tree.kinds.indexOf(kind)])]),
-  );
-  return [tools, chart.canvas, legend, help, alternative];
+  return [tools, chart.canvas, makeLegend(model.roots.map((i) => model.nameOf(i))), help, alternative];
 }
