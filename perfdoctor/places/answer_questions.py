@@ -20,7 +20,7 @@ def answer_questions(within: Iterable[Within]) -> tuple[Answer, ...]:
         each_ns = call.ns / max(call.calls, 1)
         if call.kind == "op" and call.inner_ops >= _MIN_INNER_OPS:
             ops = format_count(round(call.inner_ops), "op")
-            said = f"one call of {call.name} runs {ops} inside: the loop is in the op, and another op, or other arguments, end it"
+            said = f"one call of {call.name} runs {ops} inside: it loops by itself; another op or argument ends that"
             answers.append(Answer("many", said, call.ns, "measured"))
         elif call.calls >= _MIN_CALLS and each_ns <= _SHORT_NS:
             count = f"{call.calls:,.0f} calls of {call.name}"
