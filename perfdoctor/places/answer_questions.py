@@ -22,7 +22,7 @@ def answer_questions(within: Iterable[Within]) -> tuple[Answer, ...]:
             ops = format_count(round(call.inner_ops), "op")
             said = f"one call of {call.name} runs {ops} inside: it loops by itself; another op or argument ends that"
             answers.append(Answer("many", said, call.ns, "measured"))
-        elif call.calls >= _MIN_CALLS and each_ns <= _SHORT_NS:
+        elif not answers and call.calls >= _MIN_CALLS and each_ns <= _SHORT_NS:
             count = f"{call.calls:,.0f} calls of {call.name}"
             said = f"{count} of {format_time(each_ns)} each: one on all of it at once calls once"
             answers.append(Answer("many", said, call.ns, "measured"))
