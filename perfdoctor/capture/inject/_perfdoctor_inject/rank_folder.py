@@ -15,7 +15,7 @@ from .messages import warn
 from .recorder_settings import WORK_FOLDER
 
 if TYPE_CHECKING:
-    from .long_calls import LongCall
+    from .line_stretches import LineStretch
     from .step_meter import StepWork
 
 COPY_BYTES = 1 << 20
@@ -145,7 +145,7 @@ class RankFolder:
         return []
 
     def write_trace(
-        self, name: str, results: Any, partial_step: int | None, calls: Sequence[LongCall] = ()
+        self, name: str, results: Any, partial_step: int | None, calls: Sequence[LineStretch] = ()
     ) -> str | None:
         """Save one window.
 
@@ -224,7 +224,7 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def copy_head_and_insert(source: BinaryIO, target: BinaryIO, calls: Sequence[LongCall]) -> None:
+def copy_head_and_insert(source: BinaryIO, target: BinaryIO, calls: Sequence[LineStretch]) -> None:
     """Copy a trace up to its first event and write the calls there; without calls, copy nothing."""
     base_ns = 0
     for line in source if calls else ():

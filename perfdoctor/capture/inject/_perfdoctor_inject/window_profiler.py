@@ -21,7 +21,7 @@ from torch.autograd import profiler as autograd_profiler
 
 from .allocator_warnings import AllocatorWarnings
 from .gradient_use import GradientUse
-from .long_calls import LongCall, ThreadIds, find_long_calls
+from .line_stretches import LineStretch, ThreadIds, find_line_stretches
 from .messages import warn
 from .module_calls import ModuleCalls
 from .rank_folder import RankFolder
@@ -189,16 +189,16 @@ class WindowProfiler:
             # Saving takes about as long again, and the program waits.
             megabytes = stopped_ns * BYTES_PER_STOP_NS / 1e6
             warn(f"writing trace {self._trace}.json.gz (about {megabytes:.0f} MB before compression)")
-        return folder.write_trace(self._trace, results, partial_step, self._find_long_calls(results))
+        return folder.write_trace(self._trace, results, partial_step, self._find_line_stretches(results))
 
-    def _find_long_calls(self, results: Any) -> list[LongCall]:
-        """The long calls of a window with stacks; none after an error: a trace without them is better than no trace."""
+    def _find_line_stretches(self, results: Any) -> list[LineStretch]:
+        """The lines of a window with stacks; none after an error: a trace without them is better than no trace."""
         if "with_stack" not in self._options:
             return []
         try:
-            return find_long_calls(results, self._thread_ids, (__file__, WindowProfiler.start.__name__))
+            return find_line_stretches(results, self._thread_ids, (__file__, WindowProfiler.start.__name__))
         except Exception as error:
-            warn(f"lines of long calls are missing: {error!r}")
+            warn(f"lines of Python are missing: {error!r}")
             return []
 
     def abort(self) -> None:

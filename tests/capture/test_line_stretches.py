@@ -1,4 +1,4 @@
-"""Lines of long calls that are no operators: exact, and of the recorded thread only."""
+"""Lines of what is no operator: exact, and of the recorded thread only."""
 
 from __future__ import annotations
 
@@ -44,6 +44,15 @@ def compute() -> None:
         pass
 
 
+def look_up() -> None:
+    for _ in range(3):
+        WORDS.index("last")  # each shorter than a millisecond, and the loop as well
+    "last" in WORDS and WORDS.copy()  # a comparison is no call; what calls next says where it was
+
+
+WORDS = [*map(str, range(5_000)), "last"]
+
+
 def quick() -> None:
     len(SIZES)
 
@@ -76,6 +85,7 @@ def lines(folder: Path) -> set[tuple[str, int]]:
         (nap, {("nap", 2)}),
         (nap_deeper, {("nap", 2)}),
         (wait_in_a_library, {("wait_in_a_library", 1)}),
+        (look_up, {("look_up", 2), ("look_up", 3)}),
         (quick, set()),
         (compute, set()),
     ],
@@ -135,11 +145,11 @@ def test_a_trace_without_these_rows_is_saved(
     def broken(*_: Any) -> Any:
         raise RuntimeError("no tree")
 
-    monkeypatch.setattr(window_profiler, "find_long_calls", broken)
+    monkeypatch.setattr(window_profiler, "find_line_stretches", broken)
     folder = record(tmp_path / "out", nap)
     assert lines(folder) == set()
     assert read(folder / "evidence.json.gz").complete
-    assert capsys.readouterr().err == "perfdoctor: lines of long calls are missing: RuntimeError('no tree')\n"
+    assert capsys.readouterr().err == "perfdoctor: lines of Python are missing: RuntimeError('no tree')\n"
 
 
 def test_shortened_file_names_become_absolute() -> None:
