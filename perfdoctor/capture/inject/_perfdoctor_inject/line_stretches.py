@@ -20,8 +20,8 @@ from typing import Any
 
 from .user_code import absolute_path, is_foreign_file, name_file
 
-# Shorter stretches get no row: they are lost among those around them.
-MIN_STRETCH_NS = 10_000
+# Shorter stretches get no row: a function that is so short is known by its name. Of too many the longest are kept.
+MIN_STRETCH_NS = 2_000
 MAX_ROWS = 20_000
 # Calls that are looked at: each takes about a microsecond of the program's time, once a window.
 MAX_CALLS = 200_000
@@ -70,14 +70,15 @@ def find_line_stretches(results: Any, ids: ThreadIds, started_by: tuple[str, str
     found: list[LineStretch] = []
     waiting = [root for root in reversed(roots) if root.start_tid == thread]
     looked_at = 0
-    while waiting and looked_at < MAX_CALLS and len(found) < MAX_ROWS:
+    while waiting and looked_at < MAX_CALLS:
         event = waiting.pop()
         looked_at += 1
         if event.duration_time_ns >= MIN_STRETCH_NS:  # what is inside is shorter still
             children = event.children
             found += _stretches_of(event, children, ids)
             waiting.extend(reversed(children))
-    return found[:MAX_ROWS]
+    longest = sorted(range(len(found)), key=lambda row: -found[row].dur_ns)[:MAX_ROWS]
+    return [found[row] for row in sorted(longest)]
 
 
 def _stretches_of(event: Any, children: list[Any], ids: ThreadIds) -> list[LineStretch]:
