@@ -55,7 +55,10 @@ class Priced:
 
     @classmethod
     def of(cls, finding: Finding, ledger: Ledger | None, step_ns: float, bounds: SavingBounds | None = None) -> Priced:
-        """The finding before its pricing; what its fix saves alone is what its rule says, where nothing else does."""
+        """The finding before its pricing; what its fix saves alone is what its rule says, where nothing else does.
+
+        What was neither measured nor replayed may save nothing, whatever its rule says.
+        """
         bound_ns = cost_bound_ns = None
         if bounds is not None:
             edit = finding.edit
@@ -63,6 +66,8 @@ class Priced:
             cost_bound_ns = None if edit is None else bounds.of_fix(remove_cause(edit), finding.claim)
         limit_ns = min(finding.cost_ns, _shortenable_ns([finding], step_ns))
         saving = finding.saving.cap(limit_ns if bound_ns is None else min(limit_ns, bound_ns))
+        if saving.basis == "bounded":
+            saving = replace(saving, low_ns=0)
         if saving.alone == SavingAlone():
             # Whatever other fixes do, faster kernels save at most the time that the CPU waits for them.
             alone = saving if ledger is None else saving.cap(ledger.limit_ns(finding.claim))
@@ -79,14 +84,13 @@ class Priced:
         if self.order_key_ns is not None:
             return self.order_key_ns
         saving = self.saving
-        if saving.expected_ns is not None or self.severity == "info" or not self.step_ns:
+        if self.severity == "info" or not self.step_ns or (saving.expected_ns is not None and self._is_known):
             return self.worth_ns
         is_worth_it = self.severity in _WORTH_A_CHANGE
         if is_worth_it and saving.high_ns is None:
             saving = replace(saving, high_ns=self.cost_ns, basis="bounded")
         own_ns = worth_ns(saving, self.finding.confidence)
-        # A rule may say that a finding is low at most, whatever it costs.
-        most = min(severity_of(own_ns / self.step_ns), self.finding.severity, key=SEVERITIES.index)
+        most = min(severity_of(own_ns / self.step_ns), self._most_severe, key=SEVERITIES.index)
         limit_ns = math.nextafter(end_of_severity(most) * self.step_ns, 0)
         return min(max(own_ns, saving.likely_ns) if is_worth_it else own_ns, limit_ns)
 
@@ -112,8 +116,19 @@ class Priced:
         return worth_ns(self.saving, self.finding.confidence)
 
     @property
+    def _is_known(self) -> bool:
+        """Whether what the fix saves was measured or replayed."""
+        return self.saving.basis in ("measured", "replayed")
+
+    @property
+    def _most_severe(self) -> Severity:
+        """What the rule allows, and no more than medium where nobody knows what the fix saves but how much at most."""
+        allowed = self.finding.severity
+        return allowed if self._is_known else min(allowed, "medium", key=SEVERITIES.index)
+
+    @property
     def severity(self) -> Severity:
-        """The severity by what the fix is worth alone, and at most what the rule allows.
+        """The severity by what the fix is worth alone, and at most medium where that was not measured or replayed.
 
         Where not even a bound is known the cost is one. A finding that costs nothing keeps the severity that its rule
         gave: it is about the recording. One about wrong results is always what its rule says.
@@ -125,9 +140,8 @@ class Priced:
         alone_ns = worth_ns(bounded, finding.confidence)
         if not self.cost_ns and not alone_ns and finding.saving.basis != "replayed":
             return finding.severity
-        return min(
-            finding.severity, severity_of(alone_ns / self.step_ns if self.step_ns else None), key=SEVERITIES.index
-        )
+        worth = severity_of(alone_ns / self.step_ns if self.step_ns else None)
+        return min(self._most_severe, worth, key=SEVERITIES.index)
 
     @property
     def saves_nothing(self) -> bool:

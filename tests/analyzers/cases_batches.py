@@ -98,9 +98,9 @@ PD307 = [
         older_kind,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
-                (150_000, 200_000, 200_000),
+                (0, 200_000, 200_000),
                 location="train.py:12",
                 title="Activation checkpointing computes 20% of the step again, and 63 GB of GPU memory are left",
                 advice="Do not checkpoint",
@@ -137,9 +137,9 @@ PD307 = [
         newer_kind,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
-                (225_000, 300_000, 300_000),
+                (0, 300_000, 300_000),
                 location="train.py:12",
                 title="computes 30% of the step again, and 180 GB of RAM are left",
             ),
@@ -150,7 +150,7 @@ PD307 = [
         "PD307",
         "no-shapes-and-plenty",
         lambda: older_kind(shapes=False),
-        (ExpectedFinding("high", 200_000, location="train.py:12", evidence={"keeping it takes at most": None}),),
+        (ExpectedFinding("medium", 200_000, location="train.py:12", evidence={"keeping it takes at most": None}),),
         {**gpu_memory(10), **checkpointing()},
     ),
     RuleCase("PD307", "memory-is-full", older_kind, (), {**gpu_memory(79.95), **checkpointing()}),
