@@ -398,15 +398,13 @@ def _describe_healthy_cpu(report: Report, ran: int) -> str:
     """That no rule found anything in a program on the CPU, and where its time goes.
 
     Only where most of it are products, convolutions and the like is that a clean bill: of other ops nobody knows how
-    much of their work is needed.
+    much of their work is needed, and the largest of them is all that is said.
     """
-    computes = _share_of_parts(report, "compute") >= _MOST_OF_STEP
-    nothing = _say_nothing_found(report) if computes else "no rule knows how to shorten it"
-    healthy = f", and {nothing} ({format_count(ran, 'rule')} judged it)"
-    outside = _describe_unexplained(report)
-    largest = largest_op(report)
+    nothing = f", and {_say_nothing_found(report)} ({format_count(ran, 'rule')} judged it)"
+    outside, largest = _describe_unexplained(report), largest_op(report)
     if outside or largest is None or largest[1] < MIN_UNEXPLAINED_SHARE:
-        return f"{healthy}{outside}"
+        return f"{nothing}{outside}"
+    healthy = nothing if _share_of_parts(report, "compute") >= _MOST_OF_STEP else ""
     op = "most of it goes to" if largest[1] >= _MOST_OF_STEP else "its largest op is"
     return f"{healthy}; {op} {largest[0]} ({format_share(largest[1])}){_name_largest_line(report)}"
 

@@ -253,7 +253,7 @@ PD509 = [
         lambda: cpu_step(200, 600),
         (
             ExpectedFinding(
-                "low",
+                "info",
                 0,
                 location="train.py:7",
                 title="A batch twice as large would take",
@@ -268,28 +268,32 @@ PD509 = [
         "PD509",
         "micro-batches",
         lambda: cpu_step(200, 600),
-        (ExpectedFinding("low", 0, location="train.py:7", advice="make the same gradients"),),
+        (ExpectedFinding("info", 0, location="train.py:7", advice="make the same gradients"),),
         {**ram(2, 200), **loader(backwards=4)},
     ),
     RuleCase(
         "PD509",
         "large-global-batch",
         lambda: cpu_step(200, 600),
-        (ExpectedFinding("low", 0, location="train.py:7", advice="16,384 samples a step on all ranks"),),
+        (ExpectedFinding("info", 0, location="train.py:7", advice="16,384 samples a step on all ranks"),),
         {**ram(2, 200), **loader(128), "world_size": 64},
     ),
     RuleCase(
         "PD509",
         "empty-gpu",
         lambda: gpu_step(8),
-        (ExpectedFinding("low", 0, location="train.py:7", evidence={"known by": "kernels by their bounds, replayed"}),),
+        (
+            ExpectedFinding(
+                "info", 0, location="train.py:7", evidence={"known by": "kernels by their bounds, replayed"}
+            ),
+        ),
         {**gpu_memory(6), **loader()},
     ),
     RuleCase(  # the first dimension of the first layer
         "PD509",
         "no-loader",
         lambda: cpu_step(200, 600),
-        (ExpectedFinding("low", 0, advice="180 GB of RAM are left", evidence={"samples per step": 4}),),
+        (ExpectedFinding("info", 0, advice="180 GB of RAM are left", evidence={"samples per step": 4}),),
         ram(2, 200),
     ),
     RuleCase(

@@ -6,18 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from all_cases import CASES
 from hypothesis import given
 from hypothesis import strategies as st
 from real_traces import analyze_once
 from recordings import list_recordings, name_recording
 
 import perfdoctor
+from perfdoctor import pipeline
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters import verdict
 from perfdoctor.reporters.report_facts import gpu_not_recorded, main_findings, share_of_step, step_length_ns
 from perfdoctor.savings.saving import Saving
-from perfdoctor.testing import TraceBuilder
+from perfdoctor.rules import registry
+from perfdoctor.testing import RuleCase, TraceBuilder
 from perfdoctor.units import format_share
 
 # Work may be well done: that of a slice without a rule counts only where it is most of the time.
@@ -95,6 +98,23 @@ def test_a_large_cost_without_a_fix_is_named_where_the_rest_is_work(tmp_path: Pa
     said = verdict.verdict_of(replace(report, findings=(found,), unexplained=(work,)))
 
     assert ("activation checkpointing computes again" in said) is named
+
+
+_LARGER_BATCH = [case for case in CASES if case.rule == "PD509" and case.expected]
+
+
+@pytest.mark.parametrize("case", _LARGER_BATCH, ids=str)
+def test_a_larger_batch_is_a_hint_at_the_end_and_never_the_head(case: RuleCase) -> None:
+    report = pipeline.diagnose_run(case.run(), registry.load_analyzers())
+
+    assert [each.rule for each in report.findings].index("PD509") == len(report.findings) - 1
+    assert report.findings[-1].severity == "info"
+    assert "batch twice as large" not in verdict.verdict_of(report)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.rule == "PD509" and not case.expected], ids=str)
+def test_a_batch_that_is_large_enough_gets_no_hint(case: RuleCase) -> None:
+    assert "PD509" not in {each.rule for each in pipeline.diagnose_run(case.run(), registry.load_analyzers()).findings}
 
 
 def test_without_the_law_the_check_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

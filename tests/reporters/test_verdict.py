@@ -88,14 +88,14 @@ def test_the_line_with_most_of_the_time_is_named_where_nothing_was_found(
     assert ("its largest op is addmm (33%); of all lines mlm.py:36 takes most (41%)" in verdict) == said
 
 
-@pytest.mark.parametrize(("part", "said"), [("compute", "nothing was found"), ("bandwidth", "no rule knows how to")])
-def test_only_products_and_the_like_get_a_clean_bill(part: str, said: str) -> None:
+@pytest.mark.parametrize(("part", "is_clean"), [("compute", True), ("bandwidth", False)])
+def test_only_products_and_the_like_get_a_clean_bill(part: str, is_clean: bool) -> None:
     account = samples.account(**{part: 95, "idle_unexplained": 5})
     report = replace(samples.cpu_only(), findings=(), account=(account,))
     outcomes = tuple(replace(each, status="ran", why=None) for each in report.outcomes)
     tables = {**report.tables, "ops": ({"name": "sort", "share": 0.88},)}
     verdict = verdict_of(replace(report, outcomes=outcomes, tables=tables))
-    assert said in verdict
+    assert ("nothing was found" in verdict) == is_clean
     assert "most of it goes to sort (88%)" in verdict
 
 
