@@ -167,6 +167,7 @@ PD307 = [
 # --- PD509 ------------------------------------------------------------------------------------------------------------
 
 ADAM = "Optimizer.step#AdamW.step"
+BY_KERNELS = "kernels by their bounds, replayed"
 FEW_ROWS = {
     "shapes": [[1024], [4, 1024], [1024, 1024], [], []],
     "types": ["float", "float", "float", "Scalar", "Scalar"],

@@ -201,14 +201,15 @@ def loaded(wait_ms: float, step_ms: float, *, items_ms: float, collate_ms: float
     """As `measured`, with the parts of a fetch, and other facts of the loader (collate_fn, batch_tensors, ...)."""
     in_loader = {
         name: others.pop(name)
-        for name in ("collate_fn", "batch_tensors", "collate_location", "items_location")
+        for name in ("collate_fn", "batch_tensors", "collate_location", "items_location", "sampler_location")
         if name in others
     }
+    parts = {"sampler_ns": others.pop("sampler_ns", None)}
     facts = measured(
         wait_ms, step_ms, **{"load_ms": wait_ms, "load_cpu_ms": wait_ms, "used": 1.9, "threads": 2, **others}
     )
     loader = facts["loaders"][0]
-    fetch = {**loader["fetch"], "items_ns": round(items_ms * MS), "collate_ns": round(collate_ms * MS)}
+    fetch = {**loader["fetch"], "items_ns": round(items_ms * MS), "collate_ns": round(collate_ms * MS), **parts}
     return {**facts, "loaders": [{**loader, "fetch": fetch, **in_loader}]}
 
 
@@ -234,6 +235,7 @@ def rows_of_a_data_frame(wait_ms: float, step_ms: float) -> TraceBuilder:
 
 
 _COLLATE = {"file": "train.py", "line": 5, "function": "collate"}
+_SAMPLER = {"file": "data.py", "line": 50, "function": "__iter__"}
 _ITEMS = {"file": "data.py", "line": 30, "function": "__getitem__"}
 
 
@@ -248,6 +250,14 @@ def prepared(us: float, op: str = "aten::abs", frame: str = "train.py(9): featur
         trace.op("aten::linear", at + 555, 100, sequence=number)
         trace.op("autograd::engine::evaluate_function: AddmmBackward0", at + 700, 200, sequence=number)
     return trace
+
+
+def _sampler_beside_workers(sampler_ms: float) -> Mapping[str, Any]:
+    """Two workers that keep up with a loop which waits 10 ms of 30 ms, of which the sampler takes so much."""
+    facts = loaded(10, 30, items_ms=8, collate_ms=1, load_ms=9, workers=2, sampler_location=_SAMPLER)
+    (loader,) = facts["loaders"]
+    fetch = {**loader["fetch"], "sampler_ns": round(sampler_ms * MS)}
+    return {**facts, "loaders": [{**loader, "fetch": fetch, "wait_median_ns": 10 * MS}]}
 
 
 PD111 = [
@@ -319,6 +329,62 @@ PD111 = [
             ),
         ),
         facts=loaded(10, 30, items_ms=9.5, collate_ms=0.5, collate_fn="default_collate", items_location=_ITEMS),
+    ),
+    RuleCase(
+        "PD111",
+        "a-sampler",
+        lambda: training(10, 30),
+        (
+            ExpectedFinding(
+                "medium",
+                10 * MS,
+                (0, None, 9 * MS),
+                location="data.py:50",
+                title="choosing its items in __iter__ (data.py:50) takes 9 ms of that",
+                advice="The sampler stays in the training process, however many workers there are.",
+                evidence={
+                    "time to load a batch": 10 * MS,
+                    "making its items": 800_000,
+                    "putting them together": 100_000,
+                    "choosing them, in the training process": 9 * MS,
+                    "the rest of it": 100_000,
+                },
+            ),
+        ),
+        facts=loaded(10, 30, items_ms=0.8, collate_ms=0.1, sampler_ns=9 * MS, sampler_location=_SAMPLER),
+    ),
+    RuleCase(
+        "PD111",
+        "what-is-left-of-a-wait-is-its-sampler",
+        lambda: training(10, 30),
+        (ExpectedFinding("medium", 10 * MS, (0, None, 8 * MS), location="train.py:12", title="in main (train.py:12)"),),
+        facts=loaded(10, 30, items_ms=1.5, collate_ms=0.5),
+    ),
+    RuleCase(
+        "PD111",
+        "a-sampler-beside-workers-that-keep-up",
+        lambda: training(10, 30, WORKERS),
+        (
+            ExpectedFinding(
+                "medium", 10 * MS, (0, None, 9 * MS), location="data.py:50", title="takes 9 ms of that", advice="stays"
+            ),
+        ),
+        facts=_sampler_beside_workers(9),
+    ),
+    RuleCase(
+        "PD111", "a-short-sampler-beside-workers", lambda: training(10, 30, WORKERS), facts=_sampler_beside_workers(1)
+    ),
+    RuleCase(
+        "PD111",
+        "a-sampler-of-a-fiftieth",
+        lambda: training(0.6, 30),
+        facts=loaded(0.6, 30, items_ms=0.05, collate_ms=0.05, sampler_ns=500_000),
+    ),
+    RuleCase(
+        "PD111",
+        "a-sampler-whose-batches-were-ready-in-time",
+        lambda: training(0, 30),
+        facts=_sampler_beside_workers(0.01),
     ),
     RuleCase(  # little enough that one may leave it, too much to be silent
         "PD111",

@@ -31,6 +31,13 @@ def cpu_program(wait_us: float, step_us: float, name: str = LOADER) -> TraceBuil
     return trace.op("aten::addmm", wait_us, step_us - wait_us)
 
 
+def sampled(sampler_ms: float) -> dict[str, Any]:
+    """Facts of a loader without workers that takes 40 ms for a batch, so much of it in its sampler."""
+    parts = {"sampler_ns": round(sampler_ms * 1e6), "items_ns": round((39 - sampler_ms) * 1e6), "collate_ns": 1_000_000}
+    fetch = {"where": "main", "batches": 9, "median_ns": 40_000_000, "cpu_ns": 40_000_000, **parts}
+    return {"loaders": [{"num_workers": 0, "wait_ns": 10**9, "fetch": fetch}], "cpu": {"affinity": 8}}
+
+
 def legacy_loader() -> TraceBuilder:
     trace = TraceBuilder().step(0, 1000).kernel(TENSOR_GEMM, 320, 680, launch_us=310)
     return trace.event(ph="X", cat="Operator", name=LOADER, pid=1000, tid=1000, ts=0, dur=300)
@@ -149,6 +156,26 @@ def loader_facts(**facts: Any) -> Mapping[str, Any]:
 
 
 PD101: list[RuleCase] = [
+    RuleCase(  # 20 of 40 ms move
+        "PD101",
+        "half-of-the-wait-is-the-sampler",
+        lambda: long_steps(LOADER, 40, 40),
+        (
+            ExpectedFinding(
+                "medium",
+                40_000_000,
+                (0, 20_000_000, 20_000_000),
+                fix="num_workers=2",
+                evidence={
+                    "of it fetching items": 20_000_000,
+                    "of it choosing items, in the training process": 20_000_000,
+                    "idle meanwhile that no worker hides": 20_000_000,
+                },
+            ),
+        ),
+        sampled(20),
+    ),
+    RuleCase("PD101", "all-of-the-wait-is-the-sampler", lambda: long_steps(LOADER, 40, 40), (), sampled(38.5)),
     RuleCase(
         "PD101",
         "no-workers",

@@ -94,7 +94,32 @@ def measured(
     }
 
 
+def sampled(sampler_ms: float, **measured_as: float) -> Mapping[str, Any]:
+    """Facts of a loader without workers that waits 40 ms of 60, of which the sampler takes so much."""
+    facts = measured(40, 60, load_ms=40, **{"load_cpu_ms": 40, **measured_as})
+    (loader,) = facts["loaders"]
+    parts = {"sampler_ns": round(sampler_ms * MS), "items_ns": round((39 - sampler_ms) * MS), "collate_ns": MS}
+    return {**facts, "loaders": [{**loader, "fetch": {**loader["fetch"], **parts}}]}
+
+
 PD101: list[RuleCase] = [
+    RuleCase(  # 10 of 40 ms move, beside the 50 that are left
+        "PD101",
+        "a-worker-takes-the-items-and-leaves-the-sampler",
+        lambda: training(40, 60),
+        (
+            ExpectedFinding(
+                "medium",
+                40 * MS,
+                location="train.py:12",
+                fix="num_workers=1",
+                title="about 54.7 ms",
+                evidence={"of it choosing items, in the training process": 30 * MS, "time to load a batch": 10 * MS},
+            ),
+        ),
+        facts=sampled(30, used=1.0),
+    ),
+    RuleCase("PD101", "a-worker-would-leave-the-sampler", lambda: training(40, 60), facts=sampled(38, used=1.0)),
     RuleCase(  # loading sleeps: two workers a core, 40 ms of sleep by four of them in the 20 ms of the training
         "PD101",
         "sleeping-loader-on-two-cores",

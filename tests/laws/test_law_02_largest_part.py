@@ -18,8 +18,8 @@ from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters import verdict
 from perfdoctor.reporters.report_facts import gpu_not_recorded, main_findings, share_of_step, step_length_ns
-from perfdoctor.savings.saving import Saving
 from perfdoctor.rules import registry
+from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import RuleCase, TraceBuilder
 from perfdoctor.units import format_share
 
