@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rule_cases import TENSOR_GEMM
+from rule_cases import LOADER, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
@@ -97,6 +97,17 @@ def collecting_on_gpu(kernel_us: float) -> TraceBuilder:
         at = 10_000 * number
         trace.step(at, 10_000).kernel(TENSOR_GEMM, at + 10, kernel_us, launch_us=at)
         trace.range("perfdoctor::gc.collect", at + 5000, 2000)
+    return trace
+
+
+def copying(name: str, ms: float = 3) -> TraceBuilder:
+    """Four steps of 10 ms in which a range, or a frame, of such a name is around or inside of a copy of so many ms."""
+    trace = training(("deepcopy", ms))
+    for at in range(4000, 40_000, 10_000):
+        if name == LOADER:
+            trace.range(name, at - 10, 1000 * ms + 20)
+        else:
+            trace.frame(name, at + 10, 1000 * ms - 20)
     return trace
 
 
@@ -269,8 +280,43 @@ PD113 = [
         "copies-of-weights",
         training,
         (ExpectedFinding("medium", 2 * MS, location="train.py:30", title="copy.deepcopy", advice="Copy less often"),),
-        facts=captured(calls_of("copy.deepcopy", 4, 12)),
+        facts=captured(calls_of("copy.deepcopy", 4, 12, copied="state")),
     ),
+    RuleCase(
+        "PD113",
+        "parameters-copied-in-stacks",
+        lambda: copying("/x/torch/nn/parameter.py(71): __deepcopy__"),
+        (ExpectedFinding("medium", 3 * MS, location="train.py:30", title="Copying models or their state"),),
+        facts=captured(calls_of("copy.deepcopy", 3.6, 20)),
+    ),
+    RuleCase(
+        "PD113",
+        "records-of-a-data-set",
+        lambda: copying(LOADER),
+        (
+            ExpectedFinding(
+                "medium",
+                3 * MS,
+                location="train.py:30",
+                title="Copying records while a batch is made (copy.deepcopy of dict with 5 entries) takes 30%",
+                advice="Copy what is changed, and no more",
+                fix="dict(record)",
+            ),
+        ),
+        facts=captured(calls_of("copy.deepcopy", 3.6, 20, copied="dict with 5 entries")),
+    ),
+    RuleCase(
+        "PD113",
+        "a-dictionary-of-which-nothing-is-known",
+        lambda: copying("train.py(40): step"),
+        (ExpectedFinding("medium", 3 * MS, location="train.py:30", title="Copying objects (copy.deepcopy) takes 30%"),),
+        facts=captured(calls_of("copy.deepcopy", 3.6, 20)),
+    ),
+    RuleCase("PD113", "cheap-records", lambda: copying(LOADER), facts=captured(calls_of("copy.deepcopy", 0.4, 20))),
+    RuleCase(
+        "PD113", "a-model-copied-once", training, facts=captured(calls_of("copy.deepcopy", 40, 1, copied="model"))
+    ),
+    RuleCase("PD113", "short-copies-in-stacks", lambda: copying(LOADER, ms=0.5)),
     RuleCase(  # the fsync inside torch.save is a part of it
         "PD113",
         "saves-in-stacks",

@@ -258,13 +258,11 @@ def read_settings(loader: Any) -> dict[str, Any]:
     batch_sampler = getattr(loader, "batch_sampler", None)
     if values["batch_size"] is None:
         values["batch_size"] = getattr(batch_sampler, "batch_size", None)
-    parts = [getattr(loader, name, None) for name in ("dataset", "sampler", "collate_fn", "multiprocessing_context")]
-    return {**values, **_describe_parts(*parts, batch_sampler=batch_sampler)}
+    names = ("dataset", "sampler", "collate_fn", "multiprocessing_context", "batch_sampler")
+    return {**values, **_describe_parts(*(getattr(loader, name, None) for name in names))}
 
 
-def _describe_parts(
-    dataset: Any, sampler: Any, collate: Any, context: Any, batch_sampler: Any = None
-) -> dict[str, Any]:
+def _describe_parts(dataset: Any, sampler: Any, collate: Any, context: Any, batch_sampler: Any) -> dict[str, Any]:
     start_method = getattr(context, "get_start_method", None)
     function = getattr(collate, "func", collate)  # of a functools.partial
     return {
