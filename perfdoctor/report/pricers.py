@@ -41,6 +41,7 @@ class Priced:
         cost_bound_ns: The same of the whole cause.
         covered_by: The finding after whose fix next to nothing is left for this one.
         evidence: What the replay adds.
+        cause: The finding at its line that it is a symptom of: it stands below that and is covered by it.
     """
 
     finding: Finding
@@ -52,6 +53,7 @@ class Priced:
     cost_bound_ns: int | None = None
     covered_by: Priced | None = None
     evidence: tuple[Evidence, ...] = ()
+    cause: Priced | None = None
 
     @classmethod
     def of(cls, finding: Finding, ledger: Ledger | None, step_ns: float, bounds: SavingBounds | None = None) -> Priced:
@@ -81,6 +83,12 @@ class Priced:
         Of a range without an expected figure that is the middle, and the cost is its end where no bound is known: what
         binds is not to stand behind a small fix whose worth is known better. It stays below what is more severe.
         """
+        if self.cause is not None:
+            return min(self._own_key_ns, math.nextafter(self.cause.key_ns, -math.inf))
+        return self._own_key_ns
+
+    @property
+    def _own_key_ns(self) -> float:
         if self.order_key_ns is not None:
             return self.order_key_ns
         saving = self.saving
@@ -187,6 +195,7 @@ class Priced:
         share = finding.share_of_step
         if self.cost_ns != finding.cost_ns:
             share = min(self.cost_ns / self.step_ns, 1.0) if self.step_ns else None
+        covering = self.covered_by or self.cause
         return replace(
             finding,
             severity=self.severity,
@@ -198,10 +207,27 @@ class Priced:
             fix=None if self.saves_nothing else finding.fix,
             actions=() if self.saves_nothing else finding.actions,
             claim=claim,
-            covering_key=finding.covering_key if self.covered_by is None else self.covered_by.finding.key,
+            covering_key=finding.covering_key if covering is None else covering.finding.key,
             edit=None,  # row numbers mean nothing without their trace
             scope=None,
         )
+
+
+def link_symptoms(fixes: Sequence[Priced]) -> None:
+    """Let each symptom know the cause at its line, of several the one that costs most.
+
+    A cause happens in each step and has something to change; the lines of two ranks are different places.
+    """
+    causes = [each for each in fixes if not each.finding.is_symptom and _is_cause(each.finding)]
+    for each in fixes:
+        if each.finding.is_symptom and each.finding.location is not None:
+            place = each.finding.rank, str(each.finding.location)
+            at_line = [other for other in causes if (other.finding.rank, str(other.finding.location)) == place]
+            each.cause = max(at_line, key=lambda other: (other.cost_ns, other.finding.key), default=None)
+
+
+def _is_cause(finding: Finding) -> bool:
+    return bool(finding.cost_ns) and finding.severity != "info" and not finding.is_one_off and not finding.occurs_once
 
 
 class Pricer(Protocol):

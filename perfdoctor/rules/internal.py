@@ -58,6 +58,7 @@ from perfdoctor.analysis.timeline.padded_rows import count_rows_of_passes
 from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.host.loader_waits import find_epoch_starts, loader_waits_of
+from perfdoctor.analysis.host.work_lines import code_lines_of_work
 from perfdoctor.analysis.host.locations import find_locations, user_frame
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.trace.tables.steps import find_steps

@@ -774,6 +774,15 @@ def multiplying(
     return trace
 
 
+def at_two_lines() -> TraceBuilder:
+    """Steps of 30 ms on the CPU: 10 ops at one line take 2.5 ms each, and 25 at another one 0.1 ms."""
+    trace = training(0, 30, op_us=2500)
+    for at in (0, 30_000):
+        trace.frame("train.py(7): main", at, 30_000)
+        trace.range("@train.py:8 main", at, 25_000).range("@train.py:9 main", at + 25_000, 5000)
+    return trace
+
+
 PD513 = [
     # In float32: 67.1 MFLOP at 50 GFLOP/s and 1.57 MB at 10 GB/s are 1.499 ms of the 8; of 16 rows 0.277 ms.
     RuleCase(
@@ -915,6 +924,14 @@ PD513 = [
         ),
         facts=faulting(10_000, 6),
     ),
+    RuleCase(
+        "PD513",
+        "pages-of-a-line",
+        at_two_lines,
+        (ExpectedFinding("medium", 7_500_000, location="train.py:8"),),
+        facts=faulting(10_000, 6),
+    ),
+    RuleCase("PD513", "few-pages-of-a-line", at_two_lines, facts=faulting(500, 6)),
     RuleCase(  # threads on both cores fault beside each other
         "PD513",
         "on-two-cores",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding, Severity, end_of_severity, severity_of
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import doubt_prices, prioritize_fleet, step_after_fixes_ns
@@ -148,6 +151,40 @@ def test_a_bound_is_no_reason_to_stand_before_what_was_replayed() -> None:
     larger = finding_of(400, (500, 900), rule="PD002", expected=120)
     known = finding_of(102, (900, 1000), rule="PD003", expected=101, basis="replayed")
     assert [each.rule for each in prioritize(larger, bounded, known)] == ["PD003", "PD001", "PD002"]
+
+
+def at_line(finding: Finding, line: int | None, **changes: Any) -> Finding:
+    return replace(finding, location=None if line is None else SourceLocation("train.py", line), **changes)
+
+
+@pytest.mark.parametrize("basis", ["bounded", "replayed"])
+def test_a_symptom_stands_below_its_cause_and_is_covered_by_it(basis: Basis) -> None:
+    pages = at_line(finding_of(400, (0, 400), rule="PD513"), 3, is_symptom=True)
+    cause = at_line(finding_of(90, (300, 390), rule="PD010", basis=basis, expected=50), 3)
+    elsewhere = at_line(finding_of(70, (900, 970), rule="PD104", expected=60), 9)
+    first, second, third = prioritize(pages, cause, elsewhere)
+    assert [each.rule for each in (first, second, third)] == ["PD104", "PD010", "PD513"]
+    assert (third.covered_by, third.severity) == (1, "low")
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        (4, {}),
+        (None, {}),
+        (3, {"is_symptom": True}),
+        (3, {"severity": "info"}),
+        (3, {"recurrence": Recurrence(1, 9, 9, 9)}),
+    ],
+    ids=["another-line", "no-line", "a-symptom-as-well", "for-information", "not-in-every-step"],
+)
+def test_a_symptom_without_a_cause_at_its_line_stands_by_what_it_costs(
+    line: int | None, changes: dict[str, Any]
+) -> None:
+    pages = at_line(finding_of(400, (0, 400), rule="PD513"), 3, is_symptom=True)
+    other = at_line(finding_of(90, (500, 590), rule="PD010"), line, **changes)
+    first = prioritize(pages, other)[0]
+    assert (first.rule, first.covered_by) == ("PD513", None)
 
 
 def test_alone_is_what_the_rule_says_before_others_claim_the_time() -> None:
