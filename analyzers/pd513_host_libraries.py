@@ -68,14 +68,14 @@ class HostLibraries(RankAnalyzer):
         Minor page faults of the process and its CPU time in the system (`getrusage`), in steps of the run without a
         profiler and without events such as a save or a start of workers. The system's share, divided by the cores that
         the process uses, is expected to go: it is half of what was measured at least, as reads and thread switches are
-        in it, and a quarter more at most, as fresh pages are in no cache. They are a symptom: the
-        line whose large ops take most time is named, as these ask for most pages, and another finding there covers this
-        one. Faults that batches from workers cause (fresh shared memory) are left out by their size. Of convolutions it
-        is the own time of slow_conv ops in float32 that take half a millisecond each. oneDNN took 1 / 1.9 to 1 / 8.4 of theirs for eight shapes of a ResNet on an AMD
-        EPYC with AVX-512, on two threads; what another CPU gives is not known, so that the saving is a bound. Of
-        products in half precision it is the time of those that take twice as long as float32 would or more: at 50
-        GFLOP/s and 10 GB/s a thread (one thread where their number was not captured); measured were 50 to 84 GFLOP/s in
-        float32 on a CPU with AVX2, and 0.5 to 23 in half precision.
+        in it, and a quarter more at most, as fresh pages are in no cache. They are a symptom: the line whose large ops
+        take most time is named, as these ask for most pages, and another finding there covers this one. Faults that
+        batches from workers cause (fresh shared memory) are left out by their size. Of convolutions it is the own time
+        of slow_conv ops in float32 that take half a millisecond each. oneDNN took 1 / 1.9 to 1 / 8.4 of theirs for
+        eight shapes of a ResNet on an AMD EPYC with AVX-512, on two threads; what another CPU gives is not known, so
+        that the saving is a bound. Of products in half precision it is the time of those that take twice as long as
+        float32 would or more: at 50 GFLOP/s and 10 GB/s a thread (one thread where their number was not captured);
+        measured were 50 to 84 GFLOP/s in float32 on a CPU with AVX2, and 0.5 to 23 in half precision.
 
     How to fix:
         Before the command: `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184`, by which glibc keeps what is freed;

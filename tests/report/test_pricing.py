@@ -168,7 +168,7 @@ def test_a_symptom_stands_below_its_cause_and_is_covered_by_it(basis: Basis) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "changes"),
+    ("line", "others"),
     [
         (4, {}),
         (None, {}),
@@ -178,11 +178,9 @@ def test_a_symptom_stands_below_its_cause_and_is_covered_by_it(basis: Basis) -> 
     ],
     ids=["another-line", "no-line", "a-symptom-as-well", "for-information", "not-in-every-step"],
 )
-def test_a_symptom_without_a_cause_at_its_line_stands_by_what_it_costs(
-    line: int | None, changes: dict[str, Any]
-) -> None:
+def test_a_symptom_without_a_cause_at_its_line_stands_by_what_it_costs(line: int | None, others: Any) -> None:
     pages = at_line(finding_of(400, (0, 400), rule="PD513"), 3, is_symptom=True)
-    other = at_line(finding_of(90, (500, 590), rule="PD010"), line, **changes)
+    other = at_line(finding_of(90, (500, 590), rule="PD010"), line, **others)
     first = prioritize(pages, other)[0]
     assert (first.rule, first.covered_by) == ("PD513", None)
 
@@ -332,14 +330,15 @@ priced = st.builds(
 )
 def test_the_order_follows_what_fixes_are_worth_and_so_does_severity(many: list[Finding]) -> None:
     result = prioritize(*(replace(f, rule=f"PD{i:03d}") for i, f in enumerate(many)))
-    worth = [(SEVERITIES.index(severity_of(worth_ns(f.saving, f.confidence) / WINDOW_NS)), f) for f in result]
+    medium = SEVERITIES.index("medium")  # all are bounds
+    worth = [
+        (min(SEVERITIES.index(severity_of(worth_ns(f.saving, f.confidence) / WINDOW_NS)), medium), f) for f in result
+    ]
     assert [number for number, _ in worth] == sorted((number for number, _ in worth), reverse=True)
-    for number in (2, 3):  # lesser ones ask for nothing, and stand by their worth
-        most_ns = end_of_severity(SEVERITIES[number]) * WINDOW_NS
-        middles = [
-            min(f.saving.likely_ns, most_ns) for each, f in worth if each == number and f.severity in ("medium", "high")
-        ]
-        assert middles == sorted(middles, reverse=True)
+    # Lesser ones ask for nothing, and stand by their worth.
+    most_ns = end_of_severity("medium") * WINDOW_NS
+    middles = [min(f.saving.likely_ns, most_ns) for each, f in worth if each == medium and f.severity == "medium"]
+    assert middles == sorted(middles, reverse=True)
     # What keeps all that it is worth alone stands by its severity, too.
     whole = [
         f for f in result if f.cost_ns and worth_ns(f.saving.alone, f.confidence) == worth_ns(f.saving, f.confidence)
