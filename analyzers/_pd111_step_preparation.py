@@ -57,6 +57,8 @@ def _match_preparation(rank: Rank) -> BoolArray:
     modules = trace.match_rows(frames, vocabulary.MODULE_FRAME)
     result: BoolArray = (ops.parent == NONE) & (ops.start_ns < first_ns[step]) & (first_ns[step] < _NEVER_NS)
     result &= np.isin(ops.thread, ops.thread[with_gradient])
+    # A step that begins at zero_grad has the backward pass of its forward pass before the next one.
+    result &= ~trace.match_rows(ops, vocabulary.BACKWARD_OP) & (forward.forward < 0)
     result &= ~iv.contains(iv.union(frames.start_ns[modules], frames.end_ns[modules]), ops.start_ns)
     result &= ~iv.contains(rank.loader_waits.intervals, ops.start_ns)
     result &= optimizer_steps_of(trace).around(ops.start_ns, ops.thread) < 0

@@ -252,6 +252,19 @@ def prepared(us: float, op: str = "aten::abs", frame: str = "train.py(9): featur
     return trace
 
 
+def after_backward(op: str) -> TraceBuilder:
+    """Steps of 1 ms that begin at zero_grad: a backward pass of 300 us, an op before the model, and a layer."""
+    trace = TraceBuilder(device=None)
+    for number in range(2):
+        at = 1000 * number
+        trace.step(at, 1000).frame("train.py(9): main", at, 1000)
+        trace.op("autograd::engine::evaluate_function: MulBackward0", at + 5, 300, sequence=number)
+        trace.op(op, at + 310, 300)
+        trace.frame("nn.Module: Linear_0", at + 620, 110)
+        trace.op("aten::linear", at + 625, 100, sequence=number + 1)
+    return trace.op("autograd::engine::evaluate_function: AddmmBackward0", 2005, 300, sequence=2)
+
+
 def _sampler_beside_workers(sampler_ms: float) -> Mapping[str, Any]:
     """Two workers that keep up with a loop which waits 10 ms of 30 ms, of which the sampler takes so much."""
     facts = loaded(10, 30, items_ms=8, collate_ms=1, load_ms=9, workers=2, sampler_location=_SAMPLER)
@@ -294,6 +307,13 @@ PD111 = [
         lambda: prepared(500, steps=5),
         (ExpectedFinding("medium", 500_000, location="train.py:9"),),
     ),
+    RuleCase(
+        "PD111",
+        "features-behind-the-last-backward-pass",
+        lambda: after_backward("aten::abs"),
+        (ExpectedFinding("medium", 300_000, location="train.py:9"),),
+    ),
+    RuleCase("PD111", "a-step-that-begins-with-the-backward-pass", lambda: after_backward("aten::randn")),
     RuleCase("PD111", "features-of-a-tenth", lambda: prepared(100)),
     RuleCase("PD111", "noise-in-the-loop", lambda: prepared(500, "aten::randn")),
     RuleCase("PD111", "a-teacher-before-the-model", lambda: prepared(500, frame="nn.Module: Teacher_0")),
