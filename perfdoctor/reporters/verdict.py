@@ -52,21 +52,11 @@ _LIMITS: Mapping[str, str] = {"compute": "arithmetic", "bandwidth": "memory band
 # First words of titles that are not names: inside a sentence they have no capital.
 _COMMON_WORDS = frozenset(
     [
-        *(
-            "A",
-            "Activation",
-            "All",
-            "An",
-            "Anomaly",
-            "Attention",
-            "Communication",
-            "Compiled",
-            "Convolutions",
-            "Copies",
-        ),
-        *("Deterministic", "Each", "Elementwise", "Every", "For", "Forward", "Fused", "Gradients", "Half", "Indexing"),
-        *("Kernels", "Many", "Matrix", "Most", "No", "Normalization", "Nothing", "One", "Ops", "Products", "Rank"),
-        *("Little", "Ranks", "Rows", "Scores", "Some", "Steps", "Tensors", "The", "This", "Work", "Your"),
+        *("A", "Activation", "All", "An", "Anomaly", "Attention", "Communication", "Compiled", "Convolutions"),
+        *("Copies", "Copying", "Deterministic", "Each", "Elementwise", "Every", "For", "Forward", "Fused"),
+        *("Gradients", "Half", "Indexing", "Kernels", "Little", "Many", "Matrix", "Most", "No", "Normalization"),
+        *("Nothing", "One", "Ops", "Printing", "Products", "Rank", "Ranks", "Rows", "Saving", "Scores", "Some"),
+        *("Steps", "Tensors", "The", "This", "Waiting", "Work", "Your"),
     ]
 )
 
