@@ -92,13 +92,14 @@ class Priced:
         if self.order_key_ns is not None:
             return self.order_key_ns
         saving = self.saving
-        if self.severity == "info" or not self.step_ns or (saving.expected_ns is not None and self._is_known):
+        if saving.expected_ns is not None or self.severity == "info" or not self.step_ns:
             return self.worth_ns
         is_worth_it = self.severity in _WORTH_A_CHANGE
         if is_worth_it and saving.high_ns is None:
             saving = replace(saving, high_ns=self.cost_ns, basis="bounded")
         own_ns = worth_ns(saving, self.finding.confidence)
-        most = min(severity_of(own_ns / self.step_ns), self._most_severe, key=SEVERITIES.index)
+        # A rule may say that a finding is low at most, whatever it costs.
+        most = min(severity_of(own_ns / self.step_ns), self.finding.severity, key=SEVERITIES.index)
         limit_ns = math.nextafter(end_of_severity(most) * self.step_ns, 0)
         return min(max(own_ns, saving.likely_ns) if is_worth_it else own_ns, limit_ns)
 
@@ -124,17 +125,6 @@ class Priced:
         return worth_ns(self.saving, self.finding.confidence)
 
     @property
-    def _is_known(self) -> bool:
-        """Whether what the fix saves was measured or replayed."""
-        return self.saving.basis in ("measured", "replayed")
-
-    @property
-    def _most_severe(self) -> Severity:
-        """What the rule allows, and no more than medium where nobody knows what the fix saves but how much at most."""
-        allowed = self.finding.severity
-        return allowed if self._is_known else min(allowed, "medium", key=SEVERITIES.index)
-
-    @property
     def severity(self) -> Severity:
         """The severity by what the fix is worth alone, and at most medium where that was not measured or replayed.
 
@@ -149,7 +139,8 @@ class Priced:
         if not self.cost_ns and not alone_ns and finding.saving.basis != "replayed":
             return finding.severity
         worth = severity_of(alone_ns / self.step_ns if self.step_ns else None)
-        return min(self._most_severe, worth, key=SEVERITIES.index)
+        most: Severity = "high" if self.saving.basis in ("measured", "replayed") else "medium"
+        return min(finding.severity, most, worth, key=SEVERITIES.index)
 
     @property
     def saves_nothing(self) -> bool:

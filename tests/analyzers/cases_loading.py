@@ -156,6 +156,23 @@ def loader_facts(**facts: Any) -> Mapping[str, Any]:
 
 
 PD101: list[RuleCase] = [
+    RuleCase(
+        "PD101",
+        "no-workers",
+        lambda: short_steps(LOADER, 300),
+        (
+            ExpectedFinding(
+                "medium",
+                300_000,
+                (0, 300_000, 300_000),
+                title="The GPU waits 0.3 ms of each 1 ms step for the DataLoader, which has no workers",
+                fix="num_workers=2, persistent_workers=True, pin_memory=True",
+                confidence=0.6,
+                evidence={"step without the wait": 700_000, "batches": 1, "num_workers": 0, "CPU cores": None},
+            ),
+        ),
+        via_file=True,
+    ),
     RuleCase(  # 20 of 40 ms move
         "PD101",
         "half-of-the-wait-is-the-sampler",
@@ -176,23 +193,6 @@ PD101: list[RuleCase] = [
         sampled(20),
     ),
     RuleCase("PD101", "all-of-the-wait-is-the-sampler", lambda: long_steps(LOADER, 40, 40), (), sampled(38.5)),
-    RuleCase(
-        "PD101",
-        "no-workers",
-        lambda: short_steps(LOADER, 300),
-        (
-            ExpectedFinding(
-                "medium",
-                300_000,
-                (0, 300_000, 300_000),
-                title="The GPU waits 0.3 ms of each 1 ms step for the DataLoader, which has no workers",
-                fix="num_workers=2, persistent_workers=True, pin_memory=True",
-                confidence=0.6,
-                evidence={"step without the wait": 700_000, "batches": 1, "num_workers": 0, "CPU cores": None},
-            ),
-        ),
-        via_file=True,
-    ),
     RuleCase(
         "PD101",
         "a-twentieth-of-each-of-two-steps",
