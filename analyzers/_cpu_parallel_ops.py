@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of
-from perfdoctor.rules import Intervals, Rank
+from perfdoctor.rules import Int64Array, Intervals, Rank
 from perfdoctor.rules import intervals as iv
 
 # Ops that PyTorch runs in one thread whatever their size: random numbers, sorting, scatters, embedding gradients, and
@@ -34,11 +34,13 @@ class ParallelOps(NamedTuple):
         time: When they run in the window, outside of waits for batches.
         time_ns: The same per step.
         top: The name of the op that takes most of it; None without any.
+        rows: All of them, rows of `trace.ops`.
     """
 
     time: Intervals
     time_ns: int
     top: str | None
+    rows: Int64Array
 
 
 class Speedup(NamedTuple):
@@ -70,5 +72,5 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     time = iv.intersect(iv.union(ops.start_ns[rows], ops.start_ns[rows] + divided_ns), rank.window)
     time = iv.subtract(time, rank.loader_waits.intervals)
     if not len(rows) or not len(time):
-        return ParallelOps(time, 0, None)
-    return ParallelOps(time, rank.per_step(iv.total(time)), name_longest(rank.trace, rows))
+        return ParallelOps(time, 0, None, rows[:0])
+    return ParallelOps(time, rank.per_step(iv.total(time)), name_longest(rank.trace, rows), rows)

@@ -26,7 +26,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_locations, loop_thread_of
+from perfdoctor.rules.internal import find_locations, loader_waits_of, loop_thread_of
 
 COLLECT, SAVE, FSYNC, DEEPCOPY, PRINT = "gc.collect", "torch.save", "os.fsync", "copy.deepcopy", "print"
 # The Python frames of each call, as stacks name them.
@@ -44,6 +44,8 @@ _RANGES: Mapping[str, str] = {
     SAVE: vocabulary.SAVE_MARK,
     DEEPCOPY: vocabulary.DEEPCOPY_MARK,
 }
+# Parameters are copied by a method of their own, which nothing but a module's copy calls.
+_MODEL_FRAME = r"torch/nn/parameter\.py\(\d+\): __deepcopy__$"
 _ALL_RANGES = "|".join(_RANGES.values())
 # Of the steps' time, from which on they are reported: CheckFreq (FAST 2021) takes 3.5 % as what checkpoints may cost; a
 # smaller cost of garbage would not even be a finding of low severity.
@@ -68,6 +70,7 @@ class HostPause(NamedTuple):
         bytes: Size of the files that were written; None where that is not known.
         is_timed: Whether they were timed without a profiler.
         lines: At how many lines of the user's code there were some.
+        copied: What is copied there, as captured; None where that is not known.
     """
 
     call: str
@@ -81,6 +84,7 @@ class HostPause(NamedTuple):
     bytes: int | None = None
     is_timed: bool = True
     lines: int = 1
+    copied: str | None = None
 
     @property
     def comes_back(self) -> bool:
@@ -185,6 +189,26 @@ def time_of_reported_calls(rank: Rank) -> Intervals:
     )
 
 
+def is_of_model(rank: Rank, pause: HostPause) -> bool:
+    """Whether copies are known to be of a model or its state: as captured, else by what stacks show inside of them."""
+    if pause.copied is not None:
+        return pause.copied in ("model", "state")
+    for trace in filter(None, (rank.trace, rank.evidence_trace)):
+        frames, copies = trace.frames, time_of_calls(trace, (pause.call,))
+        if iv.contains(copies, frames.start_ns[trace.match_rows(frames, _MODEL_FRAME)]).any():
+            return True
+    return False
+
+
+def is_in_loader(rank: Rank, pause: HostPause) -> bool:
+    """Whether most of the time of such calls lies in waits for a batch that the training process loads itself."""
+    for trace in filter(None, (rank.trace, rank.evidence_trace)):
+        copies, waits = time_of_calls(trace, (pause.call,)), loader_waits_of(trace).intervals
+        if len(copies):
+            return 2 * iv.total(iv.intersect(copies, waits)) > iv.total(copies)
+    return False
+
+
 def claim_of(rank: Rank, calls: Iterable[str], cost_ns: int) -> Claim:
     """The time of such calls in the window, and what more they cost of steps that are not in it."""
     time = iv.intersect(time_of_calls(rank.trace, calls), rank.window)
@@ -228,6 +252,7 @@ def _of_sites(rank: Rank, call: str, sites: list[HostCall]) -> HostPause | None:
         max(max(site.largest_step_ns or 0 for site in sites), round(ns / steps)),
         sum(site.bytes or 0 for site in sites) or None,
         lines=len(sites),
+        copied=longest.copied,
     )
 
 

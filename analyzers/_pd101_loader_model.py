@@ -28,6 +28,46 @@ real traces.
 """
 
 
+class BatchShares(NamedTuple):
+    """What a loop without workers spends its wait for a batch on, as shares of it that add up to 1.
+
+    Attributes:
+        items: Making the items.
+        collate: Putting them together.
+        sampler: Choosing them, which the training process does however many workers there are.
+        other: The rest, such as pinning.
+    """
+
+    items: float
+    collate: float
+    sampler: float
+    other: float
+
+
+def split_batch(captured: LoaderFacts) -> BatchShares | None:
+    """Where the wait for a batch goes that the training process loads itself; None where that was not captured.
+
+    Captures without the time of the sampler have it in what is left of a wait that pins nothing.
+    """
+    fetch = captured.fetch
+    if fetch.where != "main" or not fetch.median_ns or fetch.items_ns is None or fetch.collate_ns is None:
+        return None
+    parts_ns = [fetch.items_ns, fetch.collate_ns, fetch.sampler_ns or 0]
+    left_ns = max(fetch.median_ns - sum(parts_ns), 0)
+    if fetch.sampler_ns is None and not captured.pin_memory:
+        parts_ns[2], left_ns = left_ns, 0
+    whole_ns = sum(parts_ns) + left_ns
+    return BatchShares(*(each / whole_ns for each in (*parts_ns, left_ns)))
+
+
+def share_of_sampler(captured: LoaderFacts) -> float:
+    """The share (0 to 1) of the waits that the sampler takes, in the training process; 0 where that is not known."""
+    shares = split_batch(captured)
+    if shares is not None:
+        return shares.sampler
+    return min((captured.fetch.sampler_ns or 0) / max(captured.wait_median_ns or captured.fetch.median_ns or 1, 1), 1.0)
+
+
 class LoaderModel(NamedTuple):
     """How a loader kept up, in amounts per step.
 
@@ -46,6 +86,7 @@ class LoaderModel(NamedTuple):
         others_have_cores: Whether other programs had the cores that this one asked for.
         unhidden_ns: The part of `idle_ns` that no worker hides, see `find_unhidden`.
         is_made_anew: Whether each batch is the first of an iterator, which no worker has loaded ahead.
+        sampler: The share (0 to 1) of the wait that the sampler takes, which stays in the training process.
     """
 
     workers: int | None
@@ -61,6 +102,7 @@ class LoaderModel(NamedTuple):
     others_have_cores: bool = False
     unhidden_ns: int = 0
     is_made_anew: bool = False
+    sampler: float = 0.0
 
     @property
     def unstalled_step_ns(self) -> int:
@@ -74,11 +116,12 @@ class LoaderModel(NamedTuple):
     def batch_ns(self) -> int:
         """Time that one worker spends on a batch.
 
-        The wait itself without workers; what was measured in the workers, else workers x step, as if all were busy.
+        The wait itself without workers, but for the sampler; what was measured in the workers, else workers x step, as
+        if all were busy.
         """
         if self.workers and self.fetch_ns is not None:
             return self.fetch_ns
-        return self.wait_ns if not self.workers else self.workers * self.step_ns
+        return round((1 - self.sampler) * self.wait_ns) if not self.workers else self.workers * self.step_ns
 
     @property
     def batch_cpu_ns(self) -> int:
@@ -200,7 +243,7 @@ def model_loader(
     batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
     fetch = captured.fetch if captured.fetch.where == "worker" else BatchFetch()
     others_share = rank.contention.left_out_share
-    fetch_ns = own_fetch_ns(fetch, others_share)
+    fetch_ns, sampler = own_fetch_ns(fetch, others_share), share_of_sampler(captured)
     return LoaderModel(
         workers=workers,
         step_ns=rank.mean_step_ns - startup_ns,
@@ -214,8 +257,9 @@ def model_loader(
         max_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
         fetch_ns=None if fetch_ns is None else round(batches * fetch_ns),
         others_have_cores=rank.contention.is_severe,
-        unhidden_ns=unhidden_ns,
+        unhidden_ns=unhidden_ns + round(sampler * max(idle_ns - unhidden_ns, 0)),
         is_made_anew=is_made_anew,
+        sampler=sampler,
     )
 
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
-from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns
+from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns, share_of_sampler
 from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
 from perfdoctor.rules import LoaderFacts, Rank
 from perfdoctor.rules import intervals as iv
@@ -81,8 +81,9 @@ class SharedCores(NamedTuple):
     Attributes:
         step_ns: The step.
         wait_ns: The wait for batches of this loader in it.
+        sampler_ns: What of it the sampler takes, which no worker takes over.
         workers: Worker processes there are.
-        fetch_ns: What loading takes, in the process that loads.
+        fetch_ns: What loading takes, in the process that loads, without the sampler.
         fetch_cpu_ns: CPU time of the loading thread in it.
         fetch_process_cpu_ns: CPU time of all threads of that process in it.
         batches: Batches that a step takes.
@@ -98,6 +99,7 @@ class SharedCores(NamedTuple):
 
     step_ns: float
     wait_ns: float
+    sampler_ns: float
     workers: int
     fetch_ns: float
     fetch_cpu_ns: float
@@ -119,8 +121,8 @@ class SharedCores(NamedTuple):
 
     @property
     def training_ns(self) -> float:
-        """The step without the wait."""
-        return max(self.step_ns - self.wait_ns, 1.0)
+        """The step without what workers take over of the wait."""
+        return max(self.step_ns - self.wait_ns + self.sampler_ns, 1.0)
 
     @property
     def used_cores(self) -> str:
@@ -214,19 +216,23 @@ def measure_shared_cores(rank: Rank, captured: LoaderFacts, wait: LoaderWait) ->
         # Without workers the loop waits for what it loads itself; with workers both lack cores alike.
         wait_ns = min(wait_ns * (step_ns / timed_ns if workers else fetch_ns / max(fetch.median_ns, 1)), step_ns)
     batches = max(wait.batches, 1.0 if len(rank.facts.loaders) == 1 else 0.0)
-    loaded_here = 0 if workers else batches * fetch.process_cpu_ns
-    training_ns = max(step_ns - wait_ns, 1)
+    sampler = share_of_sampler(captured)
+    moved = 1.0 if workers else 1 - sampler
+    loaded_here = 0 if workers else moved * batches * fetch.process_cpu_ns
+    training_ns = max(step_ns - (1 - sampler) * wait_ns, 1)
     threads = rank.facts.cpu.torch_threads
     threads = 1 if threads is None else threads
     recorded_training_ns = max(rank.per_step(rank.window_ns - iv.total(rank.loader_waits.intervals)), 1)
     stretch = rank.mean_step_ns / step_ns if workers else wait.own_ns / max(batches * fetch_ns, 1)
+    loaded = moved * stretch * batches
     return SharedCores(
         rank.mean_step_ns,
         wait.own_ns,
+        sampler * wait.own_ns,
         workers,
-        stretch * batches * fetch_ns,
-        stretch * batches * fetch.cpu_ns,
-        stretch * batches * fetch.process_cpu_ns,
+        loaded * fetch_ns,
+        loaded * fetch.cpu_ns,
+        loaded * fetch.process_cpu_ns,
         batches,
         captured.batch_bytes or 0,
         captured.batch_tensors or _TENSORS,

@@ -46,6 +46,7 @@ class WaitParts(NamedTuple):
     copy_ns: int
     pin_ns: int
     collate_ns: int
+    sampler_ns: int
     fetch_ns: int
 
 
@@ -189,12 +190,13 @@ def find_unhidden(rank: Rank, idle: Intervals) -> Unhidden:
     return Unhidden(is_made_anew, copying if is_made_anew else iv.union_of((first_time, copying)))
 
 
-def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:
+def split_waits(rank: Rank, startups: BoolArray, sampler: float) -> WaitParts:
     """Where the waits of the window went, as far as ops, calls and frames of the waiting threads show it.
 
     Args:
         rank: The rank.
         startups: For each of its waits whether workers start in it, such as `Rank.worker_startups`.
+        sampler: The share (0 to 1) of the other waits that the sampler takes, as captured.
     """
     trace, waits = rank.trace, rank.loader_waits
     layers = (
@@ -204,7 +206,9 @@ def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:
         _time_on_waiting_threads(rank, (trace.ops, _COLLATE_OP), (trace.frames, vocabulary.LOADER_COLLATE_FRAME)),
     )
     parts = iv.partition(iv.intersect(waits.intervals, rank.window), layers)
-    return WaitParts(*(rank.per_step(iv.total(part)) for part in parts))
+    startup, *known, left = (iv.total(part) for part in parts)
+    chosen = min(round(sampler * (sum(known) + left)), left)
+    return WaitParts(*(rank.per_step(ns) for ns in (startup, *known, chosen, left - chosen)))
 
 
 def _time_on_waiting_threads(rank: Rank, *named: tuple[Ops | Calls | Frames, str]) -> Intervals:

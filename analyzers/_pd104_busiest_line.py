@@ -1,4 +1,4 @@
-"""Which line or loop of the user's code calls most of the ops of a program on the CPU."""
+"""At which line or loop of the user's code calling ops takes most time, in a program on the CPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
-from perfdoctor.rules import Int64Array, Rank, SourceLocation, Trace, classify_op, optimizer_steps_of, vocabulary
+from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace, classify_op, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, find_steps, user_frame
+from perfdoctor.rules.internal import (
+    MATRIX_CATEGORIES,
+    cpu_zeroing_of,
+    find_locations,
+    framework_time,
+    ops_of_program,
+    user_frame,
+)
 
 # Looking a location up costs some us; of longer traces the first ops will do.
 _MAX_OPS = 5_000
-
-
 _ARITHMETIC = r"^aten::r?(add|sub|mul|div)_?$"
 # A line that calls one of its ops less often in a step is in no loop over rows.
 MIN_LOOP_CALLS = 32
@@ -26,17 +31,60 @@ MIN_LOOP_CALLS = 32
 _MAX_CALLERS, _MOST_CALLERS = 64, 0.9
 
 
-class BusiestLine(NamedTuple):
-    """A line of the user's code that calls many ops; of the lines of one loop the busiest, with the ops of all.
+class ProgramCalls(NamedTuple):
+    """What a program calls one by one: an op that runs many others is one call, and its time is its own.
 
-    For example, `for row in x: y += row * w` with 40 rows, in a step of 100 ops::
+    For example, an embedding with max_norm calls `norm` for each row, and a packed sequence a cell for each step in
+    time. What loads a batch is the loader's.
+
+    Attributes:
+        rows: The outermost ops in the steps, but for those, for optimizers and loading; rows of `trace.ops`.
+        time: When Python and the dispatcher take time for them, see `framework_time`.
+    """
+
+    rows: Int64Array
+    time: Intervals
+
+
+def calls_of_program(rank: Rank) -> ProgramCalls:
+    """The ops that a program calls, and the time that calling takes."""
+    trace, ops = rank.trace, rank.trace.ops
+    runs_many = match_ops_that_run_many(rank)
+    of_others = iv.union_of((iv.union(ops.start_ns[runs_many], ops.end_ns[runs_many]), rank.loader_waits.intervals))
+    rows = ops_of_program(trace, rank.window)
+    calling = framework_time(trace, rank.account.parts, cpu_zeroing_of(trace, rank.window))
+    return ProgramCalls(rows[~iv.contains(of_others, ops.start_ns[rows])], iv.subtract(calling, of_others))
+
+
+def match_ops_that_run_many(rank: Rank) -> BoolArray:
+    """For each op whether it is an outermost one with many ops inside, or a part of the backward pass of such a one."""
+    ops = rank.trace.ops
+    root = outermost_ops(rank.trace)
+    runs_many: BoolArray = (np.bincount(root, minlength=len(ops)) > MIN_LOOP_CALLS) & (ops.parent < 0)
+    forward = rank.forward_ops.forward
+    return runs_many | ((forward >= 0) & runs_many[root[forward]] if len(ops) else runs_many)
+
+
+def outermost_ops(trace: Trace) -> Int64Array:
+    """For each op the outermost one that it runs in, a row of `trace.ops`."""
+    parent = trace.ops.parent
+    root = np.arange(len(parent))
+    while (inner := parent[root] >= 0).any():
+        root[inner] = parent[root[inner]]
+    return root
+
+
+class BusiestLine(NamedTuple):
+    """A line of the user's code whose calls of ops take much time; of the lines of one loop the dearest, for all.
+
+    For example, `for row in x: y += row * w` with 40 rows, in a step of 100 ops alike in length::
 
         location    share  calls_per_step  repeated_share  has_matrix_ops
         train.py:3  0.8    40              78 / 80         False
 
     Attributes:
         location: Where it is.
-        share: The share of all ops that it calls, 0 to 1.
+        share: The share (0 to 1) of the time of calling ops that its calls take.
         calls_per_step: How often a step it calls the op that it calls most.
         repeated_share: The share of its ops that repeat another one of the step, 0 to 1: they are gone when one op does
             the work of all that are alike.
@@ -56,45 +104,37 @@ class BusiestLine(NamedTuple):
 
 
 def find_busiest_line(rank: Rank) -> BusiestLine | None:
-    """The line that calls most of the outermost ops beside the optimizer's; None where no location is known.
+    """The line whose calls of ops take most of the time of calling them; None where no location is known.
 
     The line of the backward pass does not count: what runs there was written elsewhere. Where the analysed window has
     no locations the evidence window is searched.
     """
-    for trace in (rank.trace, rank.evidence_trace):
-        line = None if trace is None else _find_in_trace(trace)
-        if line is not None:
-            return line
-    return None
+    return next(filter(None, (_find_in_window(each) for each in (rank, rank.evidence) if each is not None)), None)
 
 
-def _find_in_trace(trace: Trace) -> BusiestLine | None:
-    ops, ranges = trace.ops, trace.ranges
-    zeroing = trace.match_rows(ranges, vocabulary.ZERO_GRAD)
-    zeroing_time = iv.union(ranges.start_ns[zeroing], ranges.end_ns[zeroing])
-    optimizer_time = iv.union_of((optimizer_steps_of(trace).own_time(), zeroing_time))
-    steps = find_steps(trace)
-    window = steps.window if steps.count else iv.window(*trace.extent_ns)
-    outside = iv.overlap(ops.start_ns, ops.end_ns, optimizer_time) == 0
-    rows = np.flatnonzero((ops.parent < 0) & iv.contains(window, ops.start_ns) & outside)[:_MAX_OPS]
-    begun_steps = np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right")
-    step_count = len(set(begun_steps.tolist())) if steps.count else 1
+def _find_in_window(rank: Rank) -> BusiestLine | None:
+    trace, ops, step_count = rank.trace, rank.trace.ops, max(rank.steps.count, 1)
+    rows, time = calls_of_program(rank)
+    rows = rows[:_MAX_OPS]
+    # To an op belongs what passes until the next one: Python calls that one.
+    begins_ns = ops.start_ns[rows]
+    spent_ns = iv.overlap(begins_ns, np.append(begins_ns[1:], ops.end_ns[rows[-1:]]), time)
     counts_by_line: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    locations = list(find_locations(trace, ops.thread[rows], ops.start_ns[rows]))
-    for location, name in zip(locations, ops.name[rows].tolist(), strict=True):
+    ns_by_line: Counter[SourceLocation] = Counter()
+    locations = find_locations(trace, ops.thread[rows], begins_ns)
+    for location, name, ns in zip(locations, ops.name[rows].tolist(), spent_ns.tolist(), strict=True):
         if location is not None and not re.search(vocabulary.BACKWARD_OP, trace.strings[name]):
             counts_by_line[location][name] += 1
+            ns_by_line[location] += ns
     if not counts_by_line:
         return None
     loops = _group_by_loop(trace, counts_by_line, step_count)
-    lines, at, helper = max(
-        loops, key=lambda loop: (sum(counts_by_line[line].total() for line in loop.lines), str(loop.lines[0]))
-    )
+    lines, at, helper = max(loops, key=lambda loop: (sum(ns_by_line[line] for line in loop.lines), str(loop.lines[0])))
     calls = sum(counts_by_line[line].total() for line in lines)
     kinds = [name for line in lines for name in counts_by_line[line]]
     return BusiestLine(
-        location=at or max(lines, key=lambda line: (counts_by_line[line].total(), str(line))),
-        share=calls / len(rows),
+        location=at or max(lines, key=lambda line: (ns_by_line[line], str(line))),
+        share=sum(ns_by_line[line] for line in lines) / max(int(spent_ns.sum()), 1),
         calls_per_step=max(counts_by_line[line].most_common(1)[0][1] for line in lines) // step_count,
         repeated_share=max(1 - len(kinds) * step_count / calls, 0.0),
         has_matrix_ops=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in kinds),

@@ -72,7 +72,8 @@ def is_loop_over_rows(line: BusiestLine) -> bool:
 
 def find_cell_loop(rank: Rank) -> CellLoop | None:
     """The loop over recurrent cells, or over calls of a recurrent module, in each step; None where there is none."""
-    cells = rank.ops.named(_CELL_OP).in_steps()
+    # A packed sequence runs its cells in one op: no loop calls them.
+    cells = rank.ops.named(_CELL_OP).in_steps().where(rank.trace.ops.parent < 0)
     calls = rank.count_per_step(len(cells))
     if calls >= _MIN_CELLS:
         op = rank.trace.strings[int(rank.trace.ops.name[cells.mask][0])]

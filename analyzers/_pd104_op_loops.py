@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, time_of_ops
-from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS
+from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS, calls_of_program
 from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, classify_op, vocabulary
-from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations, ops_of_program
+from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations
 
 # Of the calls of the op that takes most of the loop's time, how many have one size: parameters of a model have many.
 _ALIKE = 0.9
@@ -62,7 +62,7 @@ def find_op_loop(rank: Rank, min_share: float) -> OpLoop | None:
 def _find_repeated(rank: Rank, min_share: float) -> Int64Array:
     """The ops of the forward pass that a step calls often, without matrix work; none where they take too little."""
     trace, ops = rank.trace, rank.trace.ops
-    rows = ops_of_program(trace, rank.window)
+    rows = calls_of_program(rank).rows
     rows = rows[~trace.match_rows(ops, vocabulary.BACKWARD_OP)[rows]]
     names, name, count = np.unique(ops.name[rows], return_inverse=True, return_counts=True)
     is_often = np.array(

@@ -16,6 +16,7 @@ from perfdoctor.rules import (
     Rank,
     SourceLocation,
     Trace,
+    activity_kinds,
     captured_location,
     find_hot_path,
     optimizer_steps_of,
@@ -38,8 +39,7 @@ _MIN_BREAK_NS, _MAX_BREAK_OF_FRAMEWORK_NS = 100_000, 300_000
 _TIMES_THE_USUAL_BREAK, _MIN_BREAKS = 30, 30
 # Where calls of other rules take so much of the time without ops, they are what is to be reported.
 _MIN_SHARE_OF_CALLS = 0.3
-# Of more breaks the longest have nearly all of the time; each is looked up at so many instants.
-_MAX_BREAKS, _SAMPLES = 256, 4
+_INSTANTS = 1_024
 # What `perfdoctor run` does around each torch call of the evidence window, which the profiler records as well: up to
 # 0.1 ms a call. The module's call itself is around the user's forward pass and stays.
 _OWN_FRAME = r"/_perfdoctor_inject/(source_lines|user_code|module_call_lines\.py\(\d+\): _open_range)"
@@ -60,6 +60,8 @@ class PythonTime(NamedTuple):
             that PD110 and PD113 report.
         location: The line that takes most of it; of a function that a loop calls each time the line of the loop.
         share: The share of that line (0 to 1).
+        share_with_short: What passes at the line without ops, in shorter pieces, too, over that of `time`: 1 and more
+            where the line has most of them.
         list_share: The share (0 to 1) of all of it in which Python lists become tensors or arrays.
         tensor_share: The same of tensors alone.
         path: What the functions and calls are that take most of it.
@@ -71,6 +73,7 @@ class PythonTime(NamedTuple):
     time: Intervals
     location: SourceLocation
     share: float
+    share_with_short: float
     list_share: float
     tensor_share: float
     path: HotPath
@@ -95,6 +98,7 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     busy = iv.union(trace.ops.start_ns, trace.ops.end_ns)
     free = iv.subtract(window, busy)
+    own = iv.subtract(_own_breaks(trace, free), _time_of_hooks(trace))
     breaks = iv.subtract(_long_breaks(trace, free), _time_of_hooks(trace))
     if trace is not rank.trace and not has_ranges_of_calls(rank.trace):
         # Recorded before such calls were: how much of the time they are is known of the evidence window alone.
@@ -103,16 +107,7 @@ def find_python_time(rank: Rank) -> PythonTime | None:
             return None
     if not len(breaks):
         return None
-    length = breaks[:, 1] - breaks[:, 0]
-    breaks = breaks[np.sort(np.argsort(-length, kind="stable")[:_MAX_BREAKS])]
-    length = breaks[:, 1] - breaks[:, 0]
-    at_ns = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
-    spent: Counter[SourceLocation] = Counter()
-    locations = find_locations(trace, np.full(len(at_ns), loop_thread_of(trace), np.int32), at_ns)
-    weights = np.repeat(length // _SAMPLES, _SAMPLES).tolist()
-    for location, sample_ns in zip(locations, weights, strict=True):
-        if location is not None:
-            spent[location] += sample_ns
+    spent, in_short = _time_at_lines(trace, breaks), _time_at_lines(trace, iv.subtract(own, breaks))
     if not spent:
         return None
     location = max(spent, key=lambda line: (spent[line], str(line)))
@@ -121,8 +116,10 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     outer = find_outer_loop(trace, location, max(steps.count, 1))
     helper = None if outer is None else location.function
     at = [each for each in spent if each == location or (helper and each.function == helper)]
-    share = sum(spent[each] for each in at) / max(iv.total(breaks), 1)
+    share, short_share = (sum(found[each] for each in at) / max(iv.total(breaks), 1) for found in (spent, in_short))
     path = find_hot_path(trace, breaks, loop_thread_of(trace))
+    if path.kind == activity_kinds.SLEEP:
+        return None  # who sleeps wants to
     location = outer or _find_comprehension(trace, location, path) or location
     list_share, tensor_share = (
         iv.total(iv.intersect(breaks, _time_in_frames(trace, functions))) / max(iv.total(breaks), 1)
@@ -130,7 +127,21 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     )
     arrays = _find_array_function(trace, breaks)
     is_definition = _is_definition(trace, location)
-    return PythonTime(time, location, share, list_share, tensor_share, path, arrays, helper, is_definition)
+    return PythonTime(
+        time, location, share, share + short_share, list_share, tensor_share, path, arrays, helper, is_definition
+    )
+
+
+def _time_at_lines(trace: Trace, time: Intervals) -> Counter[SourceLocation]:
+    """How long the loop's thread is at each line in some time, in ns, by instants at equal distances in it."""
+    ends_ns = np.cumsum(time[:, 1] - time[:, 0])
+    each_ns = int(ends_ns[-1]) / _INSTANTS if len(time) else 0.0
+    passed_ns = ((np.arange(_INSTANTS) + 0.5) * each_ns).astype(np.int64)[: _INSTANTS if len(time) else 0]
+    at = np.searchsorted(ends_ns, passed_ns, "right")
+    at_ns = time[at, 1] - (ends_ns[at] - passed_ns)
+    locations = find_locations(trace, np.full(len(at_ns), loop_thread_of(trace), np.int32), at_ns)
+    counts = Counter(location for location in locations if location is not None)
+    return Counter({line: round(count * each_ns) for line, count in counts.items()})
 
 
 def _is_definition(trace: Trace, line: SourceLocation) -> bool:
@@ -183,9 +194,9 @@ def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
     return {(line.file, line.line) for line in lines if line is not None}
 
 
-def _long_breaks(trace: Trace, free: Intervals) -> Intervals:
-    """The longer pieces of some time, without loading, optimizers, the wait for a backward pass, and others' calls."""
-    ranges, all_ns = trace.ranges, free[:, 1] - free[:, 0]
+def _own_breaks(trace: Trace, free: Intervals) -> Intervals:
+    """Some time without loading, optimizers, the wait for a backward pass, and others' calls."""
+    ranges = trace.ranges
     waits = trace.match_rows(ranges, _BACKWARD) | trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
     waits |= trace.match_rows(ranges, vocabulary.ZERO_GRAD)
     others = (
@@ -194,7 +205,12 @@ def _long_breaks(trace: Trace, free: Intervals) -> Intervals:
         time_of_calls(trace),
         iv.union(ranges.start_ns[waits], ranges.end_ns[waits]),
     )
-    breaks = iv.subtract(free, iv.union_of(others))
+    return iv.subtract(free, iv.union_of(others))
+
+
+def _long_breaks(trace: Trace, free: Intervals) -> Intervals:
+    """The longer pieces of that time, of those that the framework never makes."""
+    breaks, all_ns = _own_breaks(trace, free), free[:, 1] - free[:, 0]
     short_ns = all_ns[all_ns < _MIN_BREAK_NS]
     usual_ns = float(np.median(short_ns)) if len(short_ns) >= _MIN_BREAKS else 0.0
     min_ns = min(max(_MIN_BREAK_NS, _TIMES_THE_USUAL_BREAK * usual_ns), _MAX_BREAK_OF_FRAMEWORK_NS)

@@ -27,6 +27,7 @@ _OF_A_LIBRARY = (
 )
 _ROWS = "take tensors of the columns once, as df.iloc makes a Series of each row"
 _DATA_FRAME = r"pandas|\((frame|series|indexing|generic|managers)\.py\)|\b(iloc|DataFrame|Series)\b"
+_SAMPLER = "choose the items of all batches at once, or from an index that is made once, before the loop"
 # Work that can be done once before training, whatever the program is.
 _DONE_ONCE = frozenset({kinds.TOKENIZING, kinds.LISTS_TO_TENSORS})
 # A worker finds a core where the training leaves so much of one.
@@ -81,13 +82,17 @@ def advise_cheaper_batch(
     is_transform = work is not None and work.kind == kinds.PREPROCESSING
     if is_of_library and (is_transform or do == _IN_GENERAL):
         do = _OF_A_LIBRARY
-    own_ns = round(wait.own_ns)
+    own_ns = round(wait.own_ns * (batch.sampler if batch.waits_for_sampler else 1 - batch.sampler))
+    if work is not None:  # what a profiler stretched is no longer than the part that it lies in
+        work = work._replace(time_ns=min(work.time_ns, own_ns))
     # Items that are ready still have to be picked and put together.
     expected_ns = max(own_ns - _READY_BATCH_NS, 0) if is_once else None
     who = "GPU" if rank.device_kind == "gpu" else "training loop"
     waits = f"{format_ms(wait.cost_ns)} of each {format_ms(rank.mean_step_ns)} step{say_own_part(wait)}"
     title = f"The {who} waits {waits} for a batch: {_name_part(batch, wait, work, written)}"
     why = "" if shared is None else _why_no_workers(shared)
+    if batch.waits_for_sampler:
+        why = "The sampler stays in the training process, however many workers there are."
     return CheaperBatch(
         title,
         f"Make a batch cheaper: {do}. {why}{describe_loading_work(work, says_how=False)}".rstrip(),
@@ -99,6 +104,8 @@ def advise_cheaper_batch(
 
 def _what_to_do(rank: Rank, batch: BatchWork, work: LoadingWork | None) -> tuple[str, bool]:
     """The change, as a part of a sentence, and whether it can be done once before training for sure."""
+    if batch.waits_for_sampler:
+        return _SAMPLER, False
     if batch.makes_many_tensors:
         return _LISTS, True
     if work is None:
@@ -122,12 +129,15 @@ def _name_part(batch: BatchWork, wait: LoaderWait, work: LoadingWork | None, loc
             return f"{format_ms(ns or 0)} of the {format_ms(batch.wall_ns)} that a worker needs for one"
         return f"{format_ms(wait.own_ns * min((ns or 0) / max(batch.wall_ns, 1), 1))} of that"
 
+    if batch.waits_for_sampler:
+        name = location.function if location is not None and location.function else "the sampler"
+        return f"choosing its items in {name}{place} takes {format_ms(batch.sampler * wait.own_ns)} of that"
     if not batch.is_split:
         name = "loading" if work is None else kinds.short_name(work.name)
         return f"{name}{place} has to get cheaper"
     if batch.makes_many_tensors:
         return f"samples are lists{place}, and default_collate takes {part_of(batch.collate_ns)}"
-    if batch.is_mainly_collate:
+    if batch.mainly == "collate":
         name = f"the collate function {batch.collate_fn}" if batch.collate_fn else "putting its items together"
         return f"{name}{place} takes {part_of(batch.collate_ns)}"
     name = location.function if location is not None and location.function else "the data set"

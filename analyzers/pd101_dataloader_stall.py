@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._pd101_loader_model import HANDOVER_NS, LoaderModel, model_loader
+from perfdoctor.analyzers._pd101_loader_model import HANDOVER_NS, LoaderModel, model_loader, share_of_sampler
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_shared_texts import advise_workers
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_title
@@ -55,7 +55,8 @@ class DataLoaderStall(RankAnalyzer):
         PD112. The rest of the waiting is split into copying
         to the GPU, pinning, collating (putting samples together) and fetching items, by ops, calls and frames of the
         waiting thread. The name of the iterator says whether there are workers, captured facts say how many. A batch
-        takes `__next__`'s time without workers, and workers x step time when all workers are busy; that time divided
+        takes `__next__`'s time without workers (less that of the sampler, which stays), and workers x step
+        time when all workers are busy; that time divided
         by what the step takes without the wait (the GPU may be busy through a part of it) is the number of workers
         that hides it. The expected saving assumes that many workers, or as many as keep the CPU cores busy, whichever
         is less: all cores but one, which the training process needs. Workers that sleep or wait for most of their time
@@ -107,7 +108,8 @@ class DataLoaderStall(RankAnalyzer):
         if rank.device_kind == "gpu_not_recorded":
             return
         captured, wait = rank.facts.main_loader, measure_loader_wait(rank)
-        if not self.exceeds_min_share(rank, wait.cost_ns):
+        # The sampler stays in the training process: only what workers take over is theirs to save.
+        if not self.exceeds_min_share(rank, round((1 - share_of_sampler(captured)) * wait.cost_ns)):
             return
         shared = measure_shared_cores(rank, captured, wait)
         if shared is None:
@@ -117,7 +119,7 @@ class DataLoaderStall(RankAnalyzer):
 
     def _report_stall(self, rank: Rank, wait: LoaderWait, captured: LoaderFacts) -> Iterator[Finding]:
         idle, cost_ns = wait.idle, wait.cost_ns
-        parts = split_waits(rank, wait.startups)
+        parts = split_waits(rank, wait.startups, share_of_sampler(captured))
         unhidden = find_unhidden(rank, idle)
         unhidden_ns = rank.per_step(iv.total(iv.intersect(unhidden.time, idle)))
         is_made_anew = unhidden.is_made_anew
@@ -167,7 +169,8 @@ def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
     batches = max(shared.batches, 1)
     return (
         Evidence("wait in DataLoader.__next__ per {unit}", round(shared.wait_ns), "ns"),
-        Evidence("step without the wait", round(shared.training_ns), "ns"),
+        Evidence("of it choosing items, in the training process", round(shared.sampler_ns), "ns"),
+        Evidence("step without the rest of it", round(shared.training_ns), "ns"),
         Evidence("num_workers", shared.workers, "count"),
         Evidence("time to load a batch", round(shared.fetch_ns / batches), "ns"),
         Evidence("CPU time of it", round(shared.fetch_cpu_ns / batches), "ns"),
@@ -182,10 +185,12 @@ def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
 def _remove_waits(rank: Rank, rows: BoolArray, loader: LoaderModel, unhidden: Intervals) -> Edit:
     """The edit in which some of the waits vanish, while the recommended workers take their time for the batches.
 
-    What no worker hides and handing a batch over stay.
+    What no worker hides, the sampler and handing a batch over stay.
     """
     waits = rank.loader_waits
-    spans = waits.start_ns[rows], np.maximum(waits.end_ns[rows] - HANDOVER_NS, waits.start_ns[rows])
+    start_ns, end_ns = waits.start_ns[rows], waits.end_ns[rows]
+    stays_ns = HANDOVER_NS + (loader.sampler * (end_ns - start_ns)).astype(np.int64)
+    spans = start_ns, np.maximum(end_ns - stays_ns, start_ns)
     hidden = iv.subtract(rank.window, unhidden)
     adds_workers = bool(loader.recommended_workers) and loader.workers is not None
     is_upper_bound = loader.is_made_anew or not adds_workers
@@ -200,6 +205,7 @@ def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWo
     labelled_parts = {
         "of it starting workers": parts.startup_ns,
         "of it fetching items": parts.fetch_ns,
+        "of it choosing items, in the training process": parts.sampler_ns,
         "of it collating": parts.collate_ns,
         "of it pinning": parts.pin_ns,
         "of it copying to the GPU": parts.copy_ns,

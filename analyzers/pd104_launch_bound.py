@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
 from perfdoctor.analyzers._pd003_own_steps import recorded_steps_of
-from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, find_busiest_line
+from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, calls_of_program, find_busiest_line
 from perfdoctor.analyzers._pd104_cpu_advice import (
     CellLoop,
     bound_ns,
@@ -49,7 +49,7 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MAIN_SHARE, StarvationRoot, cpu_zeroing_of, framework_time, ops_of_program
+from perfdoctor.rules.internal import MAIN_SHARE, StarvationRoot
 
 _SYNCS_WITHIN = "launch-bound, syncs within"
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
@@ -69,7 +69,6 @@ _MOST = 0.5
 # Waits, in which a thread computes nothing: work on whole arrays makes none of them shorter.
 _WAITS: Mapping[str, str] = MappingProxyType(
     {
-        kinds.SLEEP: "the loop sleeps",
         kinds.LOCK_WAIT: "the loop waits for a lock, a queue or another thread",
         kinds.CHILD_PROCESS: "the loop waits for another process",
     }
@@ -120,12 +119,14 @@ class LaunchBound(RankAnalyzer):
         out, over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
         Without a GPU: pieces of ops up to 5 us, and breaks up to 100 us between ops, while no thread computes;
         optimizers, zeroing and compiling left out. What the profiler takes for each event is taken off before it is
-        judged: as a capture has measured it, else 1 us. The bound is all of it. A saving is expected where one line,
-        or the lines of one loop, call most ops (not over layers, so without matrix maths) and a capture has timed steps
-        without the profiler: its share of them, but for one op of each kind. What torch.compile saves has a bound and
-        nothing expected: it can make larger ops slower. With nn.LSTM 16 to 64 % of the passes remained (8 to 64
-        sequences of 40 to 100 steps in time, torch 2.13 on two cores), with nn.GRU and nn.RNN 66 to 102 %. One call of
-        a module in place of one for each step in time leaves 12 to 64 % (LSTM), 42 to 66 % (RNN), 72 to 83 % (GRU).
+        judged: as a capture has measured it, else 1 us. What one op calls within (an embedding with max_norm a norm for
+        each row, a packed sequence a cell for each step in time) is that op's own time, and what loading calls the
+        loader's. The bound is all of it. A saving is expected where one line, or the lines of one loop, take most of
+        that time (not over layers, so without matrix maths) and a capture has timed steps without the profiler: its
+        share of them, but for one op of each kind. What torch.compile saves has a bound and nothing expected: it can
+        make larger ops slower. With nn.LSTM 16 to 64 % of the passes remained (8 to 64 sequences of 40 to 100 steps in
+        time, torch 2.13 on two cores), with nn.GRU and nn.RNN 66 to 102 %. One call of a module in place of one for
+        each step in time leaves 12 to 64 % (LSTM), 42 to 66 % (RNN), 72 to 83 % (GRU).
 
     How to fix:
         CUDA graphs, by torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, launch many kernels
@@ -272,17 +273,20 @@ class LaunchBound(RankAnalyzer):
         if rank.contention.is_severe and deepest is not None and re.search(_OF_TORCH, deepest.name):
             return  # torch's own functions take microseconds: there the thread had lost its core
         what, advice = _describe_python(rank, python)
-        cost_ns = rank.per_step(iv.total(python.time))
+        without_ops_ns = rank.per_step(iv.total(python.time))
+        # What the fix takes away is all that passes at the line, in pieces of any length.
+        at_line_ns = round(max(python.share_with_short, python.list_share) * without_ops_ns)
+        cost_ns = min(max(without_ops_ns, at_line_ns), rank.mean_step_ns)
         found = self.finding(
             rank,
-            title=f"No op runs for {rank.share(cost_ns):.0%} of the {rank.unit_name}: {what}, most at "
+            title=f"No op runs for {rank.share(without_ops_ns):.0%} of the {rank.unit_name}: {what}, most at "
             f"{'lines behind ' if python.is_definition else ''}{python.location.short}"
             f"{f', in {python.helper}' if python.helper else ''}",
             cost_ns=cost_ns,
             # What could do without that time is not known; of that at other lines this place says nothing.
-            saving=unprofiled.saving(None).cap(round(max(python.share, python.list_share) * cost_ns)),
+            saving=Saving(0, None, min(at_line_ns, cost_ns), "bounded"),
             advice=advice,
-            claim=Claim(python.time),
+            claim=Claim(python.time, unshared_ns=rank.in_window_ns(cost_ns - without_ops_ns)),
             confidence=0.8 if unprofiled.timed else 0.6,
             location=python.location,
             evidence=(
@@ -304,8 +308,7 @@ class LaunchBound(RankAnalyzer):
                 if python is not None:
                     yield from self._check_python(rank, python)
                 return
-        ops = ops_of_program(rank.trace, rank.window)
-        calling = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
+        ops, calling = calls_of_program(rank)
         share, min_share = rank.unprofiled_time(calling).share, self.settings["min_share"]
         min_cpu_share = max(min_share, self.settings["min_cpu_share"])
         calls_ops = rank.count_per_step(len(ops)) >= self.settings["min_ops"] and share >= min_share
@@ -381,8 +384,8 @@ class LaunchBound(RankAnalyzer):
                 Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "latency"), "ns"),
                 Evidence("between ops", _time_in_part_ns(rank, time, "idle_launch"), "ns"),
                 Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
-                Evidence("the line that calls most ops", str(line.location) if line else None),
-                Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
+                Evidence("the line where calling ops takes most time", str(line.location) if line else None),
+                Evidence("time of calling ops that it takes", round(100 * line.share, 1) if line else None, "%"),
             ),
         )
 

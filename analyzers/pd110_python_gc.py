@@ -112,4 +112,5 @@ class PythonGc(RankAnalyzer):
             ),
             subject=subject,
             recurrence=pause.recurrence,
+            is_symptom=subject == "automatic",
         )

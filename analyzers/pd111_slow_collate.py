@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._pd101_loader_model import model_loader
+from perfdoctor.analyzers._pd101_loader_model import model_loader, share_of_sampler
 from perfdoctor.analyzers._pd101_shared_cores import measure_shared_cores
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd101_wait_parts import (
@@ -31,9 +31,10 @@ class SlowCollate(RankAnalyzer):
 
     What it finds:
         Loaders that the training waits for because of what a batch takes to make: the items (`__getitem__`, or the
-        iterator of the data set), or putting them together (`collate_fn`). Only where workers cannot hide it, or would
-        take their time from the training. On the CPU also what the loop itself does to a batch before the model gets
-        it: features, casts, formulas through which no gradient goes.
+        iterator of the data set), putting them together (`collate_fn`), or choosing them (the sampler). Only where
+        workers cannot hide it, or would take their time from the training: they never take the sampler over. On the CPU
+        also what the loop itself does to a batch before the model gets it: features, casts, formulas through which no
+        gradient goes.
 
     Why it costs time:
         Texts are tokenised, files parsed and tables looked up again in each epoch, item by item, in Python: some
@@ -42,11 +43,11 @@ class SlowCollate(RankAnalyzer):
 
     How it is measured:
         `perfdoctor run` times each fetch of a batch and the part of it in the collate function, in the process that
-        loads. Stacks and lines of the evidence window say which line takes it. What a cheaper batch gives is the
-        wait at most; it is expected where the work is of a kind that can be done once, before training: tokenising,
-        lists made into tensors, rows of a data frame, parsed text. In the clinic of this project such
-        fixes gave 0.9 to 1.1 of the wait (four programs). What the loop does to a batch are the ops of a step before
-        the first that has a gradient, outside of modules, without random numbers and copies.
+        loads, and the sampler in the training process. Stacks and lines of the evidence window say which line takes it.
+        What a cheaper batch gives is the wait at most; it is expected where the work is of a kind that can
+        be done once, before training: tokenising, lists made into tensors, rows of a data frame, parsed text. In the
+        clinic of this project such fixes gave 0.9 to 1.1 of the wait (four programs). What the loop does to a batch are
+        the ops of a step before the first that has a gradient, outside of modules, without random numbers and copies.
 
     How to fix:
         Do the work once and keep tensors or arrays; index them by the whole batch (`__getitems__`); return tensors
@@ -118,7 +119,7 @@ class SlowCollate(RankAnalyzer):
                 saving=cheaper.saving,
                 advice=cheaper.advice,
                 fix=None,
-                actions=() if batch.makes_many_tensors else _remember_items(captured),
+                actions=() if batch.makes_many_tensors or batch.waits_for_sampler else _remember_items(captured),
                 claim=Claim(wait.idle),
                 confidence=0.7 if batch.is_split else 0.5,
                 location=cheaper.location,
@@ -131,15 +132,17 @@ class SlowCollate(RankAnalyzer):
         computes = batch.cpu_ns >= self.settings["min_computing"] * batch.wall_ns
         shared = measure_shared_cores(rank, captured, wait)
         place = find_loader_place(rank, captured)
-        if shared is not None:
+        if batch.waits_for_sampler:
+            pass  # workers leave it where it is
+        elif shared is not None:
             if shared.workers_keep_up or shared.wait_ns < self.settings["min_share"] * shared.step_ns:
                 return None
         else:
-            startup_ns = split_waits(rank, wait.startups).startup_ns
+            startup_ns = split_waits(rank, wait.startups, share_of_sampler(captured)).startup_ns
             loader = model_loader(rank, captured, wait.cost_ns, startup_ns)
             if loader.keeps_up or not loader.lacks_cores or not computes or loader.max_workers is not None:
                 return None
-        work = None if batch.in_workers else find_loading_work(rank, wait)
+        work = find_loading_work(rank, wait) if batch.waits_for_sampler or not batch.in_workers else None
         return advise_cheaper_batch(rank, shared, batch, wait, work, place, computes=computes)
 
 
@@ -158,6 +161,8 @@ def _evidence(batch: BatchWork, captured: LoaderFacts) -> tuple[Evidence, ...]:
         Evidence("CPU time of it", batch.cpu_ns, "ns"),
         Evidence("making its items", batch.items_ns, "ns"),
         Evidence("putting them together", batch.collate_ns, "ns"),
+        Evidence("choosing them, in the training process", batch.sampler_ns, "ns"),
+        Evidence("the rest of it", batch.other_ns, "ns"),
         Evidence("collate function", captured.collate_fn),
         Evidence("tensors of a batch", captured.batch_tensors, "count"),
     )

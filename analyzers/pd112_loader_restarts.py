@@ -99,11 +99,11 @@ class LoaderRestarts(RankAnalyzer):
             remains_ns = min(excess.rate * captured.remains_ns, cost_ns)
             low_ns = max(min(excess.rate * captured.own_ns, cost_ns) - remains_ns, 0)
             # What is known of the copied pages is the difference of steps, which other programs make uneven, too.
-            saving = Saving(round(0.7 * low_ns), round(cost_ns - remains_ns), round(cost_ns), "measured")
+            saving = Saving(round(0.7 * low_ns), round(cost_ns - remains_ns), round(cost_ns), "bounded")
             edit = None
         elif captured is not None:
             remains_ns = round(min(cost_ns * captured.remains_ns / max(captured.own_ns, 1), cost_ns))
-            saving = Saving(round(0.7 * (cost_ns - remains_ns)), cost_ns - remains_ns, cost_ns, "measured")
+            saving = Saving(round(0.7 * (cost_ns - remains_ns)), cost_ns - remains_ns, cost_ns, "bounded")
             edit = None
         where = f" at {place.short}" if place else ""
         who = "GPU" if rank.device_kind == "gpu" else "training loop"

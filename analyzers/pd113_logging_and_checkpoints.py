@@ -17,6 +17,8 @@ from perfdoctor.analyzers._host_pauses import (
     claim_of,
     cost_of,
     find_calls,
+    is_in_loader,
+    is_of_model,
 )
 from perfdoctor.analyzers._pd113_evaluation import Evaluation, find_evaluation
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise
@@ -38,18 +40,28 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         SAVE: _Kind("Saving checkpoints", "the step saves a checkpoint"),
         FSYNC: _Kind("Waiting for files to reach the disk (os.fsync)", "the step waits until a file is on disk"),
-        DEEPCOPY: _Kind("Copying models or their state (copy.deepcopy)", "the step copies objects"),
+        DEEPCOPY: _Kind("Copying models or their state (copy.deepcopy)", "the step copies a model"),
         PRINT: _Kind("Printing", "the step prints"),
     }
 )
 
 
+def _kind_of(rank: Rank, pause: HostPause) -> _Kind:
+    """What is said of calls. That a model is copied is said where it is known: a data set copies its records."""
+    if pause.call != DEEPCOPY or is_of_model(rank, pause):
+        return _KINDS[pause.call]
+    what = f" of {pause.copied}" if pause.copied else ""
+    if is_in_loader(rank, pause):
+        return _Kind(f"Copying records while a batch is made (copy.deepcopy{what})", "the step copies objects")
+    return _Kind(f"Copying objects (copy.deepcopy{what})", "the step copies objects")
+
+
 class LoggingAndCheckpoints(RankAnalyzer):
-    """The training waits while it saves, logs or copies its model.
+    """The training waits while it saves, logs or copies its model or its records.
 
     What it finds:
-        torch.save, os.fsync, copy.deepcopy of modules and state dicts, and print, in steps: how often, how long, and at
-        which line. Evaluations in each step: calls of a model whose results no backward pass uses.
+        torch.save, os.fsync, copy.deepcopy of modules and dictionaries, and print, in steps: how often, how long, and
+        at which line. Evaluations in each step: calls of a model whose results no backward pass uses.
 
     Why it costs time:
         The next step begins when the file is written, for os.fsync when the disk has confirmed it. A checkpoint every
@@ -68,7 +80,7 @@ class LoggingAndCheckpoints(RankAnalyzer):
     How to fix:
         Save less often, or in the background: torch.distributed.checkpoint.async_save, or a thread that gets a copy of
         the state dict. Log and print every so many steps. Copy the best weights every so many steps, or into tensors
-        that exist.
+        that exist. Of a record copy what is changed: `dict(record)` has the same values.
 
     When it is wrong:
         What a lost machine costs may be worth more than the time for checkpoints. On network drives the time of a run
@@ -94,13 +106,13 @@ class LoggingAndCheckpoints(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each kind of calls that takes `min_share` of the steps' time."""
-        for call, kind in _KINDS.items():
+        for call in _KINDS:
             pause = find_calls(rank, call)
             if pause is None or not pause.comes_back or (call == SAVE and _leaves_saves_to_rank_0(rank)):
                 continue
             min_share = 0.0 if pause.is_timed else self.settings["min_share_of_stacks"]
             if self.exceeds_min_share(rank, cost_of(rank, pause), min_share):
-                yield self._report(rank, pause, kind)
+                yield self._report(rank, pause, _kind_of(rank, pause))
         evaluation = find_evaluation(rank)
         if evaluation is not None:
             yield from self._report_evaluation(rank, evaluation)

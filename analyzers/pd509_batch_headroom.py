@@ -41,7 +41,7 @@ class BatchHeadroom(RankAnalyzer):
     When it is wrong:
         A larger batch changes the training: the learning rate has to grow with it (linearly up to about 8,192 samples,
         with warm-up), and there is a size beyond which more samples a step give nothing. It is advice about throughput,
-        so it is a hint, never more severe than low.
+        so it is a hint: of severity info, behind all other findings.
 
     Needs:
         A capture with memory (`perfdoctor run`), CPU ops; on a GPU kernels and their launches.
@@ -110,8 +110,8 @@ class BatchHeadroom(RankAnalyzer):
                 Evidence("saved of the time of the same samples, at most", max(low_ns, high_ns), "ns"),
             ),
         )
-        # A hint: it asks for another training, whose throughput is estimated. Faults of this one go first.
-        return replace(finding, severity="low", order_key_ns=0.0)
+        # A hint: it asks for another training, whose throughput is estimated. It stands behind all of this one.
+        return replace(finding, severity="info", order_key_ns=-1e12)
 
     def _advice_of(self, rank: Rank, memory: Memory, samples: Samples) -> str:
         times = min(memory.largest_batch_ratio, 100)

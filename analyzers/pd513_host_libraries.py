@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes, sizes_of
+from perfdoctor.analyzers._cpu_evidence import (
+    dearest_line_of,
+    name_longest,
+    own_time_of,
+    project,
+    rank_with_shapes,
+    rank_with_stacks,
+    sizes_of,
+)
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_half_products import find_half_products, share_of_large_float32
@@ -60,13 +68,14 @@ class HostLibraries(RankAnalyzer):
         Minor page faults of the process and its CPU time in the system (`getrusage`), in steps of the run without a
         profiler and without events such as a save or a start of workers. The system's share, divided by the cores that
         the process uses, is expected to go: it is half of what was measured at least, as reads and thread switches are
-        in it, and a quarter more at most, as fresh pages are in no cache. Faults that batches from workers cause (fresh
-        shared memory) are left out by their size. Of convolutions it is the own time of slow_conv ops in float32 that
-        take half a millisecond each. oneDNN took 1 / 1.9 to 1 / 8.4 of theirs for eight shapes of a ResNet on an AMD
-        EPYC with AVX-512, on two threads; what another CPU gives is not known, so that the saving is a bound. Of
-        products in half precision it is the time of those that take twice as long as float32 would or more: at 50
-        GFLOP/s and 10 GB/s a thread (one thread where their number was not captured); measured were 50 to 84 GFLOP/s in
-        float32 on a CPU with AVX2, and 0.5 to 23 in half precision.
+        in it, and a quarter more at most, as fresh pages are in no cache. They are a symptom: the line whose large ops
+        take most time is named, as these ask for most pages, and another finding there covers this one. Faults that
+        batches from workers cause (fresh shared memory) are left out by their size. Of convolutions it is the own time
+        of slow_conv ops in float32 that take half a millisecond each. oneDNN took 1 / 1.9 to 1 / 8.4 of theirs for
+        eight shapes of a ResNet on an AMD EPYC with AVX-512, on two threads; what another CPU gives is not known, so
+        that the saving is a bound. Of products in half precision it is the time of those that take twice as long as
+        float32 would or more: at 50 GFLOP/s and 10 GB/s a thread (one thread where their number was not captured);
+        measured were 50 to 84 GFLOP/s in float32 on a CPU with AVX2, and 0.5 to 23 in half precision.
 
     How to fix:
         Before the command: `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184`, by which glibc keeps what is freed;
@@ -215,7 +224,8 @@ class HostLibraries(RankAnalyzer):
             yield self._report(rank, faults, cost_ns, libraries)
 
     def _report(self, rank: Rank, faults: PageFaults, cost_ns: int, libraries: LoadedLibraries) -> Finding:
-        large = find_parallel_ops(rank, faults.threads)
+        large, shown = find_parallel_ops(rank, faults.threads), rank_with_stacks(rank)
+        asking = None if shown is None else find_parallel_ops(shown, faults.threads).rows
         expected_ns = round(cost_ns / _COLD_PAGES)
         system_ns = faults.system_ns * rank.mean_step_ns / max(faults.step_ns, 1)
         return self.finding(
@@ -236,6 +246,7 @@ class HostLibraries(RankAnalyzer):
             topics=("allocator",),
             claim=Claim(iv.shorten(large.time, round(_COLD_PAGES * faults.share * rank.window_ns))),
             confidence=0.7,
+            location=None if shown is None or asking is None else dearest_line_of(shown, asking),
             evidence=(
                 Evidence("minor page faults per {unit}", round(faults.pages), "count"),
                 Evidence("system CPU time per {unit}", round(faults.system_ns), "ns"),
@@ -244,6 +255,7 @@ class HostLibraries(RankAnalyzer):
                 Evidence("largest op", large.top),
                 Evidence("OpenMP libraries", None if libraries.openmp is None else ", ".join(libraries.openmp)),
             ),
+            is_symptom=True,
         )
 
 

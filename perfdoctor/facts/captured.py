@@ -184,6 +184,7 @@ class HostCall(CapturedPart):
         steps: In how many steps there was one.
         step_ns: How long these steps took.
         largest_step_ns: The most that the calls of a step took.
+        copied: What the first copy there was of: "model", "state" of one, or the type and size of something else.
         checksum: Size and checksum of the largest tensor in the first file saved there, in jobs of several ranks.
     """
 
@@ -196,6 +197,7 @@ class HostCall(CapturedPart):
     step_ns: Later[Written[int]] = None
     largest_step_ns: Later[Written[int]] = None
     checksum: Later[str | None] = None
+    copied: Later[str | None] = None
 
 
 class CompiledInWindow(CapturedPart):

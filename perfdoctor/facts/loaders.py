@@ -18,6 +18,7 @@ class BatchFetch(CapturedPart):
         collate_ns: In collate_fn; median.
         items_ns: Making the items of a batch: the rest of the fetch without collate_ns; median.
         queued_ns: How long the thread that loads waited for a core; median. Older captures have it of workers only.
+        sampler_ns: In the sampler, in the training process, whoever loads; median.
     """
 
     where: Written[Literal["worker", "main"]] = None
@@ -29,6 +30,7 @@ class BatchFetch(CapturedPart):
     items_ns: Later[int | None] = None
     max_ns: Written[int] = None
     queued_ns: int | None = None
+    sampler_ns: Later[int | None] = None
 
 
 class WorkerRestarts(CapturedPart):
@@ -53,6 +55,7 @@ class LoaderFacts(CapturedPart):
     Attributes:
         collate_location: Where its collate function is written; null where that is torch's.
         items_location: Where the method of the data set is written that makes items; null where that is torch's.
+        sampler_location: Where its batch sampler or sampler chooses items; null where that is torch's.
         location: Where the loop asks it for batches.
         created: Where it was made.
         wait_ns: In __next__, over the whole run.
@@ -80,6 +83,7 @@ class LoaderFacts(CapturedPart):
     collate_fn: str | None = None
     collate_location: Later[OrNull[CapturedLine]] = CapturedLine()
     items_location: Later[OrNull[CapturedLine]] = CapturedLine()
+    sampler_location: Later[OrNull[CapturedLine]] = CapturedLine()
     start_method: str | None = None
     location: OrNull[CapturedLine] = CapturedLine()
     created: OrNull[CapturedLine] = CapturedLine()

@@ -10,12 +10,14 @@ import numpy as np
 
 from perfdoctor.analysis.forward_ops import ForwardOps
 from perfdoctor.analysis.host.locations import (
+    SourceLocation,
     code_locations,
     frame_thread_of,
     has_locations,
     is_user_frame,
     loop_thread_of,
     name_files_alike,
+    parse_user_frame,
 )
 from perfdoctor.analysis.host.module_tree import ModuleTree
 from perfdoctor.analysis.timeline.own_time import LOADER, label_ops
@@ -145,12 +147,32 @@ def find_lines(
     at_launch[joined] = np.where(own | (at_forward < 0), at_launch[joined], at_forward)
     code = np.full(len(at_ns), NONE, np.int32)
     code[known] = at_launch
+    alike = [each for each in name_files_alike(locations) if each is not None]
+    only_line = _at_only_line(trace, alike)
     names = [
-        PlaceName("outside" if each.is_in_library else "line", each.file, each.line, each.function)
-        for each in name_files_alike(locations)
-        if each is not None
+        PlaceName("outside" if each.is_in_library else "line", each.file, only_line.get(each, each.line), each.function)
+        for each in alike
     ]
     return names, code
+
+
+def _at_only_line(trace: Trace, locations: list[SourceLocation]) -> dict[SourceLocation, int]:
+    """The line of functions that are known by their definition, where all that was recorded of them is one line.
+
+    A call in which a function calls nothing has no line of its own, and other calls of the function have.
+    """
+    definitions = {
+        (frame.line, frame.function)
+        for each in trace.name_ids(trace.frames)
+        for frame in (parse_user_frame(trace.strings[each]),)
+        if frame is not None
+    }
+    lines: dict[tuple[str, str | None], set[int]] = {}
+    for each in locations:
+        if each.line is not None and (each.line, each.function) not in definitions:
+            lines.setdefault((each.file, each.function), set()).add(each.line)
+    of_function = ((each, lines.get((each.file, each.function), set())) for each in locations)
+    return {each: min(found) for each, found in of_function if len(found) == 1}
 
 
 def _threads_with_lines(trace: Trace, thread: IntArray) -> Int32Array:

@@ -146,6 +146,8 @@ class Finding:
         covering_key: The `key` of that finding, while the order of findings is not known.
         makes_results_wrong: Whether the fault makes results wrong, not slow: it is high whatever it costs, and first.
         places: The places that hold the time it claims, the largest first; empty where it claims none.
+        is_symptom: Whether it is what something else brings about, such as page faults: what is said of the line that
+            does stands above it, and covers it.
         covers: Of a finding about several ranks: the `key` of each finding on its `rank` that is reported inside it.
 
     Raises:
@@ -200,6 +202,7 @@ class Finding:
     covered_by: int | None = None
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
     makes_results_wrong: bool = field(default=False, repr=False)
+    is_symptom: bool = field(default=False, repr=False, compare=False)
     covers: tuple[FindingKey, ...] = field(default=(), repr=False, compare=False)
     places: tuple[PlaceName, ...] = field(default=(), repr=False, compare=False)
 
@@ -241,6 +244,7 @@ class Finding:
         _require_type("saving", self.saving, Saving)
         _require_type("makes_results_wrong", self.makes_results_wrong, bool)
         _require_type("occurs_once", self.occurs_once, bool)
+        _require_type("is_symptom", self.is_symptom, bool)
         for name, kind in (("references", str), ("topics", str), ("places", PlaceName)):
             _require_type(name, getattr(self, name), tuple)
             for each in getattr(self, name):

@@ -41,6 +41,7 @@ class Priced:
         cost_bound_ns: The same of the whole cause.
         covered_by: The finding after whose fix next to nothing is left for this one.
         evidence: What the replay adds.
+        cause: The finding at its line that it is a symptom of: it stands below that and is covered by it.
     """
 
     finding: Finding
@@ -52,10 +53,14 @@ class Priced:
     cost_bound_ns: int | None = None
     covered_by: Priced | None = None
     evidence: tuple[Evidence, ...] = ()
+    cause: Priced | None = None
 
     @classmethod
     def of(cls, finding: Finding, ledger: Ledger | None, step_ns: float, bounds: SavingBounds | None = None) -> Priced:
-        """The finding before its pricing; what its fix saves alone is what its rule says, where nothing else does."""
+        """The finding before its pricing; what its fix saves alone is what its rule says, where nothing else does.
+
+        What was neither measured nor replayed may save nothing, whatever its rule says.
+        """
         bound_ns = cost_bound_ns = None
         if bounds is not None:
             edit = finding.edit
@@ -63,6 +68,8 @@ class Priced:
             cost_bound_ns = None if edit is None else bounds.of_fix(remove_cause(edit), finding.claim)
         limit_ns = min(finding.cost_ns, _shortenable_ns([finding], step_ns))
         saving = finding.saving.cap(limit_ns if bound_ns is None else min(limit_ns, bound_ns))
+        if saving.basis == "bounded":
+            saving = replace(saving, low_ns=0)
         if saving.alone == SavingAlone():
             # Whatever other fixes do, faster kernels save at most the time that the CPU waits for them.
             alone = saving if ledger is None else saving.cap(ledger.limit_ns(finding.claim))
@@ -76,6 +83,12 @@ class Priced:
         Of a range without an expected figure that is the middle, and the cost is its end where no bound is known: what
         binds is not to stand behind a small fix whose worth is known better. It stays below what is more severe.
         """
+        if self.cause is not None:
+            return min(self._own_key_ns, math.nextafter(self.cause.key_ns, -math.inf))
+        return self._own_key_ns
+
+    @property
+    def _own_key_ns(self) -> float:
         if self.order_key_ns is not None:
             return self.order_key_ns
         saving = self.saving
@@ -113,7 +126,7 @@ class Priced:
 
     @property
     def severity(self) -> Severity:
-        """The severity by what the fix is worth alone, and at most what the rule allows.
+        """The severity by what the fix is worth alone, and at most medium where that was not measured or replayed.
 
         Where not even a bound is known the cost is one. A finding that costs nothing keeps the severity that its rule
         gave: it is about the recording. One about wrong results is always what its rule says.
@@ -125,9 +138,9 @@ class Priced:
         alone_ns = worth_ns(bounded, finding.confidence)
         if not self.cost_ns and not alone_ns and finding.saving.basis != "replayed":
             return finding.severity
-        return min(
-            finding.severity, severity_of(alone_ns / self.step_ns if self.step_ns else None), key=SEVERITIES.index
-        )
+        worth = severity_of(alone_ns / self.step_ns if self.step_ns else None)
+        most: Severity = "high" if self.saving.basis in ("measured", "replayed") else "medium"
+        return min(finding.severity, most, worth, key=SEVERITIES.index)
 
     @property
     def saves_nothing(self) -> bool:
@@ -173,6 +186,7 @@ class Priced:
         share = finding.share_of_step
         if self.cost_ns != finding.cost_ns:
             share = min(self.cost_ns / self.step_ns, 1.0) if self.step_ns else None
+        covering = self.covered_by or self.cause
         return replace(
             finding,
             severity=self.severity,
@@ -184,10 +198,27 @@ class Priced:
             fix=None if self.saves_nothing else finding.fix,
             actions=() if self.saves_nothing else finding.actions,
             claim=claim,
-            covering_key=finding.covering_key if self.covered_by is None else self.covered_by.finding.key,
+            covering_key=finding.covering_key if covering is None else covering.finding.key,
             edit=None,  # row numbers mean nothing without their trace
             scope=None,
         )
+
+
+def link_symptoms(fixes: Sequence[Priced]) -> None:
+    """Let each symptom know the cause at its line, of several the one that costs most.
+
+    A cause happens in each step and has something to change; the lines of two ranks are different places.
+    """
+    causes = [each for each in fixes if not each.finding.is_symptom and _is_cause(each.finding)]
+    for each in fixes:
+        if each.finding.is_symptom and each.finding.location is not None:
+            place = each.finding.rank, str(each.finding.location)
+            at_line = [other for other in causes if (other.finding.rank, str(other.finding.location)) == place]
+            each.cause = max(at_line, key=lambda other: (other.cost_ns, other.finding.key), default=None)
+
+
+def _is_cause(finding: Finding) -> bool:
+    return bool(finding.cost_ns) and finding.severity != "info" and not finding.is_one_off and not finding.occurs_once
 
 
 class Pricer(Protocol):

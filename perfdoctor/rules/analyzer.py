@@ -135,6 +135,7 @@ class Analyzer(ABC):
         happens_once: bool = False,
         occurs_once: bool = False,
         makes_results_wrong: bool = False,
+        is_symptom: bool = False,
     ) -> Finding:
         """A finding of this rule on one rank.
 
@@ -146,7 +147,8 @@ class Analyzer(ABC):
         recurrence of some time. What `happens_once` is for information, as nothing to come is faster without it, unless
         the trace holds hardly anything else; with `occurs_once` the title says that it is a single event. What
         `makes_results_wrong` is high and stands first, whatever it costs: say "wrong" in the title, with a cost of 0
-        unless time was measured.
+        unless time was measured. `is_symptom` is what the line at `location` brings about, such as page faults: another
+        finding there covers it.
 
         Raises:
             TypeError, ValueError: See `Finding`.
@@ -184,6 +186,7 @@ class Analyzer(ABC):
             scope=scope_of(rank) if isinstance(rank, Rank) else None,
             recurrence=recurrence,
             makes_results_wrong=makes_results_wrong,
+            is_symptom=is_symptom,
         )
 
 

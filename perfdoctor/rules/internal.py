@@ -59,6 +59,7 @@ from perfdoctor.analysis.forward_ops import forward_ops_of
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.host.loader_waits import find_epoch_starts, loader_waits_of
 from perfdoctor.analysis.host.locations import find_locations, has_locations, loop_thread_of, user_frame
+from perfdoctor.places.name_places import find_lines
 from perfdoctor.trace.tables.steps import find_steps
 
 # Which op launched what, row by row. At the door queries say it: `.launched_by`, `.launched_in`, `.outermost`.

@@ -197,6 +197,7 @@ def check_case(rule: type[Analyzer], case: RuleCase, run: Run | None = None) -> 
     wanted = "keep quiet" if not case.expected else f"say {len(case.expected)} things"
     _require(len(titles) == len(case.expected), f"{case}: the rule must {wanted}, and says {titles}")
     for finding, expected in zip(report.findings, case.expected, strict=True):
+        check_promise(finding, f"{case}: ")
         check_finding(finding, expected, f"{case}: ")
 
 
@@ -209,6 +210,19 @@ def _without_edits(rule: type[Analyzer]) -> type[Analyzer]:
             return replace(found, edit=None)
 
     return WithoutEdits
+
+
+def check_promise(finding: Finding, prefix: str = "") -> None:
+    """Check that a priced finding whose fix was neither tried nor replayed promises nothing for certain.
+
+    It may save nothing, and its bound alone makes it no more than medium; a fault that costs no time, such as wrong
+    results or a process that was killed, may be high.
+    """
+    saving = finding.saving
+    if saving.basis in ("bounded", "unknown"):
+        _require(not saving.low_ns and not saving.alone.low_ns, f"{prefix}a bound is no promise: {saving}")
+        by_bound = finding.severity == "high" and finding.cost_ns and not finding.makes_results_wrong
+        _require(not by_bound, f"{prefix}high by a bound alone: {saving}")
 
 
 def check_finding(finding: Finding, expected: ExpectedFinding, prefix: str = "") -> None:
@@ -276,7 +290,7 @@ def _check_claim(finding: Finding, run: Run, case: RuleCase, *, has_figures_of_r
     _require(inside, f"{case}: the claim is empty or reaches beyond the window")
     if not has_figures_of_run:
         _require_equal(f"{case}: the claimed time a step", rank.per_step(finding.claim.total_ns), finding.cost_ns)
-    _require(finding.saving.basis != "unknown", f"{case}: a saving with a number needs a basis")
+    _require(finding.saving.basis == "bounded", f"{case}: a rule tries no fix and replays none, it knows bounds")
     _require(0 < finding.confidence <= 1, f"{case}: the confidence is {finding.confidence}")
 
 

@@ -100,11 +100,11 @@ def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> Trac
     return trace.op("aten::add", 700, 50)
 
 
-def test_the_line_that_calls_most_ops_and_how_often_it_repeats_them() -> None:
+def test_the_line_whose_calls_take_most_time_and_how_often_it_repeats_them() -> None:
     line = find_busiest_line(Rank(loop(times=39).trace()))
     assert line is not None
     assert (str(line.location), line.calls_per_step, line.has_matrix_ops) == ("train.py:3", 39, False)
-    assert (line.share, line.repeated_share) == pytest.approx((39 / 40, 38 / 39))
+    assert (line.share, line.repeated_share) == pytest.approx((1, 38 / 39))  # the other op computes
 
 
 def loop_of_two_lines(calls: int) -> TraceBuilder:
@@ -122,14 +122,14 @@ def loop_of_two_lines(calls: int) -> TraceBuilder:
 def test_lines_of_one_loop_count_together() -> None:
     line = find_busiest_line(Rank(loop_of_two_lines(calls=1).trace()))
     assert line is not None
-    assert (str(line.location), line.share, line.calls_per_step) == ("train.py:4", 1.0, 40)
+    assert (str(line.location), line.share, line.calls_per_step) == ("train.py:3", 1.0, 40)
     assert line.repeated_share == pytest.approx(78 / 80)
 
 
 def test_lines_of_a_function_that_is_called_often_are_no_loop() -> None:
     line = find_busiest_line(Rank(loop_of_two_lines(calls=40).trace()))
     assert line is not None
-    assert line.share == 0.5
+    assert line.share == pytest.approx(0.5, abs=0.01)  # after its last op no other one is called
 
 
 def test_matrix_maths_makes_layers_of_a_loop() -> None:
@@ -141,7 +141,7 @@ def test_matrix_maths_makes_layers_of_a_loop() -> None:
 def test_the_line_of_the_backward_pass_calls_nothing_itself() -> None:
     line = find_busiest_line(Rank(loop(times=39, backward=True).trace()))
     assert line is not None
-    assert (str(line.location), line.share) == ("net.py:8", 1 / 40)
+    assert (str(line.location), line.share) == ("net.py:8", 0)
 
 
 def test_no_line_is_known_without_lines() -> None:

@@ -51,9 +51,9 @@ PD503 = [
         lambda: training(checks=10),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 4 * MS,
-                (3_200_000, 4 * MS, 4 * MS),
+                (0, 4 * MS, 4 * MS),
                 location="train.py:12",
                 title="Anomaly detection is on: 40% of the step",
                 fix="set_detect_anomaly(False)",
@@ -66,13 +66,13 @@ PD503 = [
         "PD503",
         "checks-alone-in-a-trace-without-facts",
         lambda: training(checks=10),
-        (ExpectedFinding("high", MS, (MS, None, MS), title="10% of the step and more"),),
+        (ExpectedFinding("medium", MS, (0, None, MS), title="10% of the step and more"),),
     ),
     RuleCase(
         "PD503",
         "gradcheck-in-every-step",
         training,
-        (ExpectedFinding("high", 2 * MS, location="train.py:12", title="gradcheck", fix="in a test"),),
+        (ExpectedFinding("medium", 2 * MS, location="train.py:12", title="gradcheck", fix="in a test"),),
         switch("gradcheck", step_ns=2 * MS),
     ),
     RuleCase(
@@ -95,9 +95,9 @@ PD503 = [
         lambda: training().range("[pl][module]net.Net: backbone", 50, 4100),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 2 * MS,
-                (1_600_000, 2 * MS, 2 * MS),
+                (0, 2 * MS, 2 * MS),
                 location="train.py:12",
                 title="Anomaly detection is on: 20% of the step",
                 fix="Trainer(..., detect_anomaly=False)   # elsewhere",
@@ -382,7 +382,7 @@ PD514 = [
         graph_network,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 300_000),
                 location="train.py:12",
@@ -396,14 +396,14 @@ PD514 = [
         "PD514",
         "fills-most-of-all",
         lambda: graph_network(400),
-        (ExpectedFinding("high", 700_000, location="train.py:12", fix="fill_uninitialized_memory = False"),),
+        (ExpectedFinding("medium", 700_000, location="train.py:12", fix="fill_uninitialized_memory = False"),),
         switch("deterministic algorithms"),
     ),
     RuleCase(
         "PD514",
         "by-the-flag-of-the-window",
         graph_network,
-        (ExpectedFinding("high", 300_000),),
+        (ExpectedFinding("medium", 300_000),),
         {"flags_by_window": {"timing": {"deterministic_algorithms": True}}},
     ),
     RuleCase(
@@ -412,7 +412,7 @@ PD514 = [
         lambda: indexing_on_gpu("aten::index_put_"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 300_000),
                 location="train.py:12",
@@ -439,7 +439,7 @@ PD514 = [
         lambda: graph_network(60),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 360_000,
                 location="train.py:12",
                 fix="use_deterministic_algorithms(False)",
@@ -563,7 +563,7 @@ PD517 = [
         "PD517",
         "known-from-the-recording-alone",
         lambda: compiled(4),
-        (ExpectedFinding("high", 300_000, (0, None, 300_000), title="into 4 pieces a call: Python takes 30%"),),
+        (ExpectedFinding("medium", 300_000, (0, None, 300_000), title="into 4 pieces a call: Python takes 30%"),),
     ),
     RuleCase("PD517", "compiled-layer-by-layer", lambda: compiled_in_ranges(200, is_nested=False)),
     RuleCase("PD517", "one-piece", lambda: compiled(1), facts=_BREAKS),
@@ -690,9 +690,9 @@ PD520 = [
         adversarial,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 100_000,
-                (50_000, 100_000, 100_000),
+                (0, 100_000, 100_000),
                 location="train.py:17",
                 title="goes on through the module called at train.py:13",
                 fix="detach()",
@@ -709,7 +709,7 @@ PD520 = [
             ExpectedFinding(
                 "medium",
                 50_000,
-                (25_000, 50_000, 50_000),
+                (0, 50_000, 50_000),
                 location="train.py:17",
                 title="weights of the module called at train.py:16",
                 fix="requires_grad_(False)",
@@ -739,7 +739,7 @@ PD520 = [
         "PD520",
         "a-teacher-with-gradients",
         adversarial,
-        (ExpectedFinding("high", 100_000, location="train.py:17", title="train.py:13", fix="with torch.no_grad()"),),
+        (ExpectedFinding("medium", 100_000, location="train.py:17", title="train.py:13", fix="with torch.no_grad()"),),
         unused((13, False), optimizer=None),
     ),
     RuleCase(
@@ -753,7 +753,7 @@ PD520 = [
         "PD520",
         "called-twice",
         adversarial,
-        (ExpectedFinding("high", 100_000, location="train.py:17", title="train.py:13"),),
+        (ExpectedFinding("medium", 100_000, location="train.py:17", title="train.py:13"),),
         unused((40, True), (13, False)),
     ),
     RuleCase("PD520", "nothing-was-dropped", adversarial, facts={"unused_gradients": []}),

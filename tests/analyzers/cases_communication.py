@@ -94,7 +94,7 @@ PD409 = [
         lambda: passes(late_to_begin(0, 200)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 LATE_NS,
                 LATE,
                 rank=0,
@@ -110,7 +110,7 @@ PD409 = [
         "PD409",
         "clocks-seconds-apart",
         lambda: passes(late_to_begin(2, 200), offsets_us=[0, 3e6, 6e6, 1.5e6]),
-        (ExpectedFinding("high", LATE_NS, LATE, rank=2),),
+        (ExpectedFinding("medium", LATE_NS, LATE, rank=2),),
     ),
     RuleCase(
         "PD409",
@@ -118,7 +118,7 @@ PD409 = [
         lambda: passes(late_to_begin(1, 200), before=LOADER),
         (
             ExpectedFinding(
-                "high", 200_000, (0, 200_000, 200_000), rank=1, title="waiting for its DataLoader", advice="shard"
+                "medium", 200_000, (0, 200_000, 200_000), rank=1, title="waiting for its DataLoader", advice="shard"
             ),
         ),
     ),
@@ -126,31 +126,31 @@ PD409 = [
         "PD409",
         "under-fsdp",
         lambda: passes(late_to_begin(3, 100), wrapper=FSDP),
-        (ExpectedFinding("high", 100_000, (0, 100_000, 100_000), rank=3),),
+        (ExpectedFinding("medium", 100_000, (0, 100_000, 100_000), rank=3),),
     ),
     RuleCase(  # without a wrapper the marks of the steps say when they begin
         "PD409",
         "steps-begin-late",
         lambda: passes(late_to_begin(1, 200), wrapper="model", steps_begin_late=True),
-        (ExpectedFinding("high", 200_000, rank=1),),
+        (ExpectedFinding("medium", 200_000, rank=1),),
     ),
     RuleCase(  # of 240 us of lateness the start explains 200
         "PD409",
         "late-and-a-little-slower",
         lambda: passes(late_to_begin(2, 200), (0, 0, 40, 0)),
-        (ExpectedFinding("high", 220_000, rank=2, evidence={"of the lateness there when its pass begins": 83.3}),),
+        (ExpectedFinding("medium", 220_000, rank=2, evidence={"of the lateness there when its pass begins": 83.3}),),
     ),
     RuleCase(
         "PD409",
         "on-the-cpu",
         lambda: on_the_cpu(300),
-        (ExpectedFinding("high", 300_000, (0, 300_000, 300_000), rank=0),),
+        (ExpectedFinding("medium", 300_000, (0, 300_000, 300_000), rank=0),),
     ),
     RuleCase(
         "PD409",
         "now-and-then",
         lambda: passes([[400.0 if step % 4 == 1 else 0.0, 0.0, 0.0, 0.0] for step in range(12)]),
-        (ExpectedFinding("high", 100_000, rank=0, title="enters the step 400 us late in 3 of 12 steps"),),
+        (ExpectedFinding("medium", 100_000, rank=0, title="enters the step 400 us late in 3 of 12 steps"),),
     ),
     RuleCase(
         "PD409",
@@ -226,7 +226,7 @@ PD410 = [
         reduced_gradients,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, 150_000, 150_000),
                 title="Gradients travel in float32, 200 MB a step",
@@ -243,7 +243,7 @@ PD410 = [
         reduced_gradients,
         (
             ExpectedFinding(
-                "high", 300_000, location="model.py:8", evidence={"communication hooks, as captured": "none"}
+                "medium", 300_000, location="model.py:8", evidence={"communication hooks, as captured": "none"}
             ),
         ),
         wrapped(comm_hooks=[]),
@@ -252,14 +252,14 @@ PD410 = [
         "PD410",
         "another-hook",
         reduced_gradients,
-        (ExpectedFinding("high", 300_000, location="model.py:8"),),
+        (ExpectedFinding("medium", 300_000, location="model.py:8"),),
         wrapped(comm_hooks=["noop_hook_of_mine"]),
     ),
     RuleCase(
         "PD410",
         "under-fsdp",
         lambda: reduced_gradients(wrapper=FSDP, kernel=REDUCE_SCATTER),
-        (ExpectedFinding("high", 300_000, fix="reduce_dtype=torch.bfloat16"),),
+        (ExpectedFinding("medium", 300_000, fix="reduce_dtype=torch.bfloat16"),),
     ),
     RuleCase(
         "PD410",
@@ -277,7 +277,7 @@ PD410 = [
         "PD410",
         "on-a-device-without-bfloat16",
         lambda: reduced_gradients(work=VOLTA_GEMM, device="Tesla V100-SXM2-16GB", capability=(7, 0)),
-        (ExpectedFinding("high", 300_000, fix="fp16_compress_hook"),),
+        (ExpectedFinding("medium", 300_000, fix="fp16_compress_hook"),),
     ),
     RuleCase("PD410", "in-bfloat16-already", lambda: reduced_gradients(dtype="BFloat16")),
     RuleCase("PD410", "a-model-in-float32", lambda: reduced_gradients(work=SGEMM)),
@@ -386,7 +386,7 @@ PD411 = [
         lambda: sharded_step(0, 40),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 (0, 200_000, 200_000),
                 title="gathers parameters again in the backward pass",

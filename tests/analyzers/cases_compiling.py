@@ -110,7 +110,7 @@ PD108 = [
         lambda: compiling(),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 400_000,
                 (0, None, 400_000),
                 title="in 2 of 10 steady steps",
@@ -125,7 +125,7 @@ PD108 = [
         lambda: compiling(),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 98_000_000,
                 (0, None, 98_000_000),
                 title="98% of the run compiles: torch.compile takes 2.94 s in 12 of 30 steps",
@@ -141,7 +141,7 @@ PD108 = [
         "PD108",
         "most-of-the-run-in-a-few-steps",
         lambda: compiling(1, 4, count=8),
-        (ExpectedFinding("high", 125_000, (0, 125_000, 125_000), title="90% of the run compiles"),),
+        (ExpectedFinding("medium", 125_000, (0, 125_000, 125_000), title="90% of the run compiles"),),
         {
             "base_step_ns": [1_000_000] * 10,
             "run": {"unprofiled_steps": 126, "unprofiled_ns": 1_000_000_000},

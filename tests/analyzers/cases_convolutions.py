@@ -68,7 +68,7 @@ PD502 = [
         lambda: training(BEFORE_NORM, BEFORE_NORM),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 400_000,
                 (0, 400_000, 400_000),
                 title="Biases of 2 convolutions are added though",
@@ -85,7 +85,7 @@ PD502 = [
         lambda: training(BEFORE_NORM, gathers=True),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 location="/home/me/model.py:7",
                 advice="(a, b, c and 1 more)",
@@ -98,7 +98,7 @@ PD502 = [
         "PD502",
         "only-those-before-norms-count",
         lambda: training(BEFORE_NORM, BEFORE_RELU),
-        (ExpectedFinding("high", 200_000, title="The bias of a convolution is added though"),),
+        (ExpectedFinding("medium", 200_000, title="The bias of a convolution is added though"),),
     ),
     RuleCase(  # as PyTorch computes them without cuDNN
         "PD502",
@@ -106,7 +106,7 @@ PD502 = [
         lambda: training(("aten::batch_norm", "NativeBatchNormBackward0"), norm="aten::instance_norm"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 title="The bias of a convolution",
                 evidence={"adding biases per step": 100_000, "modules": None},

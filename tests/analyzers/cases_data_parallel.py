@@ -44,7 +44,7 @@ PD403 = [
         lambda: data_parallel_step((100, 400)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 300_000),
                 title="drives 2 GPUs from one process",
@@ -76,7 +76,7 @@ PD403 = [
         "PD403",
         "as-captured",
         lambda: data_parallel_step((100, 400), range_name="forward"),
-        (ExpectedFinding("high", 300_000, evidence={"forward passes of DataParallel seen": None}),),
+        (ExpectedFinding("medium", 300_000, evidence={"forward passes of DataParallel seen": None}),),
         captured_model(data_parallel=True),
     ),
     RuleCase("PD403", "one-device", lambda: data_parallel_step((100, 400), devices=1)),
@@ -251,7 +251,7 @@ PD405 = [
         lambda: buffer_syncs(),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 288_000,
                 (0, None, 288_000),
                 title="broadcasts the model's buffers",
@@ -265,7 +265,7 @@ PD405 = [
         "PD405",
         "buffers-in-a-forward-pass",
         lambda: buffer_syncs(training=False),
-        (ExpectedFinding("high", 288_000, advice="needs no wrapper", fix="model.module(x)"),),
+        (ExpectedFinding("medium", 288_000, advice="needs no wrapper", fix="model.module(x)"),),
     ),
     RuleCase(  # half of 50 us of 1000, times the confidence of 0.8
         "PD405",
@@ -279,7 +279,7 @@ PD405 = [
         lambda: tiny_buckets(16),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 640_000,
                 (0, 560_000, 640_000),
                 location="model.py:8",
@@ -294,7 +294,7 @@ PD405 = [
         "PD405",
         "eight-tiny-buckets",
         lambda: tiny_buckets(8),
-        (ExpectedFinding("high", 320_000, (0, 240_000, 320_000), location="model.py:8"),),
+        (ExpectedFinding("medium", 320_000, (0, 240_000, 320_000), location="model.py:8"),),
         captured_model(ddp=TINY),
     ),
     RuleCase(
@@ -368,7 +368,7 @@ PD406 = [
         lambda: micro_batches([True, True, True]),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 (0, 200_000, 200_000),
                 title="3 times an update",
@@ -388,14 +388,14 @@ PD406 = [
         "PD406",
         "without-sync-in-some-only",
         lambda: micro_batches([True, False, True]),
-        (ExpectedFinding("high", 100_000, evidence={"backward passes that reduce gradients": 2}),),
+        (ExpectedFinding("medium", 100_000, evidence={"backward passes that reduce gradients": 2}),),
     ),
-    RuleCase("PD406", "gloo", lambda: micro_batches_on_the_cpu([True, True]), (ExpectedFinding("high", 140_000),)),
+    RuleCase("PD406", "gloo", lambda: micro_batches_on_the_cpu([True, True]), (ExpectedFinding("medium", 140_000),)),
     RuleCase(  # two passes of a discriminator, one of a generator: only the first one's gradients are reduced again
         "PD406",
         "two-losses-of-one-update",
         lambda: micro_batches([True, True, True], updates=[575, 950]),
-        (ExpectedFinding("high", 100_000, title="1.5 times an update"),),
+        (ExpectedFinding("medium", 100_000, title="1.5 times an update"),),
     ),
     RuleCase("PD406", "under-no-sync", lambda: micro_batches([False, False, True])),
     RuleCase("PD406", "gloo-under-no-sync", lambda: micro_batches_on_the_cpu([False, True])),

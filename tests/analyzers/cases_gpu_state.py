@@ -69,7 +69,7 @@ PD601 = [
         computing,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 400_000,
                 _HALF,
                 title="reduced to 990 of 1,980 MHz in 100% of the time under load: the GPU is too hot",
@@ -90,28 +90,28 @@ PD601 = [
         "PD601",
         "power-brake",
         computing,
-        (ExpectedFinding("high", 400_000, _HALF, title="power brake", advice="power cables"),),
+        (ExpectedFinding("medium", 400_000, _HALF, title="power brake", advice="power cables"),),
         sampled(reduced("hw_slowdown")),
     ),
     RuleCase(
         "PD601",
         "clocks-that-somebody-set",
         computing,
-        (ExpectedFinding("high", 400_000, _HALF, title="application clocks are set", fix="--reset-gpu-clocks"),),
+        (ExpectedFinding("medium", 400_000, _HALF, title="application clocks are set", fix="--reset-gpu-clocks"),),
         sampled(reduced("application_clocks")),
     ),
     RuleCase(  # 8 and 8 samples are enough together
         "PD601",
         "two-short-windows",
         computing,
-        (ExpectedFinding("high", 400_000, _HALF, evidence={"samples under load": 16}),),
+        (ExpectedFinding("medium", 400_000, _HALF, evidence={"samples under load": 16}),),
         sampled(*(reduced("hw_thermal", samples=8, clocked=8, busy=8),) * 2),
     ),
     RuleCase(
         "PD601",
         "a-slowdown-beside-its-cause",
         computing,
-        (ExpectedFinding("high", 400_000, _HALF, title="too hot"),),
+        (ExpectedFinding("medium", 400_000, _HALF, title="too hot"),),
         sampled(
             load(sm_mhz=990.0, reasons={n: {"samples": 20, "sm_mhz": 990.0} for n in ("hw_slowdown", "hw_thermal")})
         ),
@@ -145,7 +145,7 @@ PD602 = [
         "PD602",
         "an-older-generation-to-the-host",
         lambda: copying("DtoH"),
-        (ExpectedFinding("high", 299_949, (0, None, 299_949), title="generation 3 x16"),),
+        (ExpectedFinding("medium", 299_949, (0, None, 299_949), title="generation 3 x16"),),
         sampled(load(pcie_generation=3)),
     ),
     RuleCase(
@@ -159,7 +159,7 @@ PD602 = [
         "PD602",
         "half-of-the-lanes-of-an-older-generation",
         copying,
-        (ExpectedFinding("high", 349_975, title="generation 3 x8"),),
+        (ExpectedFinding("medium", 349_975, title="generation 3 x8"),),
         sampled(load(pcie_generation=3, pcie_width=8)),
     ),
     RuleCase(
@@ -170,7 +170,7 @@ PD602 = [
         sampled(_X8),
     ),
     RuleCase(
-        "PD602", "a-quarter-of-the-lanes", copying, (ExpectedFinding("high", 300_000),), sampled(load(pcie_width=4))
+        "PD602", "a-quarter-of-the-lanes", copying, (ExpectedFinding("medium", 300_000),), sampled(load(pcie_width=4))
     ),
     RuleCase("PD602", "at-its-best", copying, facts=sampled(load())),
     RuleCase("PD602", "at-its-best-once", copying, facts=sampled(_X8, load(linked=1))),

@@ -197,7 +197,7 @@ def pause_case(
 ) -> RuleCase:
     """One pause, of which its cause takes `max_ns`; what happens once costs a step nothing and promises nothing."""
     saving = (None, None, None) if once else (0, None, max_ns or cost_ns)
-    severity, cost_ns = ("info", 0) if once else ("high", cost_ns)
+    severity, cost_ns = ("info", 0) if once else ("medium", cost_ns)
     expected = ExpectedFinding(severity, cost_ns, saving, location, title, advice, fix)
     return RuleCase("PD103", name, build, (expected,))
 
@@ -209,7 +209,7 @@ PD103 = [
         checkpoint,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 2_000_000,
                 (0, None, 2_000_000),
                 location="train.py:30",
@@ -378,7 +378,7 @@ PD103 = [
         "stands-out-of-what-recurs",
         lambda: pauses_by_step((2000, 9000), (2000, 2000), (2000, 2000), (2000, 2000)),
         (
-            ExpectedFinding("high", 3_500_000, title="7 pauses, 3.5 ms a step"),
+            ExpectedFinding("medium", 3_500_000, title="7 pauses, 3.5 ms a step"),
             ExpectedFinding("info", 0, (None, None, None), title="Once in this trace: the GPU waits 9 ms"),
         ),
     ),
@@ -386,19 +386,19 @@ PD103 = [
         "PD103",
         "every-other-step",
         lambda: pauses_by_step((), (3000,), (), (3000,), (), (3000,)),
-        (ExpectedFinding("high", 1_500_000, title="3 pauses, 1.5 ms a step"),),
+        (ExpectedFinding("medium", 1_500_000, title="3 pauses, 1.5 ms a step"),),
     ),
     RuleCase(
         "PD103",
         "short-step",
         lambda: short_step(400),
-        (ExpectedFinding("high", 400_000, title="one pause, 400 us a step"),),
+        (ExpectedFinding("medium", 400_000, title="one pause, 400 us a step"),),
     ),
     RuleCase(  # a single kernel: nothing to fuse
         "PD103",
         "in-an-optimizer",
         lambda: optimizer_step(1),
-        (ExpectedFinding("high", 1_900_000, title="in aten::_foreach_mul_: one pause"),),
+        (ExpectedFinding("medium", 1_900_000, title="in aten::_foreach_mul_: one pause"),),
     ),
     RuleCase("PD103", "in-an-optimizer-that-should-be-fused", lambda: optimizer_step(6)),  # PD303's
     RuleCase("PD103", "short-step-of-slow-launches", lambda: short_step(400, launch_us=50)),
@@ -409,7 +409,7 @@ PD103 = [
         pauses_of_two_kinds,
         (
             ExpectedFinding(
-                "high", 4_000_000, (0, None, 4_000_000), title="flattens and unflattens DDP's buffers: 2 pauses"
+                "medium", 4_000_000, (0, None, 4_000_000), title="flattens and unflattens DDP's buffers: 2 pauses"
             ),
             ExpectedFinding("medium", 2_000_000, (0, None, 1_900_000), title="is in aten::_foreach_add_: one pause"),
             ExpectedFinding("low", 1_000_000, (0, None, 900_000), title="is in aten::_foreach_mul_: one pause"),
@@ -421,7 +421,7 @@ PD103 = [
         lambda: step_of((0, 400), (700, 1000)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 300_000),
                 title="30% of the step",
@@ -436,7 +436,7 @@ PD103 = [
         lambda: pauses(2000, steps=False),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 2_000_000,
                 title="does something that the trace does not show: one pause, 2 ms",
                 confidence=0.4,
@@ -464,7 +464,7 @@ PD103 = [
         "PD103",
         "several-pauses",
         lambda: pauses(1000, 1500, 999, steps=False),
-        (ExpectedFinding("high", 2_500_000, title="2 pauses", evidence={"longest gap": 1_500_000}),),
+        (ExpectedFinding("medium", 2_500_000, title="2 pauses", evidence={"longest gap": 1_500_000}),),
     ),
     RuleCase("PD103", "a-sixteenth", lambda: step_of((0, 400), (460, 1000)), (ExpectedFinding("low", 60_000),)),
     RuleCase(
@@ -472,7 +472,7 @@ PD103 = [
         "pause-and-unexplained",
         lambda: pauses(2000).kernel(TENSOR_GEMM, 5000, 1000, launch_us=3000),
         (
-            ExpectedFinding("high", 2_000_000, title="pause"),
+            ExpectedFinding("medium", 2_000_000, title="pause"),
             ExpectedFinding("medium", 1_000_000, title="nothing in the trace explains"),
         ),
     ),
@@ -519,7 +519,7 @@ PD103 = [
         "PD103",
         "one-pass-that-cannot-hide-its-pause",
         lambda: one_pass_of_an_engine(6000),
-        (ExpectedFinding("high", 6_008_000, title="launches a CUDA graph", advice="schedules ahead already"),),
+        (ExpectedFinding("medium", 6_008_000, title="launches a CUDA graph", advice="schedules ahead already"),),
     ),
     RuleCase("PD103", "one-pass-that-hides-its-pause", lambda: one_pass_of_an_engine(2000)),
     RuleCase("PD103", "in-the-loaders-wait", lambda: pause_in("data.py(9): preprocess").range(LOADER, 900, 2100)),
@@ -677,7 +677,7 @@ PD104 = [
         eager_kernels,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 760_000,
                 (0, None, 760_000),
                 title="20 kernels a step, of 10.0 us in the median, and the CPU launches one every 50.0 us",
@@ -695,27 +695,27 @@ PD104 = [
         ),
         via_file=True,
     ),
-    RuleCase("PD104", "with-python-stacks", eager_with_stacks, (ExpectedFinding("high", 760_000, confidence=0.6),)),
+    RuleCase("PD104", "with-python-stacks", eager_with_stacks, (ExpectedFinding("medium", 760_000, confidence=0.6),)),
     RuleCase(
         "PD104",
         "without-steps",
         without_steps,
-        (ExpectedFinding("high", 760_000, title="20 kernels in the recording"),),
+        (ExpectedFinding("medium", 760_000, title="20 kernels in the recording"),),
     ),
     RuleCase(
         "PD104",
         "mostly-python",
         lambda: eager_ops(40),
-        (ExpectedFinding("high", 780_000, advice="most of the CPU time is Python"),),
+        (ExpectedFinding("medium", 780_000, advice="most of the CPU time is Python"),),
     ),
     RuleCase(
-        "PD104", "mostly-ops", lambda: eager_ops(5), (ExpectedFinding("high", 780_000, advice="with CUDA graphs"),)
+        "PD104", "mostly-ops", lambda: eager_ops(5), (ExpectedFinding("medium", 780_000, advice="with CUDA graphs"),)
     ),
     RuleCase(
         "PD104",
         "uneven-steps",
         lambda: eager_of_two_lengths(25),
-        (ExpectedFinding("high", 790_000, advice="launch differently", fix="dynamic"),),
+        (ExpectedFinding("medium", 790_000, advice="launch differently", fix="dynamic"),),
     ),
     RuleCase("PD104", "kernels-that-keep-it-busy", lambda: eager_of_two_lengths(us=48)),
     RuleCase("PD104", "uneven-steps-that-keep-it-busy", lambda: eager_of_two_lengths(25, us=48)),
@@ -724,68 +724,68 @@ PD104 = [
         "PD104",
         "uneven-last-step",
         lambda: eager_of_two_lengths(48),
-        (ExpectedFinding("high", 790_000, advice="launch differently", fix="dynamic"),),
+        (ExpectedFinding("medium", 790_000, advice="launch differently", fix="dynamic"),),
     ),
     RuleCase(  # what the recording cuts off at its ends says nothing of the steps
         "PD104",
         "cut-at-the-end",
         lambda: eager_of_two_lengths(*range(52, 60)),
-        (ExpectedFinding("high", 680_000, advice="with CUDA graphs", fix="reduce-overhead"),),
+        (ExpectedFinding("medium", 680_000, advice="with CUDA graphs", fix="reduce-overhead"),),
     ),
     RuleCase(
         "PD104",
         "cut-at-the-beginning-of-two-steps",
         lambda: eager_of_two_lengths(0, 1, steps=2),
-        (ExpectedFinding("high", 740_000, advice="with CUDA graphs", fix="reduce-overhead"),),
+        (ExpectedFinding("medium", 740_000, advice="with CUDA graphs", fix="reduce-overhead"),),
     ),
     RuleCase(
         "PD104",
         "compiled",
         compiled,
-        (ExpectedFinding("high", 780_000, advice="the compiled code", fix="reduce-overhead"),),
+        (ExpectedFinding("medium", 780_000, advice="the compiled code", fix="reduce-overhead"),),
     ),
     RuleCase(
         "PD104",
         "syncs-between-launches",
         lambda: syncs_between_launches(215),
-        (ExpectedFinding("high", 780_000, advice="with CUDA graphs"),),
+        (ExpectedFinding("medium", 780_000, advice="with CUDA graphs"),),
     ),
     RuleCase(
         "PD104",
         "syncs-that-leave-little-for-a-graph",
         lambda: syncs_between_launches(315, 615),
-        (ExpectedFinding("high", 780_000, advice="First remove the 2 syncs in each step"),),
+        (ExpectedFinding("medium", 780_000, advice="First remove the 2 syncs in each step"),),
     ),
     RuleCase(
         "PD104",
         "a-sync-that-costs",
         lambda: costly_wait_between_launches("aten::item", "DtoH"),
-        (ExpectedFinding("high", 1_007_000, advice="First remove the sync (PD102) in each step"),),
+        (ExpectedFinding("medium", 1_007_000, advice="First remove the sync (PD102) in each step"),),
     ),
     RuleCase(
         "PD104",
         "a-copy-of-input-that-blocks",
         lambda: costly_wait_between_launches("aten::to", "HtoD"),
-        (ExpectedFinding("high", 1_007_000, advice="Compile the model"),),
+        (ExpectedFinding("medium", 1_007_000, advice="Compile the model"),),
     ),
-    RuleCase("PD104", "cut-elsewhere", cut_elsewhere, (ExpectedFinding("high", 7_980_000, advice="CUDA graphs"),)),
+    RuleCase("PD104", "cut-elsewhere", cut_elsewhere, (ExpectedFinding("medium", 7_980_000, advice="CUDA graphs"),)),
     RuleCase(
         "PD104",
         "two-steps",
         lambda: eager_kernels(steps=2),
-        (ExpectedFinding("high", 780_000, title="20 kernels a step"),),
+        (ExpectedFinding("medium", 780_000, title="20 kernels a step"),),
     ),
     RuleCase(
         "PD104",
         "hip",
         lambda: eager_kernels(launch="hipLaunchKernel", device=MI300X),
-        (ExpectedFinding("high", 760_000),),
+        (ExpectedFinding("medium", 760_000),),
     ),
     RuleCase(  # 5 us of CPU for each 0.04 us of GPU
         "PD104",
         "tiny-kernels",
         lambda: eager_kernels(gap_us=49.96),
-        (ExpectedFinding("high", 949_240, advice="a larger batch"),),
+        (ExpectedFinding("medium", 949_240, advice="a larger batch"),),
     ),
     RuleCase("PD104", "just-enough", lambda: eager_kernels(gap_us=8), (ExpectedFinding("medium", 152_000),)),
     RuleCase("PD104", "healthy", build_healthy_trace),
@@ -875,7 +875,7 @@ PD107 = [
         lambda: tensors_of_the_driver(20, 20),
         (
             ExpectedFinding(
-                "high", 660_000, title="without a cache: 40 calls", fix="env -u PYTORCH_NO_CUDA_MEMORY_CACHING"
+                "medium", 660_000, title="without a cache: 40 calls", fix="env -u PYTORCH_NO_CUDA_MEMORY_CACHING"
             ),
         ),
     ),
@@ -884,7 +884,7 @@ PD107 = [
             "PD107",
             name,
             lambda arguments=arguments: tensors_of_the_driver(*arguments),
-            (ExpectedFinding("high", cost_ns, title="freed: ", fix="expandable_segments"),),
+            (ExpectedFinding("medium", cost_ns, title="freed: ", fix="expandable_segments"),),
         )
         for name, arguments, cost_ns in (
             ("most-tensors-from-the-cache", (20, 20, 21), 660_000),

@@ -59,7 +59,7 @@ def frames_only(step: bool, op: bool = False) -> TraceBuilder:
 
 
 def without_work(advice: str) -> tuple[ExpectedFinding, ...]:
-    return (ExpectedFinding("high", 1_000_000, title="No op of PyTorch is in the trace", advice=advice),)
+    return (ExpectedFinding("medium", 1_000_000, title="No op of PyTorch is in the trace", advice=advice),)
 
 
 PD002 = [

@@ -68,7 +68,7 @@ PD201 = [
         linear_in_frame,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 800_000,
                 (0, None, 750_000),  # TF32's peak is 8 times as high: at best 7/8 of the time are saved
                 location="model.py:20",
@@ -84,13 +84,13 @@ PD201 = [
         "PD201",
         "float32-on-v100",
         lambda: steps_of(("volta_sgemm_128x32_nt", 800), device=V100),
-        (ExpectedFinding("high", 800_000, (0, None, 699_520), advice="autocast in float16", fix="float16"),),
+        (ExpectedFinding("medium", 800_000, (0, None, 699_520), advice="autocast in float16", fix="float16"),),
     ),
     RuleCase(
         "PD201",
         "float32-on-rtx-4090",
         lambda: steps_of((SGEMM, 800), device=RTX4090),
-        (ExpectedFinding("high", 800_000, (0, None, 400_000), advice="TF32 is not faster", fix="bfloat16"),),
+        (ExpectedFinding("medium", 800_000, (0, None, 400_000), advice="TF32 is not faster", fix="bfloat16"),),
     ),
     RuleCase(
         "PD201",
@@ -113,20 +113,20 @@ PD201 = [
         "PD201",
         "sums-of-split-k",
         lambda: steps_of((SGEMM, 700), (SPLIT_K_TAIL, 100), op="aten::mm"),
-        (ExpectedFinding("high", 800_000, (0, None, 750_000)),),
+        (ExpectedFinding("medium", 800_000, (0, None, 750_000)),),
     ),
     RuleCase("PD201", "cpu-that-does-not-wait", busy_cpu, (ExpectedFinding("medium", 800_000, (0, None, 100_000)),)),
     RuleCase(
         "PD201",
         "unknown-device-proven-by-a-kernel",
         lambda: steps_of((SGEMM, 400), (TENSOR_GEMM, 600), device=None),
-        (ExpectedFinding("high", 400_000, (0, None, 400_000), title="40%", advice="half precision, or TF32"),),
+        (ExpectedFinding("medium", 400_000, (0, None, 400_000), title="40%", advice="half precision, or TF32"),),
     ),
     RuleCase(
         "PD201",
         "xmma-is-no-tensor-core",
         lambda: steps_of((SIMT_XMMA, 300), (POINTWISE, 300), steps=2),
-        (ExpectedFinding("high", 300_000, (0, None, 281_250)),),
+        (ExpectedFinding("medium", 300_000, (0, None, 281_250)),),
     ),
     RuleCase(  # the others would not use TF32 if it were off
         "PD201",
@@ -165,7 +165,7 @@ PD201 = [
         "PD201",
         "bounded-by-the-roofline",
         lambda: steps_of((SGEMM, 600), op="aten::mm", shapes=[[4096, 1024], [1024, 1024]], types=["float", "float"]),
-        (ExpectedFinding("high", 600_000, confidence=0.9),),
+        (ExpectedFinding("medium", 600_000, confidence=0.9),),
     ),
     RuleCase("PD201", "healthy", build_healthy_trace),
     RuleCase("PD201", "pascal", lambda: steps_of(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
@@ -196,7 +196,7 @@ PD201 = [
         "PD201",
         "unknown-device-of-a-generation",
         lambda: steps_of((SGEMM, 800), device=None),
-        (ExpectedFinding("high", 800_000, (0, None, 800_000), title="100%", advice="half precision, or TF32"),),
+        (ExpectedFinding("medium", 800_000, (0, None, 800_000), title="100%", advice="half precision, or TF32"),),
     ),
     RuleCase(  # a GeForce GTX 16 is Turing and has none
         "PD201", "unknown-device-of-two-generations", lambda: steps_of(("volta_sgemm_128x32_nt", 800), device=None)
@@ -242,7 +242,7 @@ PD203 = [
         lambda: steps_of((SCUDNN, 400), (HALF_CONVOLUTION, 400), op="aten::convolution"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 400_000,
                 (0, None, 375_000),
                 title="50% of the convolution time is spent on CUDA cores in fp32",
@@ -256,7 +256,7 @@ PD203 = [
         "PD203",
         "float32-on-v100",
         lambda: steps_of((DGRAD, 500), device=V100, steps=2),
-        (ExpectedFinding("high", 500_000, (0, None, 437_200), advice="autocast in float16"),),
+        (ExpectedFinding("medium", 500_000, (0, None, 437_200), advice="autocast in float16"),),
     ),
     RuleCase(
         "PD203",
@@ -274,7 +274,7 @@ PD203 = [
         "PD203",
         "amd",
         lambda: steps_of((AMD_WINOGRAD, 500), device="AMD Instinct MI300X"),
-        (ExpectedFinding("high", 500_000, advice="bfloat16", title="100%"),),
+        (ExpectedFinding("medium", 500_000, advice="bfloat16", title="100%"),),
     ),
     RuleCase(
         "PD203",
@@ -286,7 +286,7 @@ PD203 = [
         "PD203",
         "product-of-a-convolution",
         lambda: steps_of(("volta_sgemm_64x64_nt", 500), (TENSOR_GEMM, 100), device=V100, op="aten::cudnn_convolution"),
-        (ExpectedFinding("high", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
+        (ExpectedFinding("medium", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
     ),
     RuleCase(
         "PD203",
@@ -315,7 +315,7 @@ PD203 = [
         ),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 600_000,
                 (0, None, 524_640),
                 title="100% of the convolution time",
@@ -327,13 +327,13 @@ PD203 = [
         "PD203",
         "transforms-of-tensor-core-kernels-too",
         lambda: steps_of((WINOGRAD_HELPER, 200), (SCUDNN, 300), (HALF_CONVOLUTION, 100), op="aten::convolution"),
-        (ExpectedFinding("high", 300_000, title="75% of the convolution time"),),
+        (ExpectedFinding("medium", 300_000, title="75% of the convolution time"),),
     ),
     RuleCase(  # a region launches what it likes
         "PD203",
         "transforms-in-a-compiled-region",
         lambda: steps_of((WINOGRAD_HELPER, 200), (SCUDNN, 300), op="Torch-Compiled Region: 0/0"),
-        (ExpectedFinding("high", 300_000),),
+        (ExpectedFinding("medium", 300_000),),
     ),
     RuleCase(
         "PD203",
@@ -367,6 +367,6 @@ PD203 = [
         "PD203",
         "unknown-device-of-a-generation",
         lambda: steps_of((SCUDNN, 800), device=None),
-        (ExpectedFinding("high", 800_000, (0, None, 800_000), title="100%"),),
+        (ExpectedFinding("medium", 800_000, (0, None, 800_000), title="100%"),),
     ),
 ]

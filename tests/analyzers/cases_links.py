@@ -72,7 +72,7 @@ PD404 = [
         lambda: step_of_collectives(20, 10, 10_000, large=(160, 16_000_000)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 (0, 188_000, 200_000),
                 title="20 small collectives (all_reduce) a step move 0.8 MB",
@@ -208,7 +208,7 @@ PD408 = [
         lambda: SyntheticFleet(4).uneven_batch(3, 1.5).builders(),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 2_709_137,
                 (0, 2_709_137, 2_709_137),
                 title="the busiest of a step has 33% more than the mean",
@@ -227,7 +227,7 @@ PD408 = [
         lambda: SyntheticFleet(4).uneven_batch(0, 1.2).builders(),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 1_801_160,
                 (0, 1_354_633, 1_354_633),
                 title="14% more",
@@ -239,13 +239,13 @@ PD408 = [
         "PD408",
         "two-of-four",
         lambda: SyntheticFleet(4).uneven_batch(0, 1.3).uneven_batch(1, 1.3).builders(),
-        (ExpectedFinding("high", 2_105_978, (0, 1_358_085, 1_358_085), title="13% more"),),
+        (ExpectedFinding("medium", 2_105_978, (0, 1_358_085, 1_358_085), title="13% more"),),
     ),
     RuleCase(
         "PD408",
         "one-has-half",
         lambda: SyntheticFleet(4).uneven_batch(2, 0.5).builders(),
-        (ExpectedFinding("high", 2_709_462, (0, 1_131_740, 1_131_740), evidence={"rank that waits longest": 2}),),
+        (ExpectedFinding("medium", 2_709_462, (0, 1_131_740, 1_131_740), evidence={"rank that waits longest": 2}),),
     ),
     RuleCase(
         "PD408",
@@ -253,7 +253,11 @@ PD408 = [
         lambda: SyntheticFleet(2).uneven_batch(1, 1.4).builders(),
         (
             ExpectedFinding(
-                "high", 2_402_998, (0, 1_795_934, 1_795_934), title="17% more", evidence={"rank that waits longest": 0}
+                "medium",
+                2_402_998,
+                (0, 1_795_934, 1_795_934),
+                title="17% more",
+                evidence={"rank that waits longest": 0},
             ),
         ),
     ),

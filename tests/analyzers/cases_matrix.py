@@ -104,7 +104,7 @@ PD202 = [
         lambda: in_frame(step_of(vocabulary(700), Launch(WGMMA, 200), device=H100)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 700_000,
                 location="model.py:20",
                 title="N = 30522: pad to 30528",
@@ -121,7 +121,7 @@ PD202 = [
         lambda: step_of(attention_product(1900), attention_product(1700, n=64, k=3137), device=H100, until=4000),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 3_600_000,
                 title="N = 3137: pad to 3144, and 1 more",
                 advice="scaled_dot_product_attention",
@@ -148,7 +148,7 @@ PD202 = [
         "PD202",
         "amd-by-the-shapes",
         lambda: step_of(attention_product(900, TENSILE), device=MI300X),
-        (ExpectedFinding("high", 900_000, title="N = 3137: pad to 3144", confidence=0.8),),
+        (ExpectedFinding("medium", 900_000, title="N = 3137: pad to 3144", confidence=0.8),),
     ),
     RuleCase(
         "PD202",
@@ -160,7 +160,7 @@ PD202 = [
         "PD202",
         "shapes-of-the-smaller-part",
         lambda: step_of(Launch(ALIGN1, 500), vocabulary(400), device=H100),
-        (ExpectedFinding("high", 900_000, title="rows do not start", confidence=0.5),),
+        (ExpectedFinding("medium", 900_000, title="rows do not start", confidence=0.5),),
     ),
     RuleCase("PD202", "aligned", lambda: step_of(vocabulary(700, 30528, ALIGN8), device=H100)),
     RuleCase("PD202", "near-the-roofline", lambda: step_of(vocabulary(360), device=H100)),
@@ -198,7 +198,7 @@ PD204 = [
         lambda: step_of(Launch(DGEMM, 400, "aten::mm"), Launch(TENSOR_GEMM, 500)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 400_000,
                 title="Kernels compute in float64: 1 a step",
                 advice="numpy",
@@ -214,7 +214,7 @@ PD204 = [
         lambda: in_frame(step_of(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 (0, 100_000, 100_513),
                 location="model.py:20",
@@ -251,7 +251,7 @@ PD204 = [
         lambda: step_of(
             elementwise(UPSAMPLE.format("double, double"), 200, "aten::upsample_bilinear2d", ([64, 3, 256, 256], FP64))
         ),
-        (ExpectedFinding("high", 200_000, evidence={"first float64 op": "aten::upsample_bilinear2d"}),),
+        (ExpectedFinding("medium", 200_000, evidence={"first float64 op": "aten::upsample_bilinear2d"}),),
     ),
     RuleCase("PD204", "healthy", build_healthy_trace),
     RuleCase(  # its scales are doubles, its data is not
@@ -379,7 +379,7 @@ PD205 = [
         lambda: in_frame(step_of(*attention(100, 200), Launch(TENSOR_GEMM, 400, "aten::mm"))),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 450_000,
                 location="model.py:20",
                 title="over a sequence of 1024",
@@ -406,25 +406,25 @@ PD205 = [
         "PD205",
         "backward",
         lambda: step_of(*attention(50, 100), Launch(TENSOR_GEMM, 100, "aten::mm"), *attention_backward(1024, 50, 100)),
-        (ExpectedFinding("high", 550_000, evidence={"attentions": 2, "sequence": 1024}),),
+        (ExpectedFinding("medium", 550_000, evidence={"attentions": 2, "sequence": 1024}),),
     ),
     RuleCase(
         "PD205",
         "in-a-module-of-hugging-face",
         lambda: in_module(step_of(*attention(100, 200))),
-        (ExpectedFinding("high", 450_000, advice="in TimesformerSelfAttention by"),),
+        (ExpectedFinding("medium", 450_000, advice="in TimesformerSelfAttention by"),),
     ),
     RuleCase(
         "PD205",
         "the-fused-call-fell-back",
         lambda: step_of(*attention(100, 200, outer="aten::scaled_dot_product_attention")),
-        (ExpectedFinding("high", 450_000, advice="fell back to its unfused form"),),
+        (ExpectedFinding("medium", 450_000, advice="fell back to its unfused form"),),
     ),
     RuleCase(
         "PD205",
         "copies-an-operand",
         gathering_attention,
-        (ExpectedFinding("high", 490_000, evidence={"all but the products": 290_000}),),
+        (ExpectedFinding("medium", 490_000, evidence={"all but the products": 290_000}),),
     ),
     RuleCase(
         "PD205",
@@ -435,7 +435,7 @@ PD205 = [
             Launch(COPY, 20, "aten::copy_", outer="aten::contiguous"),
             Launch(COPY, 60, "aten::copy_", outer="aten::contiguous"),
         ),
-        (ExpectedFinding("high", 500_000, evidence={"all but the products": 300_000}),),
+        (ExpectedFinding("medium", 500_000, evidence={"all but the products": 300_000}),),
     ),
     RuleCase(
         "PD205",
@@ -443,32 +443,32 @@ PD205 = [
         lambda: step_of(
             *attention(100, 200), Launch(COPY, 30, "aten::copy_"), Launch(COPY, 20, "aten::copy_", outer="aten::clone")
         ),
-        (ExpectedFinding("high", 450_000, evidence={"all but the products": 250_000}),),
+        (ExpectedFinding("medium", 450_000, evidence={"all but the products": 250_000}),),
     ),
-    RuleCase("PD205", "is-read-by-the-cpu", attention_read_by_the_cpu, (ExpectedFinding("high", 450_000),)),
+    RuleCase("PD205", "is-read-by-the-cpu", attention_read_by_the_cpu, (ExpectedFinding("medium", 450_000),)),
     RuleCase(
         "PD205",
         "short-but-much",
         lambda: step_of(*attention(30, 40, 128)),
-        (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
+        (ExpectedFinding("medium", 150_000, title="over a sequence of 128"),),
     ),
     RuleCase(  # 2 x 8 heads of 64 over a sequence of 1024
         "PD205",
         "fused-in-float32",
         lambda: step_of(fused_attention(FMHA_FP32, 500, FP32)),
-        (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="bfloat16", confidence=0.8),),
+        (ExpectedFinding("medium", 500_000, title="Fused attention runs in float32", fix="bfloat16", confidence=0.8),),
     ),
     RuleCase(
         "PD205",
         "fused-in-float32-on-volta",
         lambda: step_of(fused_attention(FMHA_FP32.replace("sm80", "sm70"), 500, FP32), device=V100),
-        (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="float16"),),
+        (ExpectedFinding("medium", 500_000, title="Fused attention runs in float32", fix="float16"),),
     ),
     RuleCase(
         "PD205",
         "fused-in-float32-on-ada",
         lambda: step_of(fused_attention(FMHA_FP32, 500, FP32), device=RTX4090),
-        (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="bfloat16"),),
+        (ExpectedFinding("medium", 500_000, title="Fused attention runs in float32", fix="bfloat16"),),
     ),
     RuleCase("PD205", "fused-in-half", lambda: step_of(fused_attention(FMHA_BF16, 500, BF16))),
     RuleCase("PD205", "fused-in-float32-and-little", lambda: step_of(fused_attention(FMHA_FP32, 15, FP32), until=2000)),
@@ -523,7 +523,7 @@ PD206 = [
         lambda: step_of(*small_products(120, 4, outer="aten::lstm_cell")),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 480_000,
                 (None, None, None),
                 title="120 matrix products a step are too small for the GPU, half of them shorter than 4.0 us",
@@ -539,13 +539,13 @@ PD206 = [
         "PD206",
         "without-ops",
         lambda: step_of(*small_products(200, 2, op="")),
-        (ExpectedFinding("high", 400_000, advice="concatenate weights", confidence=0.5),),
+        (ExpectedFinding("medium", 400_000, advice="concatenate weights", confidence=0.5),),
     ),
     RuleCase(  # 64 x 256 x 256 take 0.1 us by their bytes and FLOPs, and 8 us as they are
         "PD206",
         "shapes-say-that-latency-is-all",
         lambda: step_of(*[product(TINY, 8, 64, 256, 256, FP32) for _ in range(100)]),
-        (ExpectedFinding("high", 800_000, title="8.0 us"),),
+        (ExpectedFinding("medium", 800_000, title="8.0 us"),),
     ),
     RuleCase(
         "PD206",
@@ -599,7 +599,7 @@ PD207 = [
         "PD207",
         "bounded-by-the-roofline",
         lambda: step_of(product(PREFERRED, 900, 8192, 4096, 4096), device=H100),
-        (ExpectedFinding("high", 900_000),),
+        (ExpectedFinding("medium", 900_000),),
     ),
     RuleCase(
         "PD207",

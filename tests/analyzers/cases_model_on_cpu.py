@@ -80,7 +80,7 @@ PD116 = [
         lambda: split_model(),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 3_960_000,
                 (0, None, 3_920_000),
                 title="A part of the model computes on the CPU, and the machine has a GPU (Tesla T4)",
@@ -92,7 +92,7 @@ PD116 = [
         "PD116",
         "convolutions-before-the-gpu",
         lambda: split_model(layer="aten::mkldnn_convolution", first_layers=2),
-        (ExpectedFinding("high", 1_980_000, (0, None, 1_960_000), title="A part of the model"),),
+        (ExpectedFinding("medium", 1_980_000, (0, None, 1_960_000), title="A part of the model"),),
     ),
     RuleCase("PD116", "layers-that-wait-for-the-gpu", lambda: split_model(busy=True)),
     RuleCase("PD116", "preprocessing-alone", lambda: split_model(layer="aten::div")),
@@ -102,7 +102,7 @@ PD116 = [
         lambda: passes("aten::mkldnn_convolution", "aten::native_batch_norm", frame="model.py(7): forward"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 12_000_000,
                 (0, None, 11_880_000),
                 location="model.py:7",
@@ -117,31 +117,31 @@ PD116 = [
         "PD116",
         "steps",
         lambda: passes("aten::addmm", "aten::gelu", steps=3),
-        (ExpectedFinding("high", 4_000_000, (0, None, 3_960_000)),),
+        (ExpectedFinding("medium", 4_000_000, (0, None, 3_960_000)),),
     ),
     RuleCase(
         "PD116",
         "amd",
         lambda: passes("aten::mm", device="AMD Instinct MI300X"),
-        (ExpectedFinding("high", 12_000_000, title="(AMD Instinct MI300X)"),),
+        (ExpectedFinding("medium", 12_000_000, title="(AMD Instinct MI300X)"),),
     ),
     RuleCase(
         "PD116",
         "attention-and-what-lies-between",
         lambda: passes("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::bmm", "aten::_softmax"),
-        (ExpectedFinding("high", 12_000_000),),
+        (ExpectedFinding("medium", 12_000_000),),
     ),
     RuleCase(
         "PD116",
         "tensors-made-there-as-well",
         lambda: passes("aten::addmm", "aten::addmm", "aten::normal_"),
-        (ExpectedFinding("high", 8_000_000, (0, None, 7_920_000)),),
+        (ExpectedFinding("medium", 8_000_000, (0, None, 7_920_000)),),
     ),
     RuleCase(
         "PD116",
         "compiled-for-the-cpu",
         lambda: passes("mkldnn::_linear_pointwise"),
-        (ExpectedFinding("high", 12_000_000, evidence={"layer that takes longest": "mkldnn::_linear_pointwise"}),),
+        (ExpectedFinding("medium", 12_000_000, evidence={"layer that takes longest": "mkldnn::_linear_pointwise"}),),
     ),
     RuleCase("PD116", "no-gpu-in-the-machine", lambda: passes("aten::mkldnn_convolution", device=None)),
     RuleCase("PD116", "no-layers", lambda: passes("aten::sort", "aten::index_select")),
@@ -158,7 +158,7 @@ PD106 = [
         lambda: made_and_copied("aten::randn"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 1_105_000,
                 (0, None, 1_105_000),
                 title="Tensors are made on the CPU and copied to the GPU: 1 a step",
@@ -171,7 +171,7 @@ PD106 = [
         "PD106",
         "cpu-zeros",
         lambda: made_and_copied("aten::zeros"),
-        (ExpectedFinding("high", 12 * 1_105_000, fix="torch.zeros(..., device="),),
+        (ExpectedFinding("medium", 12 * 1_105_000, fix="torch.zeros(..., device="),),
     ),
     RuleCase("PD106", "cpu-made-and-kept", lambda: made_and_copied("aten::randn", copied=False)),
     RuleCase("PD106", "cpu-computed-and-copied", lambda: made_and_copied("aten::sort")),

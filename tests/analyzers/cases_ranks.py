@@ -115,7 +115,7 @@ PD401 = [
         lambda: fleet(one_late(2, 200)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 LATE,
                 rank=2,
@@ -134,7 +134,7 @@ PD401 = [
         "PD401",
         "clocks-seconds-apart",
         lambda: fleet(one_late(2, 200), offsets_us=[0, 3e6, 6e6, 1.5e6]),
-        (ExpectedFinding("high", 200_000, LATE, rank=2, title="Rank 2"),),
+        (ExpectedFinding("medium", 200_000, LATE, rank=2, title="Rank 2"),),
     ),
     RuleCase(  # four of five collectives are matched, and the cost is spread over five steps
         "PD401",
@@ -142,7 +142,7 @@ PD401 = [
         unequal_counts,
         (
             ExpectedFinding(
-                "high", 160_000, (0, 160_000, 160_000), rank=2, evidence={"collectives matched over all ranks": 4}
+                "medium", 160_000, (0, 160_000, 160_000), rank=2, evidence={"collectives matched over all ranks": 4}
             ),
         ),
     ),
@@ -150,13 +150,13 @@ PD401 = [
         "PD401",
         "collectives-of-another-library",
         lambda: fleet(one_late(0, 200), collective=EXPERT_DISPATCH),
-        (ExpectedFinding("high", 200_000, LATE, rank=0),),
+        (ExpectedFinding("medium", 200_000, LATE, rank=0),),
     ),
     RuleCase(
         "PD401",
         "waiting-for-its-loader",
         slow_loader,
-        (ExpectedFinding("high", 210_000, (0, 210_000, 210_000), rank=1, title="waiting for its DataLoader"),),
+        (ExpectedFinding("medium", 210_000, (0, 210_000, 210_000), rank=1, title="waiting for its DataLoader"),),
     ),
     RuleCase(
         "PD401",
@@ -186,7 +186,7 @@ PD401 = [
         "PD401",
         "late-now-and-then",
         lambda: fleet([[0, 0, 400 if step % 4 == 1 else 0, 0] for step in range(12)]),
-        (ExpectedFinding("high", 100_000, (0, 100_000, 100_000), rank=2, title="is 400 us late in 3 of 12 steps"),),
+        (ExpectedFinding("medium", 100_000, (0, 100_000, 100_000), rank=2, title="is 400 us late in 3 of 12 steps"),),
     ),
     RuleCase(
         "PD401",
@@ -198,7 +198,7 @@ PD401 = [
         "PD401",
         "late-again-and-again-without-steps",
         lambda: launched_late([1, 4, 7, 10], steps=0),
-        (ExpectedFinding("high", 8_000_000, (0, 8_000_000, 8_000_000), rank=2, title="Rank 2 is 8 ms late in all"),),
+        (ExpectedFinding("medium", 8_000_000, (0, 8_000_000, 8_000_000), rank=2, title="Rank 2 is 8 ms late in all"),),
     ),
     RuleCase(  # only the steps in which it is late by a pause that happens once
         "PD401",
@@ -311,7 +311,7 @@ PD402 = [
         lambda: step_with_collectives((600, 900)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 300_000),
                 title="none of it overlaps",
@@ -329,7 +329,7 @@ PD402 = [
         "PD402",
         "partly-overlapped",
         lambda: step_with_collectives((400, 900)),
-        (ExpectedFinding("high", 300_000, (0, None, 300_000), title="only 40%", evidence={"overlapped": 40.0}),),
+        (ExpectedFinding("medium", 300_000, (0, None, 300_000), title="only 40%", evidence={"overlapped": 40.0}),),
     ),
     RuleCase(
         "PD402",
@@ -343,7 +343,7 @@ PD402 = [
         lambda: training_step("## all2all_data:kjt splits ##", ALL_TO_ALL),
         (
             ExpectedFinding(
-                "high", 300_000, title="all of the exposed part is all_to_all", fix="TrainPipelineSparseDist"
+                "medium", 300_000, title="all of the exposed part is all_to_all", fix="TrainPipelineSparseDist"
             ),
         ),
     ),
@@ -351,25 +351,25 @@ PD402 = [
         "PD402",
         "gradients-under-ddp",
         lambda: training_step("DistributedDataParallel.forward"),
-        (ExpectedFinding("high", 300_000, advice="no_sync()", fix="DistributedDataParallel(model, bucket_cap_mb"),),
+        (ExpectedFinding("medium", 300_000, advice="no_sync()", fix="DistributedDataParallel(model, bucket_cap_mb"),),
     ),
     RuleCase(
         "PD402",
         "gradients-by-hand",
         lambda: training_step("loss"),
-        (ExpectedFinding("high", 300_000, advice="by hand", fix="DistributedDataParallel(model, device_ids"),),
+        (ExpectedFinding("medium", 300_000, advice="by hand", fix="DistributedDataParallel(model, device_ids"),),
     ),
     RuleCase(
         "PD402",
         "shards-under-fsdp",
         lambda: training_step("FullyShardedDataParallel.forward", ALL_GATHER),
-        (ExpectedFinding("high", 300_000, title="all_gather", fix="set_modules_to_forward_prefetch"),),
+        (ExpectedFinding("medium", 300_000, title="all_gather", fix="set_modules_to_forward_prefetch"),),
     ),
     RuleCase(
         "PD402",
         "results-of-a-forward-pass",
         forward_step,
-        (ExpectedFinding("high", 300_000, advice="needs no wrapper", fix="model.module(x)"),),
+        (ExpectedFinding("medium", 300_000, advice="needs no wrapper", fix="model.module(x)"),),
     ),
     RuleCase("PD402", "a-twentieth", lambda: step_with_collectives((600, 650)), (ExpectedFinding("low", 50_000),)),
     # 100 us of computation hide no more than 100 us of communication.
@@ -385,7 +385,7 @@ PD402 = [
         lambda: gathered_output(2000),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 2_120_000,
                 (0, None, 2_120_000),
                 title="one all_gather takes 2 ms",
@@ -397,7 +397,7 @@ PD402 = [
         "PD402",
         "exchanges-of-a-split-model",
         lambda: gathered_output(190),
-        (ExpectedFinding("high", 310_000, (0, None, 310_000), title="all of the exposed part is all_gather"),),
+        (ExpectedFinding("medium", 310_000, (0, None, 310_000), title="all of the exposed part is all_gather"),),
     ),
     RuleCase(  # what a training step gathers are parameters
         "PD402",
@@ -405,7 +405,7 @@ PD402 = [
         lambda: gathered_output(2000, "training"),
         (ExpectedFinding("medium", 2_120_000, (0, None, 610_000), title="all of the exposed part is all_gather"),),
     ),
-    RuleCase("PD402", "gloo-on-the-cpu", gloo_on_the_cpu, (ExpectedFinding("high", 500_000, (0, None, 500_000)),)),
+    RuleCase("PD402", "gloo-on-the-cpu", gloo_on_the_cpu, (ExpectedFinding("medium", 500_000, (0, None, 500_000)),)),
     RuleCase(
         "PD402",
         "one-of-two-steps",

@@ -129,7 +129,7 @@ PD801 = [
         lambda: serve(
             [Pass(gpu_us=2000, kernels=20, host_us={"scheduling": 1500, "preparing": 1500})] * 5, overlapped=True
         ),
-        (ExpectedFinding("high", 800_000, title="prepares inputs", advice="schedules ahead already"),),
+        (ExpectedFinding("medium", 800_000, title="prepares inputs", advice="schedules ahead already"),),
     ),
     RuleCase(
         "PD801",
@@ -163,7 +163,7 @@ PD802 = [
         decode_eagerly,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 1_900_000,
                 (0, None, 1_720_500),
                 title="busy for 3.4 ms, 3.8 times what reading its weights takes; 400 small kernels take 2 ms",
@@ -178,19 +178,19 @@ PD802 = [
         "PD802",
         "sglang",
         lambda: decode_eagerly(label=SGLANG_DECODE),
-        (ExpectedFinding("high", 1_900_000, fix="--enable-torch-compile"),),
+        (ExpectedFinding("medium", 1_900_000, fix="--enable-torch-compile"),),
     ),
     RuleCase(
         "PD802",
         "fewer-kernels",
         lambda: decode_eagerly(product_us=75, between=8),
-        (ExpectedFinding("high", 700_000, title="2.6 times"),),
+        (ExpectedFinding("medium", 700_000, title="2.6 times"),),
     ),
     RuleCase(
         "PD802",
         "tensorrt-llm",
         lambda: decode_eagerly(label=TENSORRT_LLM_DECODE),
-        (ExpectedFinding("high", 1_900_000, fix="TorchCompileConfig(enable_inductor=True)"),),
+        (ExpectedFinding("medium", 1_900_000, fix="TorchCompileConfig(enable_inductor=True)"),),
     ),
     RuleCase(
         "PD802",
@@ -198,7 +198,7 @@ PD802 = [
         lambda: decode_eagerly(label=""),
         (
             ExpectedFinding(
-                "high", 5_700_000, title="400 small kernels take 2 ms", fix='cache_implementation = "static"'
+                "medium", 5_700_000, title="400 small kernels take 2 ms", fix='cache_implementation = "static"'
             ),
         ),
     ),
@@ -215,7 +215,7 @@ PD803 = [
         lambda: batches(MANY_SIZES),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 1_331_556,
                 title="3 of 9 passes that decode run without a graph, those of more than 8 requests",
                 fix='"cudagraph_capture_sizes": [1, 2, 4, 8, ..., 32]',
@@ -228,13 +228,13 @@ PD803 = [
         "PD803",
         "sglang",
         lambda: batches(MANY_SIZES, label="step[DECODE bs={size}]", frames=SGLANG),
-        (ExpectedFinding("high", 1_331_556, fix="--cuda-graph-max-bs 32"),),
+        (ExpectedFinding("medium", 1_331_556, fix="--cuda-graph-max-bs 32"),),
     ),
     RuleCase(
         "PD803",
         "tensorrt-llm",
         lambda: batches(MANY_SIZES, label=GENERATION, stacks=False),
-        (ExpectedFinding("high", 1_342_667, fix="CudaGraphConfig(batch_sizes=[1, 2, 4, 8, ..., 32]"),),
+        (ExpectedFinding("medium", 1_342_667, fix="CudaGraphConfig(batch_sizes=[1, 2, 4, 8, ..., 32]"),),
     ),
     RuleCase(
         "PD803",
@@ -249,7 +249,7 @@ PD803 = [
         (ExpectedFinding("medium", 1_331_556, title="3 of 6 passes that decode", fix="..., 64]"),),
     ),
     RuleCase(
-        "PD803", "schedules-ahead", lambda: batches(MANY_SIZES, overlapped=True), (ExpectedFinding("high", 685_889),)
+        "PD803", "schedules-ahead", lambda: batches(MANY_SIZES, overlapped=True), (ExpectedFinding("medium", 685_889),)
     ),
     RuleCase(
         "PD803",

@@ -120,7 +120,7 @@ PD109 = [
         layers,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 8_000_000,
                 (0, None, 8_000_000),
                 title="from the host take 83% of the step, and nothing computes meanwhile: 8 a step, 192 MB of weights",
@@ -141,28 +141,28 @@ PD109 = [
         "PD109",
         "another-stream-that-the-kernels-wait-for",
         lambda: layers(300, 700, stream=20),
-        (ExpectedFinding("high", 2_400_000, (0, None, 2_400_000), advice="Issue the copies earlier"),),
+        (ExpectedFinding("medium", 2_400_000, (0, None, 2_400_000), advice="Issue the copies earlier"),),
     ),
     RuleCase(
         "PD109",
         "offloaded-by-diffusers",
         by_diffusers,
-        (ExpectedFinding("high", 8_000_000, title="of weights", fix="enable_group_offload(onload_device"),),
+        (ExpectedFinding("medium", 8_000_000, title="of weights", fix="enable_group_offload(onload_device"),),
     ),
     RuleCase(
         "PD109",
         "moved-out-and-in",
         lambda: layers(back=True),
         (
-            ExpectedFinding("high", 8_000_000, title="from the host take 45% of the step", advice="in fewer bits"),
-            ExpectedFinding("high", 8_000_000, title="of state that is moved to host memory and back"),
+            ExpectedFinding("medium", 8_000_000, title="from the host take 45% of the step", advice="in fewer bits"),
+            ExpectedFinding("medium", 8_000_000, title="of state that is moved to host memory and back"),
         ),
     ),
     RuleCase(
         "PD109",
         "cache-of-keys-and-values",
         lambda: layers(op="vllm::kv_cache_swap_blocks"),
-        (ExpectedFinding("high", 8_000_000, title="of a cache of keys and values", advice="or store it in 8 bits"),),
+        (ExpectedFinding("medium", 8_000_000, title="of a cache of keys and values", advice="or store it in 8 bits"),),
     ),
     RuleCase(
         "PD109",
@@ -191,7 +191,7 @@ PD109 = [
         without_kernels,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 87_723_000,
                 (0, None, 87_723_000),
                 title="Copies from the host take 98% of the trace",

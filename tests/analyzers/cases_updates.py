@@ -80,7 +80,7 @@ PD303 = [
         "PD303",
         "one-large-table-among-biases-on-the-cpu",
         lambda: on_cpu(300),
-        (ExpectedFinding("high", 454_000, title="tensor by tensor: 25 ops", fix="fused=True"),),
+        (ExpectedFinding("medium", 454_000, title="tensor by tensor: 25 ops", fix="fused=True"),),
     ),
     RuleCase("PD303", "a-few-small-tensors-on-the-cpu", lambda: on_cpu(5)),
     RuleCase(
@@ -119,7 +119,7 @@ PD303 = [
         lambda: program(*loop(us=2), range_name=SGD, late_launches=True),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 # 2 us of work and 10 of waiting for each of 60 kernels
                 120_000 + 60 * 10_000,
                 title="tensor by tensor",
@@ -162,7 +162,10 @@ PD303 = [
         lambda: program(*[Launch(POINTWISE, 2, ("aten::add_",))] * 60, range_name=SGD, late_launches=True),
         (
             ExpectedFinding(
-                "high", 120_000 + 60 * 10_000, (0, None, 590_000), title="SGD goes over the parameters tensor by tensor"
+                "medium",
+                120_000 + 60 * 10_000,
+                (0, None, 590_000),
+                title="SGD goes over the parameters tensor by tensor",
             ),
         ),
     ),
@@ -215,7 +218,7 @@ PD304 = [
         lambda: zeroing(*FILLS, adds=12),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 240_000,
                 (0, None, 240_000),
                 title="filled with zeros: 12 fills a step",

@@ -21,7 +21,7 @@ def ops(*calls: tuple[str, float, tuple[Sizes, ...]]) -> Steps:
 
 
 def fires(
-    why: str, cost_us: float, *calls: tuple[str, float, tuple[Sizes, ...]], fix: str, severity: str = "high"
+    why: str, cost_us: float, *calls: tuple[str, float, tuple[Sizes, ...]], fix: str, severity: str = "medium"
 ) -> RuleCase:
     expected = ExpectedFinding(severity, round(1000 * cost_us), location="train.py:3", fix=fix)
     return RuleCase("PD210", why, lambda: ops(*calls).build("train.py(3): main"), (expected,))
@@ -47,7 +47,7 @@ def slices(cuts: Sequence[tuple[str, Sizes, Sizes]], steps: int = 2) -> TraceBui
 
 
 def fires_of_slices(why: str, cuts: Sequence[tuple[str, Sizes, Sizes]]) -> RuleCase:
-    expected = ExpectedFinding("high", 22_000 * len(cuts), location="train.py:3", fix="split(lengths)")
+    expected = ExpectedFinding("medium", 22_000 * len(cuts), location="train.py:3", fix="split(lengths)")
     return RuleCase("PD210", why, lambda: slices(cuts), (expected,))
 
 
@@ -69,7 +69,7 @@ def decoded(lengths: Sequence[int], us_per_row: float = 5, layers: int = 1) -> T
 
 
 def decodes(
-    why: str, lengths: Sequence[int], cost_us: float, us_per_row: float = 5, severity: str = "high", layers: int = 1
+    why: str, lengths: Sequence[int], cost_us: float, us_per_row: float = 5, severity: str = "medium", layers: int = 1
 ) -> RuleCase:
     expected = ExpectedFinding(severity, round(1000 * cost_us), location="train.py:3", fix="past_key_values")
     return RuleCase("PD210", why, lambda: decoded(lengths, us_per_row, layers), (expected,))
@@ -111,7 +111,7 @@ def sorted_rows(
     return steps.op("aten::slice", 2, ("float", size), concrete=["", *cut, "1"]).build("train.py(3): main")
 
 
-def sorts(why: str, trace: TraceBuilder, *, severity: str = "high") -> RuleCase:
+def sorts(why: str, trace: TraceBuilder, *, severity: str = "medium") -> RuleCase:
     return RuleCase(
         "PD210", why, lambda: trace, (ExpectedFinding(severity, 300_000, location="train.py:3", fix="topk"),)
     )
@@ -130,7 +130,7 @@ def experts(
     return steps.build("train.py(3): main")
 
 
-def computes_experts(why: str, trace: TraceBuilder, cost_us: float = 640, severity: str = "high") -> RuleCase:
+def computes_experts(why: str, trace: TraceBuilder, cost_us: float = 640, severity: str = "medium") -> RuleCase:
     expected = ExpectedFinding(severity, round(1000 * cost_us), location="train.py:3", fix="index_add_")
     return RuleCase("PD210", why, lambda: trace, (expected,))
 
@@ -147,7 +147,7 @@ def ignored_labels(
 
 
 def ignores_labels(why: str, trace: TraceBuilder) -> RuleCase:
-    expected = ExpectedFinding("high", 300_000, (0, None, 300_000), location="train.py:3", fix="head(h[keep])")
+    expected = ExpectedFinding("medium", 300_000, (0, None, 300_000), location="train.py:3", fix="head(h[keep])")
     return RuleCase("PD210", why, lambda: trace, (expected,))
 
 
@@ -159,7 +159,9 @@ def windows(size: int = 25, reduce: str = "mean", dims: str = "[-1]", step: str 
 
 
 def cuts_windows(why: str, trace: TraceBuilder) -> RuleCase:
-    return RuleCase("PD210", why, lambda: trace, (ExpectedFinding("high", 310_000, location="train.py:3", fix="pool"),))
+    return RuleCase(
+        "PD210", why, lambda: trace, (ExpectedFinding("medium", 310_000, location="train.py:3", fix="pool"),)
+    )
 
 
 def penalized(layers: int = 4, *, op: str = "pow", backward: bool = True, size: int = 64) -> TraceBuilder:
@@ -181,7 +183,7 @@ def penalized(layers: int = 4, *, op: str = "pow", backward: bool = True, size: 
 
 
 def penalizes(why: str, trace: TraceBuilder, cost_us: float) -> RuleCase:
-    expected = ExpectedFinding("high", round(1000 * cost_us), location="train.py:3", fix="weight_decay")
+    expected = ExpectedFinding("medium", round(1000 * cost_us), location="train.py:3", fix="weight_decay")
     return RuleCase("PD210", why, lambda: trace, (expected,))
 
 
@@ -230,8 +232,8 @@ def unchanged(first_us: float = 200, *, mark: str = "unchanged", called: bool = 
 
 
 def fires_of_unchanged(why: str, trace: Callable[[], TraceBuilder], line: int = 4) -> RuleCase:
-    saving = (140_000, 190_000, 200_000)
-    expected = ExpectedFinding("high", 200_000, saving, location=f"train.py:{line}", fix="before the loop")
+    saving = (0, 190_000, 200_000)
+    expected = ExpectedFinding("medium", 200_000, saving, location=f"train.py:{line}", fix="before the loop")
     return RuleCase("PD210", why, trace, (expected,))
 
 
@@ -271,8 +273,8 @@ def zeros(mark: str, *, product: str = "matmul", us: float = 200) -> TraceBuilde
 
 
 def fires_of_zeros(why: str, trace: Callable[[], TraceBuilder], cost_us: int, fix: str) -> RuleCase:
-    saving = (round(400 * cost_us), round(700 * cost_us), round(900 * cost_us))
-    expected = ExpectedFinding("high", 1000 * cost_us, saving, location="train.py:3", fix=fix)
+    saving = (0, round(700 * cost_us), round(900 * cost_us))
+    expected = ExpectedFinding("medium", 1000 * cost_us, saving, location="train.py:3", fix=fix)
     return RuleCase("PD210", why, trace, (expected,))
 
 
@@ -531,7 +533,7 @@ CASES = [
         "PD210",
         "a model called again with the same",
         called_again,
-        (ExpectedFinding("high", 200_000, (140_000, 190_000, 200_000), location="train.py:9", fix="out = model(x)"),),
+        (ExpectedFinding("medium", 200_000, (0, 190_000, 200_000), location="train.py:9", fix="out = model(x)"),),
     ),
     RuleCase("PD210", "a model called with something else", lambda: called_again("module_call")),
     fires_of_unchanged("a matrix that no step changes", unchanged),
@@ -544,7 +546,7 @@ CASES = [
         looked_at,
         (
             ExpectedFinding(
-                "high", 300_000, (180_000, 225_000, 240_000), location="net.py:1", fix="encoder(x).repeat", title="80 %"
+                "medium", 300_000, (0, 225_000, 240_000), location="net.py:1", fix="encoder(x).repeat", title="80 %"
             ),
         ),
         facts=needed("equal", _1=0.2, _2=0.2),
@@ -555,7 +557,7 @@ CASES = [
         looked_at,
         (
             ExpectedFinding(
-                "high", 300_000, (150_000, 195_000, 210_000), location="net.py:2", fix="layer(x[mask])", title="70 %"
+                "medium", 300_000, (0, 195_000, 210_000), location="net.py:2", fix="layer(x[mask])", title="70 %"
             ),
         ),
         facts=needed("used", _1=0.5, _2=0.2),
@@ -564,7 +566,7 @@ CASES = [
         "PD210",
         "masked labels whose rows were looked at",
         lambda: ignored_labels().range("perfdoctor::rows 1 @net.py:1 forward", 0, 1000),
-        (ExpectedFinding("high", 300_000, (0, None, 300_000), location="train.py:3", fix="head(h[keep])"),),
+        (ExpectedFinding("medium", 300_000, (0, None, 300_000), location="train.py:3", fix="head(h[keep])"),),
         facts=needed("used", _1=0.1),
     ),
     RuleCase("PD210", "rows outside of the window", lambda: called_again("rows 7"), facts=needed("used", _1=0.1)),

@@ -183,10 +183,10 @@ def test_slow_steps_that_wait_without_being_preempted_wait_for_something() -> No
 @pytest.mark.parametrize(
     ("content", "text", "severities"),
     [
-        ("save", "they save a checkpoint", {"high"}),
+        ("save", "they save a checkpoint", {"medium"}),
         ("evaluation", "they evaluate", {"low"}),
         ("rollout", "they collect more experience", {"low"}),
-        ("gc", "Python collects garbage in them", {"high"}),
+        ("gc", "Python collects garbage in them", {"medium"}),
     ],
 )
 def test_a_cause_is_named_where_it_was_seen(content: str, text: str, severities: set[str]) -> None:

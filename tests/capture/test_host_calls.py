@@ -81,6 +81,7 @@ def test_each_call_stands_in_the_facts_with_its_line(launcher: Any, recorded: An
     assert saves["ns"] / saves["steps"] <= saves["largest_step_ns"]
     assert saves["checksum"] is None  # there is one rank
     copies = [each for each in facts["host_calls"] if each["call"] == "copy.deepcopy"]
+    assert [each["copied"] for each in copies] == ["dict with 1 entry"]
     assert [each["steps"] for each in copies] in ([steps // 2], [steps // 2 + 1])  # none of the small list
 
 

@@ -26,10 +26,20 @@ class Slow(Dataset):
         time.sleep(0.002)
         return torch.ones(8), index % 2
 
+class SlowBatches(torch.utils.data.BatchSampler):
+    def __init__(self):
+        pass
+    def __len__(self):
+        return 24
+    def __iter__(self):
+        for number in range(24):
+            time.sleep(0.004)
+            yield range(4 * number, 4 * number + 4)
+
 def train(workers, method):
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Slow(), batch_size=4, num_workers=workers, multiprocessing_context=method)
+    loader = DataLoader(Slow(), batch_sampler=SlowBatches(), num_workers=workers, multiprocessing_context=method)
     for x, y in loader:
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -75,6 +85,7 @@ def test_workers_say_how_long_a_batch_takes(launcher: Any, args: tuple[str, ...]
     assert fetch["cpu_ns"] < fetch["median_ns"] / 2, "it sleeps"
     assert 0 < fetch["collate_ns"] < fetch["median_ns"] / 2
     assert fetch["items_ns"] >= 8_000_000
+    assert fetch["sampler_ns"] >= 4_000_000, "the training process asks the sampler"
     assert loader["restarts"] == {"count": 0, "stop_ns": None, "start_ns": None, "first_batch_ns": None}
     assert fetch["max_ns"] >= fetch["median_ns"]
     assert loader["first_batch_ns"] >= loader["wait_median_ns"]
@@ -94,6 +105,8 @@ def test_without_workers_the_loop_itself_says_it(launcher: Any) -> None:
     assert loader["fetch"]["median_ns"] >= 8_000_000
     assert loader["fetch"]["cpu_ns"] < loader["fetch"]["median_ns"] / 2
     assert loader["fetch"]["items_ns"] >= 8_000_000
+    assert loader["fetch"]["sampler_ns"] >= 4_000_000
+    assert loader["fetch"]["items_ns"] + loader["fetch"]["sampler_ns"] <= 1.05 * loader["fetch"]["median_ns"]
     assert 0 < loader["fetch"]["collate_ns"] < loader["fetch"]["median_ns"] / 2
     assert loader["collate_location"] is None, "it is torch's"
     assert loader["ready"] is None
@@ -105,6 +118,7 @@ def test_without_workers_the_loop_itself_says_it(launcher: Any) -> None:
     source = Path(place["file"]).read_text()
     assert place["line"] == line_of(source, "set_num_threads(1)")
     assert loader["items_location"]["line"] == line_of(source, "def __getitem__")
+    assert loader["sampler_location"]["line"] == line_of(source, "def __iter__")
 
 
 def put_together(samples: list[Any]) -> list[Any]:

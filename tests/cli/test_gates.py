@@ -41,13 +41,13 @@ def test_the_first_baseline_accepts_what_is_there(perfdoctor, stalled):
     baseline = json.loads(Path(NAME).read_bytes())
     assert (baseline["schema"], baseline["device"]) == ("perfdoctor.baseline/1", "NVIDIA A100-SXM4-80GB")
     assert [(each["rule"], each["severity"], each["cost_ns"]) for each in baseline["findings"]] == [
-        ("PD101", "high", 600000)
+        ("PD101", "medium", 600000)
     ]
 
 
 def test_what_is_accepted_passes_and_without_the_baseline_fails(perfdoctor, accepted):
-    assert perfdoctor("analyze", "-q", accepted, "--fail-on", "high").code == 1
-    for options in ([], ["--fail-on", "high"], ["--fail-on", "info"]):
+    assert perfdoctor("analyze", "-q", accepted, "--fail-on", "medium").code == 1
+    for options in ([], ["--fail-on", "medium"], ["--fail-on", "info"]):
         ended = perfdoctor("analyze", "-q", accepted, "--baseline", NAME, *options)
         assert (ended.code, ended.err) == (0, "")
 
@@ -73,7 +73,7 @@ def test_a_new_finding_fails_and_is_named(perfdoctor, busy, stalled):
     ended = perfdoctor("analyze", "-q", stalled, "--baseline", NAME)
     assert ended.code == 1
     assert "PD101" in ended.line
-    assert "(new, high, costs 600 us)" in ended.line
+    assert "(new, medium, costs 600 us)" in ended.line
     assert perfdoctor("analyze", "-q", busy, "--baseline", NAME).code == 0
 
 
@@ -108,7 +108,7 @@ def test_formats_show_what_the_baseline_accepts(perfdoctor, accepted):
     (result,) = json.loads(Path("r.sarif").read_bytes())["runs"][0]["results"]
     assert result["baselineState"] == "unchanged"
     assert ET.parse("r.xml").getroot().get("failures") == "0"
-    assert "🔴 high, accepted |" in Path("r.pr.md").read_text(encoding="utf-8")
+    assert "🟠 medium, accepted |" in Path("r.pr.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

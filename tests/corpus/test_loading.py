@@ -39,7 +39,7 @@ def test_what_came_true_lies_within_what_the_rule_promises(
 
 def test_collating_in_the_main_process_is_separated_from_fetching(corpus: Path) -> None:
     rank = Rank(read_once(corpus / "v100-bare-list-workers0.json.gz"))
-    parts = split_waits(rank, rank.worker_startups)
+    parts = split_waits(rank, rank.worker_startups, 0.0)
     assert round(parts.collate_ns / 1e6, 1) == 7.8  # torch.stack of 32 images
     assert round(parts.fetch_ns / 1e6, 1) == 39.2
     assert (parts.startup_ns, parts.copy_ns, parts.pin_ns) == (0, 0, 0)

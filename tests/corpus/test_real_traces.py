@@ -182,7 +182,7 @@ def test_slow_submissions_of_copies_on_the_device_are_no_waits(report_on: Report
 def test_the_rank_that_slept_is_named(name: str, report_on: Reports) -> None:
     report = report_on(name)
     (finding,) = findings(report, "PD401")
-    assert (finding.rank, finding.severity) == (2, "high")
+    assert (finding.rank, finding.severity) == (2, "medium")
     assert report.findings[0] is finding
     assert [t.rank for t in report.traces] == [0, 1, 2, 3]
 

@@ -65,7 +65,7 @@ def test_a_late_loader_is_named_with_its_own_finding(sequences: bool) -> None:
 
 def test_a_slow_backward_is_named() -> None:
     late = findings(SyntheticFleet().slow_backward(1, 1.3))["PD401"]
-    assert (late.rank, late.severity) == (1, "high")
+    assert (late.rank, late.severity) == (1, "medium")
     assert "in its backward pass" in late.title
     assert late.cost_ns == pytest.approx(0.3 * 6_000_000, rel=0.05)
 

@@ -6,17 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from all_cases import CASES
 from hypothesis import given
 from hypothesis import strategies as st
 from real_traces import analyze_once
 from recordings import list_recordings, name_recording
 
 import perfdoctor
+from perfdoctor import pipeline
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import verdict
 from perfdoctor.reporters.place_text import main_places, name_place
 from perfdoctor.reporters.report_facts import gpu_not_recorded, main_findings, share_of_step
-from perfdoctor.testing import TraceBuilder
+from perfdoctor.rules import registry
+from perfdoctor.testing import RuleCase, TraceBuilder
 from perfdoctor.units import format_share
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>"
@@ -69,6 +72,23 @@ def test_the_law_is_quiet_where_nothing_is_large(tmp_path: Path) -> None:
     report = make_report(tmp_path, gap_us=0, sync_us=0, kernel_us=5_000)
 
     assert "busy for" in verdict.verdict_of(replace(report, findings=(), unexplained=()))
+
+
+_LARGER_BATCH = [case for case in CASES if case.rule == "PD509" and case.expected]
+
+
+@pytest.mark.parametrize("case", _LARGER_BATCH, ids=str)
+def test_a_larger_batch_is_a_hint_at_the_end_and_never_the_head(case: RuleCase) -> None:
+    report = pipeline.diagnose_run(case.run(), registry.load_analyzers())
+
+    assert [each.rule for each in report.findings].index("PD509") == len(report.findings) - 1
+    assert report.findings[-1].severity == "info"
+    assert "batch twice as large" not in verdict.verdict_of(report)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.rule == "PD509" and not case.expected], ids=str)
+def test_a_batch_that_is_large_enough_gets_no_hint(case: RuleCase) -> None:
+    assert "PD509" not in {each.rule for each in pipeline.diagnose_run(case.run(), registry.load_analyzers()).findings}
 
 
 def test_without_the_law_the_check_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding, Severity, end_of_severity, severity_of
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import doubt_prices, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.savings.ledger import Ledger
-from perfdoctor.savings.saving import Claim, Saving, worth_ns
+from perfdoctor.savings.saving import Basis, Claim, Saving, worth_ns
 from perfdoctor.trace.tables import intervals as iv
 
 WINDOW_NS = 1_000
@@ -26,6 +29,7 @@ def finding_of(
     kernels: bool = False,
     rank: int | None = None,
     expected: int | None = None,
+    basis: Basis = "bounded",
     cost: int | None = None,
     subject: str = "",
     severity: Severity = "high",
@@ -40,7 +44,7 @@ def finding_of(
         cost_ns=cost,
         share_of_step=None,
         severity=severity,
-        saving=Saving(0, expected, high, "bounded"),
+        saving=Saving(0, expected, high, basis),
         advice="",
         confidence=confidence,
         rank=rank,
@@ -124,14 +128,54 @@ def test_severity_is_by_what_the_fix_is_worth_alone() -> None:
     assert [severity_of(share) for share in (0.1, 0.03, 0.01, 0.009, None)] == ["high", "medium", "low", "info", "info"]
     (expected,) = prioritize(finding_of(500, (0, 500), expected=40))
     assert expected.severity == "medium"
-    (bound,) = prioritize(finding_of(500, (0, 500)))
-    assert bound.severity == "high"  # half of 50 %
-    (doubted,) = prioritize(finding_of(500, (0, 500), confidence=0.3))
+    (replayed,) = prioritize(finding_of(500, (0, 500), basis="replayed"))
+    assert replayed.severity == "high"  # half of 50 %
+    (doubted,) = prioritize(finding_of(500, (0, 500), basis="replayed", confidence=0.3))
     assert doubted.severity == "medium"  # 0.3 of it
     (capped,) = prioritize(finding_of(500, (0, 500), severity="low"))
     assert capped.severity == "low"  # as its rule says
     (free,) = prioritize(finding_of(0, severity="low"))
     assert free.severity == "low"  # about the recording: nothing to save
+
+
+@pytest.mark.parametrize("expected", [None, 450])
+def test_what_was_not_replayed_may_save_nothing_and_is_medium_at_most(expected: int | None) -> None:
+    bounded = replace(finding_of(500, (0, 500)), saving=Saving(400, expected, 500, "bounded"))
+    unknown = replace(finding_of(500, (500, 1000), rule="PD001"), saving=Saving())
+    for finding in prioritize(bounded) + prioritize(unknown):
+        assert (finding.saving.low_ns or 0, finding.saving.alone.low_ns or 0, finding.severity) == (0, 0, "medium")
+
+
+def at_line(finding: Finding, line: int | None, **changes: Any) -> Finding:
+    return replace(finding, location=None if line is None else SourceLocation("train.py", line), **changes)
+
+
+@pytest.mark.parametrize("basis", ["bounded", "replayed"])
+def test_a_symptom_stands_below_its_cause_and_is_covered_by_it(basis: Basis) -> None:
+    pages = at_line(finding_of(400, (0, 400), rule="PD513"), 3, is_symptom=True)
+    cause = at_line(finding_of(90, (300, 390), rule="PD010", basis=basis, expected=50), 3)
+    elsewhere = at_line(finding_of(70, (900, 970), rule="PD104", expected=60), 9)
+    first, second, third = prioritize(pages, cause, elsewhere)
+    assert [each.rule for each in (first, second, third)] == ["PD104", "PD010", "PD513"]
+    assert (third.covered_by, third.severity) == (1, "low")
+
+
+@pytest.mark.parametrize(
+    ("line", "others"),
+    [
+        (4, {}),
+        (None, {}),
+        (3, {"is_symptom": True}),
+        (3, {"severity": "info"}),
+        (3, {"recurrence": Recurrence(1, 9, 9, 9)}),
+    ],
+    ids=["another-line", "no-line", "a-symptom-as-well", "for-information", "not-in-every-step"],
+)
+def test_a_symptom_without_a_cause_at_its_line_stands_by_what_it_costs(line: int | None, others: Any) -> None:
+    pages = at_line(finding_of(400, (0, 400), rule="PD513"), 3, is_symptom=True)
+    other = at_line(finding_of(90, (500, 590), rule="PD010"), line, **others)
+    first = prioritize(pages, other)[0]
+    assert (first.rule, first.covered_by) == ("PD513", None)
 
 
 def test_alone_is_what_the_rule_says_before_others_claim_the_time() -> None:
@@ -147,7 +191,7 @@ def test_kernel_time_alone_is_worth_no_more_than_the_cpu_waits_for_it() -> None:
 
 def test_time_of_which_enough_is_left_is_not_covered() -> None:
     _, second = prioritize(finding_of(300, (0, 300), rule="PD001"), finding_of(250, (200, 450), rule="PD002"))
-    assert (second.saving.high_ns, second.covered_by, second.severity) == (150, None, "high")
+    assert (second.saving.high_ns, second.covered_by, second.severity) == (150, None, "medium")
 
 
 def test_two_findings_that_both_would_free_nearly_the_whole_step_free_the_same_time() -> None:
@@ -238,7 +282,7 @@ def test_the_middle_of_a_range_without_a_figure_counts_in_the_order() -> None:
 
 def test_a_doubted_cause_stays_below_what_is_more_severe() -> None:
     doubted = finding_of(350, (0, 350), rule="PD001", confidence=0.5)  # worth 87.5: medium
-    known = finding_of(150, (800, 950), rule="PD003", expected=101)
+    known = finding_of(150, (800, 950), rule="PD003", expected=101, basis="replayed")
     smaller = finding_of(100, (400, 500), rule="PD004", expected=90)
     assert [(f.rule, f.severity) for f in prioritize(smaller, known, doubted)] == [
         ("PD003", "high"),
@@ -283,9 +327,7 @@ def test_the_order_follows_what_fixes_are_worth_and_so_does_severity(many: list[
     assert [number for number, _ in worth] == sorted((number for number, _ in worth), reverse=True)
     for number in (2, 3):  # lesser ones ask for nothing, and stand by their worth
         most_ns = end_of_severity(SEVERITIES[number]) * WINDOW_NS
-        middles = [
-            min(f.saving.likely_ns, most_ns) for each, f in worth if each == number and f.severity in ("medium", "high")
-        ]
+        middles = [min(f.saving.likely_ns, most_ns) for each, f in worth if each == number and f.severity == "medium"]
         assert middles == sorted(middles, reverse=True)
     # What keeps all that it is worth alone stands by its severity, too.
     whole = [

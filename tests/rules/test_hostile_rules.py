@@ -138,6 +138,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "seen_in": ((1,),),
     "occurs_once": (True,),
     "makes_results_wrong": (True,),
+    "is_symptom": (True,),
     "evidence": (),
     "references": (),
     "severity": (),

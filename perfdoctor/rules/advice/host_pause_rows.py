@@ -114,6 +114,16 @@ HOST_PAUSE_ROWS = (
         "the step copies objects",
         Row(
             ANY,
+            "Copy what is changed, and no more: copy.deepcopy makes all anew that an object holds, element by element. "
+            "A shallow copy has the same values under its own keys; what is changed in place needs a copy of its own.",
+            "record = dict(record)   # in place of copy.deepcopy(record)",
+            "https://docs.python.org/3/library/copy.html",
+        ),
+    ),
+    *rows_of(
+        "the step copies a model",
+        Row(
+            ANY,
             "Copy less often (look for a better model every so many steps), or into tensors that exist already "
             "(Tensor.copy_): copy.deepcopy makes each of them anew.",
             None,

@@ -68,7 +68,8 @@ def wrap_host_call(hooks: Hooks, call: str) -> Callable[[Function], Function]:
                 if close:
                     hooks.call_recorder(close)
                 saved = (args[1] if len(args) > 1 else kwargs.get("f")) if call == SAVE else None
-                hooks.call_recorder(calls.end_call, call, sys._getframe(1), dur_ns, saved)
+                copied = args[0] if call == DEEPCOPY else None
+                hooks.call_recorder(calls.end_call, call, sys._getframe(1), dur_ns, saved, copied)
 
         return watched_call
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from torch.nn import Module
+
 from .user_code import Location, is_user_file, user_location
 
 COLLECT = "gc.collect"
@@ -36,6 +38,7 @@ class CallSite:
     Attributes:
         call: The function, such as "torch.save".
         location: The user's line.
+        copied: What the first copy here was of, see `describe_copied`.
         checksum: Of the largest tensor in the first file that was saved here, where it is known: equal ones on two
             ranks are the same data.
         count, ns, bytes: How many calls, how long they took, and how much was saved; None where that is not known.
@@ -45,6 +48,7 @@ class CallSite:
 
     call: str
     location: Location | None
+    copied: str | None = None
     checksum: str | None = None
     count: int = 0
     ns: int = 0
@@ -127,8 +131,13 @@ class HostCalls:
         self._is_inside = True
         return True
 
-    def end_call(self, call: str, frame: FrameType | None, dur_ns: int, saved: object = None) -> None:
-        """A watched call of `frame` has returned or raised; `saved` is the file that it wrote, by its path."""
+    def end_call(
+        self, call: str, frame: FrameType | None, dur_ns: int, saved: object = None, copied: object = None
+    ) -> None:
+        """A watched call of `frame` has returned or raised.
+
+        `saved` is the file that it wrote, by its path, and `copied` what it copied.
+        """
         self._is_inside = False
         if dur_ns < MIN_CALL_NS:
             return
@@ -142,6 +151,8 @@ class HostCalls:
         calls = self._in_step.setdefault(site, CallsInStep())
         calls.count += 1
         calls.ns += dur_ns
+        if site.copied is None and copied is not None:
+            site.copied = describe_copied(copied)
         if isinstance(saved, str | os.PathLike):
             calls.bytes += _size_of(saved)
             if self.wants_checksums and site.checksum is None:
@@ -233,6 +244,20 @@ def _size_of(path: str | os.PathLike[str]) -> int:
         return os.path.getsize(path)
     except OSError:
         return 0
+
+
+def describe_copied(value: object) -> str:
+    """What was copied: "model", "state" where it is the state of a model or an optimizer, else its type and size."""
+    if isinstance(value, Module):
+        return "model"
+    parts = [value, *value.values()] if isinstance(value, dict) else [value]
+    for part in parts:  # state_dict() of a module puts its versions beside the tensors
+        if isinstance(part, Module) or (
+            isinstance(part, dict) and (hasattr(part, "_metadata") or part.keys() == {"state", "param_groups"})
+        ):
+            return "state"
+    name = type(value).__name__
+    return f"{name} with {len(value)} {'entry' if len(value) == 1 else 'entries'}" if isinstance(value, dict) else name
 
 
 def checksum_of_largest_tensor(path: str | os.PathLike[str]) -> str | None:

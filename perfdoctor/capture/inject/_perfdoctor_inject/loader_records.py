@@ -49,6 +49,7 @@ class Wait(NamedTuple):
         queued_ns: How long the training thread waited for a core in it; None where the system does not say it.
         fetch_ns: The part of it in which this thread itself fetched a batch; 0 with workers.
         collate_ns: The part of that in `collate_fn`.
+        sampler_ns: The part of it in the sampler.
     """
 
     wall_ns: int
@@ -57,6 +58,7 @@ class Wait(NamedTuple):
     queued_ns: int | None = None
     fetch_ns: int = 0
     collate_ns: int = 0
+    sampler_ns: int = 0
 
 
 class Restart(NamedTuple):
@@ -181,6 +183,7 @@ class LoaderRecord:
         Batches that workers loaded within `span_ns`, the base window, are taken where there are three of them, because
         a profiler slows the others.
         """
+        sampler_ns = _median(each.sampler_ns for each in self.waits) if self.waits else None
         if self.settings.get("num_workers"):
             inside = [each for each in self.fetches if span_ns and span_ns[0] <= each.end_ns <= span_ns[1]]
             chosen = inside if len(inside) >= 3 else self.fetches
@@ -193,6 +196,7 @@ class LoaderRecord:
                 "collate_ns": _median(each.collate_ns for each in chosen),
                 "items_ns": _median(each.wall_ns - each.collate_ns for each in chosen),
                 "queued_ns": _median(queued) if min(queued) >= 0 else None,
+                "sampler_ns": sampler_ns,
             }
         if not self.waits:
             return None
@@ -204,6 +208,7 @@ class LoaderRecord:
             "collate_ns": _median(each.collate_ns for each in fetched) if fetched else None,
             "items_ns": _median(each.fetch_ns - each.collate_ns for each in fetched) if fetched else None,
             "queued_ns": _median(queued_ns) if len(queued_ns) == len(self.waits) else None,
+            "sampler_ns": sampler_ns,
         }
 
     def to_dict(self, span_ns: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -253,11 +258,11 @@ def read_settings(loader: Any) -> dict[str, Any]:
     batch_sampler = getattr(loader, "batch_sampler", None)
     if values["batch_size"] is None:
         values["batch_size"] = getattr(batch_sampler, "batch_size", None)
-    parts = [getattr(loader, name, None) for name in ("dataset", "sampler", "collate_fn", "multiprocessing_context")]
-    return {**values, **_describe_parts(*parts)}
+    names = ("dataset", "sampler", "collate_fn", "multiprocessing_context", "batch_sampler")
+    return {**values, **_describe_parts(*(getattr(loader, name, None) for name in names))}
 
 
-def _describe_parts(dataset: Any, sampler: Any, collate: Any, context: Any) -> dict[str, Any]:
+def _describe_parts(dataset: Any, sampler: Any, collate: Any, context: Any, batch_sampler: Any) -> dict[str, Any]:
     start_method = getattr(context, "get_start_method", None)
     function = getattr(collate, "func", collate)  # of a functools.partial
     return {
@@ -265,15 +270,16 @@ def _describe_parts(dataset: Any, sampler: Any, collate: Any, context: Any) -> d
         "sampler": type(sampler).__name__,
         "collate_fn": None if collate is None else getattr(function, "__name__", type(function).__name__),
         "collate_location": code_location(collate),
-        "items_location": _locate_items(dataset),
+        "items_location": _locate_method(dataset, "__getitems__", "__getitem__", "__iter__"),
+        "sampler_location": _locate_method(batch_sampler, "__iter__") or _locate_method(sampler, "__iter__"),
         "start_method": start_method() if start_method is not None else None,
     }
 
 
-def _locate_items(dataset: Any) -> Location | None:
-    """Where the method of a data set is written that makes its items; None where it is torch's."""
-    for name in ("__getitems__", "__getitem__", "__iter__"):
-        place = code_location(getattr(type(dataset), name, None))
+def _locate_method(part: Any, *names: str) -> Location | None:
+    """Where the first of some methods of a part of a loader is written; None where they are torch's."""
+    for name in names:
+        place = code_location(getattr(type(part), name, None))
         if place is not None:
             return place
     return None
@@ -295,7 +301,7 @@ def read_iterator_settings(iterator: Any) -> dict[str, Any]:
     return {
         **{name: getattr(iterator, f"_{name}", None) for name in LOADER_SETTINGS},
         "batch_size": getattr(sampler, "batch_size", None),
-        **_describe_parts(dataset, getattr(sampler, "sampler", sampler), collate, context),
+        **_describe_parts(dataset, getattr(sampler, "sampler", sampler), collate, context, sampler),
     }
 
 

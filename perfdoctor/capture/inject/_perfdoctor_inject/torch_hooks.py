@@ -31,7 +31,7 @@ from .module_calls import ModuleCalls
 from .recorder import Recorder, StopProgram
 from .run_delay import read_queued_ns, subtract_queued
 from .tracebacks import remove_own_frames
-from .worker_fetches import wrap_fetch
+from .worker_fetches import wrap_fetch, wrap_next_index
 
 Function = Callable[..., Any]
 # What a program gives to `step` as its first argument, where that is a closure; a model could be called, too.
@@ -59,6 +59,7 @@ class Hooks:
         self._patch(torch, "set_num_threads", self._wrap_set_num_threads)
         loader_iterator, optimizer = dataloader._BaseDataLoaderIter, torch.optim.Optimizer
         self._patch(loader_iterator, "__next__", self._wrap_loader_next)
+        self._patch(loader_iterator, "_next_index", wrap_next_index)
         self._patch(dataloader.DataLoader, "__init__", self._wrap_init(self.recorder.loaders.add_loader))
         self._patch(dataloader.DataLoader, "__iter__", self._wrap_loader_iter)
         self._patch(optimizer, "__init__", self._wrap_init(self.recorder.on_optimizer_built))

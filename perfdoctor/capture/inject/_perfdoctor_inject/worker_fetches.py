@@ -52,20 +52,21 @@ class Fetch(NamedTuple):
 
 
 class LocalFetches(threading.local):
-    """What this thread has fetched itself since it was last asked, without workers.
+    """What this thread has done itself for batches since it was last asked: to fetch only without workers.
 
     Attributes:
         wall_ns: Time in `fetch`.
         collate_ns: The part of it in `collate_fn`.
+        sampler_ns: Time in the sampler, which no worker has.
     """
 
     def __init__(self) -> None:
-        self.wall_ns = self.collate_ns = 0
+        self.wall_ns = self.collate_ns = self.sampler_ns = 0
 
-    def take(self) -> tuple[int, int]:
-        """Both times, which begin at 0 again."""
-        taken = self.wall_ns, self.collate_ns
-        self.wall_ns = self.collate_ns = 0
+    def take(self) -> tuple[int, int, int]:
+        """The three times, which begin at 0 again."""
+        taken = self.wall_ns, self.collate_ns, self.sampler_ns
+        self.wall_ns = self.collate_ns = self.sampler_ns = 0
         return taken
 
 
@@ -186,6 +187,23 @@ def wrap_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return fetch
+
+
+def wrap_next_index(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `_next_index` of a loader's iterator, which asks the sampler: its time is added to `local_fetches`."""
+
+    @functools.wraps(original)
+    def next_index(iterator: Any) -> Any:
+        start_ns = time.perf_counter_ns()
+        try:
+            return original(iterator)
+        except BaseException as error:
+            remove_own_frames(error)
+            raise
+        finally:
+            local_fetches.sampler_ns += time.perf_counter_ns() - start_ns
+
+    return next_index
 
 
 def read_fetches(pid: int, seen: int = 0) -> tuple[int, list[Fetch]]:
