@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
 from perfdoctor.rules import (
@@ -89,7 +90,7 @@ class OneThread(RankAnalyzer):
         elif omp == "1":
             why, fix = "OMP_NUM_THREADS=1", f"OMP_NUM_THREADS={threads}"
             advice += " The environment variable OMP_NUM_THREADS set one thread (some launchers and clusters set it)."
-        return self.finding(
+        finding = self.finding(
             rank,
             title=f"One thread computes, and {_say_idle(idle, available)}{': ' + why if why else ''}",
             cost_ns=large.time_ns,
@@ -111,6 +112,8 @@ class OneThread(RankAnalyzer):
                 Evidence("OMP_NUM_THREADS", omp),
             ),
         )
+        # A setting of the whole program is at no place, and only `perfdoctor try` tells what another one gives.
+        return replace(finding, severity="low")
 
 
 def _say_idle(idle: float, available: float) -> str:
