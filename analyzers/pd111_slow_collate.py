@@ -74,7 +74,8 @@ class SlowCollate(RankAnalyzer):
     # min_computing: share of its time for which loading computes; below it, it waits for a disk or a network.
     # min_collate: share of a fetch in the collate function from which on that is where it goes.
     # min_prepared: share of a step before the model; below it are the casts and masks that any program makes.
-    defaults = {"min_share": 0.06, "min_computing": 0.5, "min_collate": 0.5, "min_prepared": 0.15}
+    # min_large: of the step. A shorter wait may be what the loader itself takes for small batches.
+    defaults = {"min_share": 0.06, "min_computing": 0.5, "min_collate": 0.5, "min_prepared": 0.15, "min_large": 0.15}
     references = ("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
@@ -111,6 +112,7 @@ class SlowCollate(RankAnalyzer):
             return
         batch = describe_batch_work(rank, captured, wait, self.settings["min_collate"])
         cheaper = None if batch is None else self._advise(rank, captured, batch, wait)
+        is_large = self.exceeds_min_share(rank, wait.cost_ns, self.settings["min_large"])
         if batch is not None and cheaper is not None:
             yield self.finding(
                 rank,
@@ -121,7 +123,7 @@ class SlowCollate(RankAnalyzer):
                 fix=None,
                 actions=() if batch.makes_many_tensors or batch.waits_for_sampler else _remember_items(captured),
                 claim=Claim(wait.idle),
-                confidence=0.7 if batch.is_split else 0.5,
+                confidence=(0.7 if batch.is_split else 0.5) * (1.0 if is_large else 0.5),
                 location=cheaper.location,
                 evidence=(evidence_of_use(captured), *_evidence(batch, captured), *evidence_of_work(cheaper.work)),
                 recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),

@@ -93,7 +93,8 @@ def _describe_program(report: Report) -> str:
     place_share = 0.0 if place is None else place.share or 0.0
     if first is not None and (first.makes_results_wrong or _is_larger(report, first, place)):
         return f"{subject}{_describe_cost(report, first)}"
-    part = _find_scattered(report, place_share)
+    has_line = place is not None and place.kind == "line"
+    part = None if has_line else _find_scattered(report, place_share)
     largest = "" if place is None else describe_place(report, place)
     largest = largest if part is None else _describe_scattered(report, part)
     if gpu_not_recorded(report) or not largest:

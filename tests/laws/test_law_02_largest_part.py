@@ -39,7 +39,7 @@ def hides_largest(report: Report) -> bool:
     slices = [each.share for each in report.unexplained if each.detail not in ("compute", "bandwidth")]
     costs = [share_of_step(report, each) or 0.0 for each in main_findings(report)]
     scattered = max(slices, default=0.0)
-    if scattered > max([place.share or 0.0, *costs]):
+    if place.kind != "line" and scattered > max([place.share or 0.0, *costs]):
         return format_share(scattered) not in head
     return format_share(place.share) not in head or name_place(place) not in head
 
