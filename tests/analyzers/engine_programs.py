@@ -56,7 +56,6 @@ class Pass(NamedTuple):
         rows: How many rows its norms and rotations compute, one a block; 0 for no such kernels.
         collectives: How many collectives run between them.
         collective_us: How long each takes.
-        collective: The name of their kernel.
         host_us: What the CPU does before the range (scheduling, messages, ...) and within it (`IN_RANGE`), by kind.
     """
 
@@ -71,7 +70,6 @@ class Pass(NamedTuple):
     rows: int = 0
     collectives: int = 0
     collective_us: float = 10
-    collective: str = CUSTOM_REDUCE
     host_us: Mapping[str, float] = {"scheduling": 300, "preparing": 200}
 
     @property
@@ -144,7 +142,7 @@ class _Engine:
             self.trace.kernel(DECODE_GEMM, self.gpu_free, dur, correlation=graph)
             self.gpu_free += dur
             if number < each.collectives:
-                self.trace.kernel(each.collective, self.gpu_free, each.collective_us, correlation=graph)
+                self.trace.kernel(CUSTOM_REDUCE, self.gpu_free, each.collective_us, correlation=graph)
                 self.gpu_free += each.collective_us
 
     def _launch_kernels(self, each: Pass, dur: float) -> None:
