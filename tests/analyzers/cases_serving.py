@@ -146,6 +146,8 @@ PD801 = [
     ),
     RuleCase("PD801", "schedules-ahead", lambda: serve(decode(scheduling=2000, preparing=900), overlapped=True)),
     RuleCase("PD801", "short", lambda: serve(decode(scheduling=100, preparing=100))),
+    RuleCase("PD801", "tokenizes-while-the-gpu-works", lambda: serve(decode(tokenizing=2000), overlapped=True)),
+    RuleCase("PD801", "samples-a-little-on-the-cpu", lambda: serve([Pass(cpu_ops={"aten::sort": 50}, host_us={})] * 6)),
     RuleCase("PD801", "two-passes", lambda: serve(decode(2, scheduling=2000))),
     RuleCase("PD801", "without-stacks", lambda: serve(decode(scheduling=2000), stacks=False)),
     RuleCase("PD801", "no-requests", lambda: serve(decode(no_requests=8000))),
@@ -250,5 +252,8 @@ PD402 = [
         "tensor-parallel-engine",
         lambda: serve([Pass(collectives=64, collective_us=20)] * 5, overlapped=True),
         (ExpectedFinding("medium", 1_280_000, title="none of it overlaps", fix="--disable-custom-all-reduce"),),
-    )
+    ),
+    RuleCase(
+        "PD402", "short-in-an-engine", lambda: serve([Pass(collectives=64, collective_us=3)] * 5, overlapped=True)
+    ),
 ]
