@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_sampling import find_cpu_sampling
 from perfdoctor.rules import CallRows, Intervals, Rank, format_time, match_blocking_calls
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import frozen_dataclass
@@ -43,9 +42,9 @@ class EngineGaps:
         """The idle time of all work."""
         return iv.union_of(self.idle.values())
 
-    def describe(self, rank: Rank, works: Iterable[str] = _DOING) -> str:
+    def describe(self, rank: Rank) -> str:
         """What the engine does per step, the longest first: "schedules (1.4 ms) and prepares inputs (800 us)"."""
-        costs = sorted(((rank.per_step(iv.total(self.idle[work])), work) for work in works), reverse=True)
+        costs = sorted(((rank.per_step(iv.total(self.idle[work])), work) for work in _DOING), reverse=True)
         parts = [f"{_DOING[work]} ({format_time(ns)})" for ns, work in costs if 10 * ns >= costs[0][0]]
         return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
@@ -58,9 +57,6 @@ def find_engine_gaps(rank: Rank) -> EngineGaps | None:
     idle = {work: iv.intersect(passes.idle[work], rank.window) for work in _DOING}
     if sum(map(iv.total, idle.values())) < _MIN_SHARE * rank.window_ns:
         return None
-    on_cpu = find_cpu_sampling(rank)  # PD805 reports it
-    if on_cpu is not None:
-        idle = {work: iv.subtract(time, on_cpu.time) for work, time in idle.items()}
     return EngineGaps(idle, _find_waits_between_passes(rank))
 
 

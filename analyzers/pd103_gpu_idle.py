@@ -234,7 +234,7 @@ def _leave_out_other_rules(rank: Rank) -> Iterator[PauseGroup]:
     ]
     claimed = idle_of_unfused_optimizers(rank) if groups else iv.EMPTY
     calls = time_of_reported_calls(rank) if groups else iv.EMPTY
-    gaps = find_engine_gaps(rank) if groups else None  # of PD801 and PD807
+    gaps = find_engine_gaps(rank) if groups else None  # of PD801
     calls = calls if gaps is None else iv.union_of((calls, gaps.time))
     for group in groups:
         if 2 * iv.total(iv.intersect(group.time, calls)) >= iv.total(group.time):

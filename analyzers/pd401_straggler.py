@@ -41,7 +41,7 @@ from perfdoctor.rules.internal import DOMINANT_SHARE
 # By the phase that a late rank spends more time in: how a title names it, and the rules whose findings explain it.
 _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "loader": ("waiting for its DataLoader", ("PD101", "PD508")),
+        "loader": ("waiting for its DataLoader", ("PD101",)),
         "forward": ("in its forward pass", ("PD2", "PD3", "PD102", "PD104")),
         "backward": ("in its backward pass", ("PD2", "PD3", "PD104")),
         "optimizer": ("in its optimizer", ("PD3",)),

@@ -73,12 +73,11 @@ class ExposedCommunication(FleetAnalyzer):
         The account's communication: the time of the window in which collectives run and nothing computes. The overlap
         share is the part of the collectives' time in which something computes. A collective also waits for the last
         rank to arrive: with the traces of all ranks that wait is not counted here, as overlap would not help; PD401
-        reports it, as PD406 reports reductions that a later micro-batch repeats, PD411 parameters that FSDP gathers too
-        late, and PD806 the collectives of a serving engine. Collectives can hide at most behind the work that none
-        overlaps yet: the backward pass for gradients, any work for other collectives. A forward pass need not gather
-        its whole output: what an all_gather takes that is ten times as long as the median exchange of the model's
-        layers can be saved without anything to hide it. The trace of one rank alone is replayed without the exposed
-        time, which saves less where the CPU launches late.
+        reports it, as PD406 reports reductions that a later micro-batch repeats, and PD411 parameters that FSDP gathers
+        too late. Collectives can hide at most behind the work that none overlaps yet: the backward pass for gradients,
+        any work for other collectives. A forward pass need not gather its whole output: what an all_gather takes that
+        is ten times as long as the median exchange of the model's layers can be saved without anything to hide it. The
+        trace of one rank alone is replayed without the exposed time, which saves less where the CPU launches late.
 
     How to fix:
         By kind, framework and phase. Gradients under DistributedDataParallel: bucket_cap_mb, static_graph, bf16
@@ -112,8 +111,7 @@ class ExposedCommunication(FleetAnalyzer):
         late = fleet.late_rank
         for summary in fleet.summaries:
             table = summary.collectives
-            by_engine = any(finding.rule == "PD806" for finding in summary.findings)
-            if table is not None and len(table) and not by_engine:
+            if table is not None and len(table):
                 min_wait_ns = 0 if late is None else late.min_wait_ns_of(table)
                 if not self.exceeds_min_share(summary, summary.per_step(iv.total(table.exposed) - min_wait_ns)):
                     continue

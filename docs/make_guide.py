@@ -5,16 +5,18 @@ python docs/make_guide.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import perfdoctor
 from perfdoctor.field_guide.guide_answers import GuideAnswer
 from perfdoctor.field_guide.guide_row import DOCUMENTS, GuideRow
-from perfdoctor.field_guide.guide_table import MERGED_RULES, ROWS
+from perfdoctor.field_guide.guide_table import ROWS
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.rules.registry import load_analyzers
+from perfdoctor.rules.reserved_rules import RESERVED_RULES
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "guide.md"
@@ -68,7 +70,7 @@ def describe_guide() -> str:
         "| row | from | advice | checked by | needs | since then | on the example |\n|---|---|---|---|---|---|---|",
         *(_describe_row(row, answer) for row, answer in rows),
         "",
-        *_describe_merged_rules(),
+        *_describe_reserved_rules(),
     )
     return "\n".join(parts) + "\n"
 
@@ -91,12 +93,12 @@ def _link(rule: str) -> str:
     return f"[{rule}](rules/{rule}.md)" if rule in _CATALOGUE else rule
 
 
-def _describe_merged_rules() -> Iterator[str]:
+def _describe_reserved_rules() -> Iterator[str]:
     yield "## Ids without a rule of their own\n"
-    yield "Where two rules would say the same, one does.\n"
-    yield "| id | the rules that say it | why |\n|---|---|---|"
-    for rule, (others, why) in MERGED_RULES.items():
-        yield f"| {rule} | {', '.join(map(_link, others))} | {why} |"
+    yield "Where two rules would say the same, one does; no other rule takes the id of one that went.\n"
+    yield "| id | why there is none |\n|---|---|"
+    for rule, why in RESERVED_RULES.items():
+        yield f"| {rule} | {re.sub(r'PD[0-9]{3}', lambda found: _link(found[0]), _escape(why))} |"
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from perfdoctor.gpu.devices import similar_names
 from perfdoctor.report.report import TABLES
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer
+from perfdoctor.rules.reserved_rules import RESERVED_RULES
 from perfdoctor.trace.io.stream import DEFAULT_MAX_TEXT_BYTES
 
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -106,9 +107,8 @@ def check_settings(settings: Settings, analyzers: Iterable[type[Analyzer]]) -> N
     settings = {rule: thresholds for rule, thresholds in settings.items() if rule != ACCOUNT_SETTINGS}
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise UsageError(
-            f"settings name the rule '{unknown[0]}', which is not registered; `perfdoctor rules` lists them"
-        )
+        why_none = RESERVED_RULES.get(unknown[0], "`perfdoctor rules` lists them.")
+        raise UsageError(f"settings name the rule '{unknown[0]}', which is not registered. {why_none}")
     for rule, thresholds in settings.items():
         known[rule](thresholds)
 

@@ -22,7 +22,7 @@ from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations, has_locations, loop_thread_of
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
-from perfdoctor.analysis.kernels.device_scaling import device_ratios_of, scaling_of_items, split_by_scaling
+from perfdoctor.analysis.kernels.device_scaling import scaling_of_items, split_by_scaling
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization, step_flops
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, half_precision_share, kernel_classes_of
@@ -93,7 +93,7 @@ from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.saving_bounds import SavingBounds
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
 from perfdoctor.savings.what_if import Replay, replay_of
-from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
+from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
@@ -378,23 +378,6 @@ class Rank:
     def time_by_scaling(self) -> Mapping[str, int]:
         """The window by what its time scales with on another device, in ns by name of SCALES_WITH."""
         return split_by_scaling(self.kernel_classes, self.scaling, self.account.parts)
-
-    def device_ratios(self, there: Device) -> FloatArray:
-        """How many times as long each GPU item takes on another device, (n, 3): at best, as expected, at worst.
-
-        1 where the device of the trace is not in our table.
-        """
-        if self.device is None:
-            return np.ones((len(self.trace.gpu), 3))
-        return device_ratios_of(
-            self.kernel_classes,
-            self.kernel_costs,
-            self.verdicts,
-            self.roof_shares.roof,
-            self.scaling,
-            self.device,
-            there,
-        )
 
     @cached_property
     def traffic(self) -> TrafficKinds:

@@ -29,8 +29,6 @@ from perfdoctor.run_watch.change_points import Drift, find_drift
 RECENT_STEPS = 20
 # So many are kept for the line of step times.
 SHOWN_STEPS = 48
-# The first steps of a program, which the steps of late are compared with.
-FIRST_STEPS = 20
 # A drift is searched for in the last so many steps.
 MAX_STEPS = 20_000
 # A rank is the slowest one where it is busy for so much longer than the median rank.
@@ -49,7 +47,6 @@ class RankState:
         state: "running", "recording" (a window, so that steps take longer), "silent" (no step for long) or "ended".
         step: How many steps it has made.
         step_ns: The median of its steps of late, those of windows left out.
-        first_step_ns: The median of its first steps.
         recent_ns: Its last steps, oldest first.
         loader_wait_ns: The median wait for the DataLoader in the steps of late.
         busy_ns: The median of what the training thread computed and waited for data in a step of late: in the rest it
@@ -66,7 +63,6 @@ class RankState:
     state: str
     step: int
     step_ns: int | None
-    first_step_ns: int | None
     recent_ns: tuple[int, ...]
     loader_wait_ns: int | None
     busy_ns: int | None
@@ -143,7 +139,6 @@ class LiveCapture:
             state=name_state(tail, step_ns, silent_s, is_over=is_over),
             step=tail.count,
             step_ns=step_ns,
-            first_step_ns=int(median(tail.first_ns)) if tail.first_ns else None,
             recent_ns=tuple(tail.shown_ns),
             loader_wait_ns=tail.median_of("loader_wait_ns"),
             busy_ns=tail.median_of("busy_ns"),
@@ -162,7 +157,6 @@ class StepTail:
         count: How many there are.
         changed_ns: When the last one was written, since 1970; None before the first.
         window: The window of the last one.
-        first_ns: The first steps that no profiler ran in.
         shown_ns: The last steps.
         unprofiled_ns: The last steps that no profiler ran in.
     """
@@ -174,7 +168,6 @@ class StepTail:
         self.count = 0
         self.changed_ns: int | None = None
         self.window: str | None = None
-        self.first_ns: list[int] = []
         self.shown_ns: deque[int] = deque(maxlen=SHOWN_STEPS)
         self.unprofiled_ns: deque[int] = deque(maxlen=MAX_STEPS)
 
@@ -198,8 +191,6 @@ class StepTail:
         self.shown_ns.append(dur_ns)
         if self.window not in UNPROFILED_WINDOWS:
             return
-        if len(self.first_ns) < FIRST_STEPS:
-            self.first_ns.append(dur_ns)
         self.unprofiled_ns.append(dur_ns)
         recent = {"dur_ns": dur_ns, "loader_wait_ns": wait_ns}
         if row.get("cpu_ns") is not None:

@@ -96,7 +96,7 @@ def _recording_of(source: Report | Mapping[str, Any], path: str, *, unprofiled: 
     recording = recording_of_report(source, path, unprofiled=unprofiled)
     if not only_summary:
         return recording
-    return replace(recording, tables={"ops": summarize_ops(source, recording)}, whole_tables=False)
+    return replace(recording, tables={"ops": summarize_ops(source, recording)})
 
 
 def find_inputs(before: Sequence[_PathLike], after: Sequence[_PathLike]) -> Inputs:

@@ -35,7 +35,6 @@ class Recording:
         time_scale: What recorded time was multiplied by for that.
         account_ns: By detail of the account its time; empty where the account is not known.
         tables: By name the rows of each table.
-        whole_tables: Whether each table adds up to the step; those of a report hold its ten largest rows.
         device: The name of the device; None where not known.
         is_device_inferred: Whether that is only what its kernels say.
         device_kind: "gpu", "cpu" or "gpu_not_recorded"; None where not known.
@@ -59,7 +58,6 @@ class Recording:
     time_scale: float
     account_ns: Mapping[str, float]
     tables: Mapping[str, Mapping[RowKey, RowTime]]
-    whole_tables: bool
     device: str | None
     is_device_inferred: bool
     device_kind: str | None
@@ -106,7 +104,6 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         time_scale=scale,
         account_ns={name: scale * account.detail[name] / steps for name in DETAILS},
         tables={name: rows_of_table(table, scale) for name, table in breakdown.tables.items()},
-        whole_tables=True,
         device=device,
         is_device_inferred=is_inferred,
         device_kind=breakdown.device_kind,
@@ -176,7 +173,6 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         time_scale=1.0,
         account_ns=account_ns,
         tables={"ops": ops} if ops else {},
-        whole_tables=False,
         device=device,
         is_device_inferred=is_inferred,
         device_kind=None,

@@ -101,22 +101,6 @@ class EmbeddingTable(CapturedPart):
     created: OrNull[CapturedLine] = CapturedLine()
 
 
-class AttentionModules(CapturedPart):
-    """Modules with attention in the name of their class."""
-
-    class_: Written[str] = None
-    count: Written[Positive] = None
-
-
-class UnalignedLayer(CapturedPart):
-    """A layer whose sizes are no multiples of 8."""
-
-    name: Written[str] = None
-    class_: Written[str] = None
-    in_: Written[int] = None
-    out: Written[int] = None
-
-
 class MixedPrecision(CapturedPart):
     """A policy of mixed precision."""
 
@@ -186,8 +170,6 @@ class ModelFacts(CapturedPart):
         bias_before_norm: Layers with a bias that the norm right behind them subtracts again, by the statistics of the
             batch.
         embeddings: Tables of embeddings, the largest first.
-        dropout_layers: Dropout modules with a probability above 0.
-        attention_modules: Modules with attention in the names of their classes.
         fsdp: Settings of FSDP; null for another model.
     """
 
@@ -201,10 +183,6 @@ class ModelFacts(CapturedPart):
     conv_bias_before_norm: Written[Annotated[tuple[str, ...], ("maxItems", 10)]] = None
     bias_before_norm: Later[Annotated[tuple[BiasBeforeNorm, ...], ("maxItems", 10)]] = ()
     embeddings: Later[Annotated[tuple[EmbeddingTable, ...], ("maxItems", 10)]] = ()
-    dropout_layers: Later[Written[int]] = None
-    attention_modules: Later[Annotated[tuple[AttentionModules, ...], ("maxItems", 10)]] = ()
-    unaligned_layers: Written[Annotated[tuple[UnalignedLayer, ...], ("maxItems", 10)]] = None
-    sync_batch_norm: Written[bool] = None
     recurrent_cells: Written[int] = None
     data_parallel: Written[bool] = None
     ddp: OrNull[DdpSettings] = DdpSettings()

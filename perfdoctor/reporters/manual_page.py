@@ -28,8 +28,12 @@ def manual_page(rule: str) -> str:
         UsageError: No rule is called so.
     """
     from perfdoctor.rules.registry import load_analyzers
+    from perfdoctor.rules.reserved_rules import RESERVED_RULES
 
     wanted = rule.strip()
+    why_none = RESERVED_RULES.get(wanted.upper())
+    if why_none is not None:
+        return reflow(f"There is no rule {wanted.upper()}, and no other takes its id. {why_none}") + "\n"
     if wanted.upper() in _ENGINE_FINDINGS:
         name, text = _ENGINE_FINDINGS[wanted.upper()]
         return f"{wanted.upper()} {name}\n\n{text}\n"

@@ -50,7 +50,7 @@ from perfdoctor.analysis.communication.late_starts import lateness_by_start, sta
 from perfdoctor.analysis.communication.rank_waits import exposed_wait_of, find_longest_waiter
 from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
 
-# The passes of a serving engine: what PD801 to PD807 tell, as long as its form follows them alone.
+# The passes of a serving engine: what PD801 and PD803 tell, as long as its form follows them alone.
 from perfdoctor.analysis.timeline.engine_passes import EnginePasses
 from perfdoctor.analysis.timeline.padded_rows import count_rows_of_passes
 
@@ -98,7 +98,7 @@ from perfdoctor.savings.apply_edits import lengthen_items
 # Numbers and names of classes in columns of a `Rank`; one more class does not change the interface.
 from perfdoctor.analysis.kernels import traffic_kinds
 from perfdoctor.analysis.timeline import phases
-from perfdoctor.analysis.timeline.own_time import LOADER, PYTHON
+from perfdoctor.analysis.timeline.own_time import PYTHON
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 
 # How fast kernels of a library could be, from measured tables: new measurements change these, and their fields.
@@ -138,7 +138,7 @@ from perfdoctor.memory import categories as memory_categories
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, Selection
 from perfdoctor.memory.evidence import BACKWARD, FORWARD, OPTIMIZER
-from perfdoctor.memory.memory_edits import MemoryEdit, allocated_after, change_settings, peak_after, shrink
+from perfdoctor.memory.memory_edits import MemoryEdit, allocated_after, change_settings, shrink
 from perfdoctor.memory.slack import Slack, slack_at
 from perfdoctor.report.memory_pricing import is_full
 from perfdoctor.savings.saved_bytes import SavedBytes

@@ -9,6 +9,7 @@ from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.installed_packages import EntryPoint, find_entry_points
 from perfdoctor.rules.analyzer import Analyzer
+from perfdoctor.rules.reserved_rules import RESERVED_RULES
 
 GROUP = "perfdoctor.analyzers"
 
@@ -62,12 +63,16 @@ def choose_analyzers(
 ) -> tuple[type[Analyzer], ...]:
     """The analyzers whose rule id starts with one of `select` (all when empty) and with none of `ignore`.
 
+    A reserved id may be ignored, as before its rule went.
+
     Raises:
         UsageError: A selector fits no rule.
     """
     known = tuple(analyzers)
     select, ignore = tuple(select), tuple(ignore)
-    for selector in (*select, *ignore):
+    for selector in (*select, *(each for each in ignore if each not in RESERVED_RULES)):
+        if selector in RESERVED_RULES:
+            raise UsageError(f"there is no rule {selector}. {RESERVED_RULES[selector]}")
         if not selector or not any(a.rule.startswith(selector) for a in known):
             raise UsageError(f"no rule is called '{selector}' or belongs to that family; `perfdoctor rules` lists them")
     return tuple(

@@ -16,6 +16,7 @@ from perfdoctor.errors import InputError, UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rules.analyzer import RULE_ID, RULE_NAME
 from perfdoctor.rules.registry import GROUP, load_analyzers
+from perfdoctor.rules.reserved_rules import RESERVED_RULES
 
 _GROUP_HEADER = f'[project.entry-points."{GROUP}"]'
 # Where this repository shows a bad and a good program for each rule.
@@ -89,6 +90,8 @@ def _check_is_free(rule: str, name: str) -> None:
         raise UsageError(f"the id of a rule is two or more capitals and three digits, as XX101, not '{rule}'")
     if not RULE_NAME.fullmatch(name) or name[0].isdigit():
         raise UsageError(f"the name of a rule is in small letters with hyphens, as slow-norms, not '{name}'")
+    if rule in RESERVED_RULES:
+        raise UsageError(f"the id {rule} is reserved. {RESERVED_RULES[rule]}")
     for other in load_analyzers():
         if rule == other.rule or name == other.name:
             raise UsageError(f"there is a rule {other.rule} {other.name} already; ids and names are used once")

@@ -65,11 +65,6 @@ class Nodes:
         """How many nodes there are."""
         return len(self.time_ns)
 
-    @property
-    def item_durations_ns(self) -> Int64Array:
-        """How long each item took, without the errors of rounding."""
-        return self.time_ns[self.item_end] - self.time_ns[self.item_start]
-
 
 def nodes_of(trace: Trace, window: Intervals) -> Nodes:
     """The nodes of a trace's window.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from engine_programs import CUSTOM_REDUCE, FRAMES, Pass, serve
+from engine_programs import FRAMES, Pass, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,7 +75,6 @@ engines = st.lists(
         rows=st.integers(0, 9),
         collectives=st.integers(0, 3),
         collective_us=st.integers(1, 90),
-        collective=st.just(CUSTOM_REDUCE),
         host_us=st.dictionaries(st.sampled_from([*FRAMES, "launch"]), st.integers(0, 30_000), max_size=3),
     ),
     min_size=1,

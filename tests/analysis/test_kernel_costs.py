@@ -493,14 +493,6 @@ def test_small_grids_and_tail_waves_are_reasons(dur_us: int, blocks: int, kind: 
     assert (BOUNDS[found.kind[0]], REASONS[found.reason[0]]) == (kind, reason)
 
 
-def test_balanced_is_where_neither_ceiling_is_clearly_the_higher() -> None:
-    launch = KernelLaunches(np.array([12_000]), np.zeros(1, np.int64), np.ones(1))
-
-    assert find_kernel_bounds(ceilings(10_000, 9_000), launch).near_ridge_point[0]
-    assert not find_kernel_bounds(ceilings(10_000, 4_000), launch).near_ridge_point[0]
-    assert not find_kernel_bounds(ceilings(np.nan, 4_000), launch).near_ridge_point[0]
-
-
 def test_the_shortest_kernel_is_taken_from_the_trace_where_it_has_short_ones() -> None:
     assert estimate_latency_limits(np.arange(1500, 1600)) == (1505, 5000)
     assert estimate_latency_limits(np.full(100, 4000)) == (4000, 8000)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from perfdoctor.testing import TraceBuilder
 
 DECODE_GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT"
-ADDITION = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>"
 ROW_KERNELS = (
     "void vllm::rms_norm_kernel<c10::BFloat16, 8, 2>",
     "void vllm::rotary_embedding_kernel<c10::BFloat16, true>",
@@ -57,7 +56,6 @@ class Pass(NamedTuple):
         rows: How many rows its norms and rotations compute, one a block; 0 for no such kernels.
         collectives: How many collectives run between them.
         collective_us: How long each takes.
-        collective: The name of their kernel.
         host_us: What the CPU does before the range (scheduling, messages, ...) and within it (`IN_RANGE`), by kind.
     """
 
@@ -72,7 +70,6 @@ class Pass(NamedTuple):
     rows: int = 0
     collectives: int = 0
     collective_us: float = 10
-    collective: str = CUSTOM_REDUCE
     host_us: Mapping[str, float] = {"scheduling": 300, "preparing": 200}
 
     @property
@@ -145,7 +142,7 @@ class _Engine:
             self.trace.kernel(DECODE_GEMM, self.gpu_free, dur, correlation=graph)
             self.gpu_free += dur
             if number < each.collectives:
-                self.trace.kernel(each.collective, self.gpu_free, each.collective_us, correlation=graph)
+                self.trace.kernel(CUSTOM_REDUCE, self.gpu_free, each.collective_us, correlation=graph)
                 self.gpu_free += each.collective_us
 
     def _launch_kernels(self, each: Pass, dur: float) -> None:
@@ -187,37 +184,3 @@ def serve(
     loop = f"vllm/v1/engine/core.py(423): {'step_with_batch_queue' if overlapped else 'step'}"
     engine.work(frames.get("loop", loop), took + 100)
     return engine.trace
-
-
-def decode_eagerly(
-    layers: int = 20,
-    product_us: float = 70,
-    between: int = 20,
-    between_us: float = 5,
-    shapes: bool = True,
-    label: str = "execute_context_0(0)_generation_4(4)",
-) -> TraceBuilder:
-    """Four passes of layers of a product of 4 rows with 8192 x 8192 weights (45 us at the roof), and small additions.
-
-    The CPU is ahead of the GPU throughout. Without a label it is the loop of transformers, whose first pass reads.
-    """
-    trace = TraceBuilder(device="NVIDIA H100 80GB HBM3", capability=(9, 0), sm_count=132)
-    known = {"shapes": [[4, 8192], [8192, 8192]], "types": ["c10::BFloat16"] * 2} if shapes else {}
-    added = {"shapes": [[4, 8192], [4, 8192]], "types": ["c10::BFloat16"] * 2} if shapes else {}
-    at = gpu_free = 0.0
-    for _ in range(4):
-        began = at
-        for kind in ["aten::mm", *["aten::add"] * between] * layers:
-            is_product = kind == "aten::mm"
-            trace.op(kind, at, 4, **(known if is_product else added))  # type: ignore[arg-type]
-            gpu_free = max(gpu_free, at + 4)
-            dur = product_us if is_product else between_us
-            trace.kernel(DECODE_GEMM if is_product else ADDITION, gpu_free, dur, launch_us=at + 1)
-            at, gpu_free = at + 4, gpu_free + dur
-        if label:
-            trace.range(label, began, at - began)
-        else:
-            trace.frame("transformers/generation/utils.py(660): prepare_inputs_for_generation", began, 1)
-    if not label:
-        trace.frame("transformers/generation/utils.py(2562): generate", 0, gpu_free)
-    return trace

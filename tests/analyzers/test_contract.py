@@ -172,6 +172,8 @@ def test_every_need_says_what_to_do(need: str) -> None:
 def test_settings_for_an_unknown_rule_are_refused() -> None:
     with pytest.raises(UsageError, match="the rule 'XX999', which is not registered"):
         check_settings({"XX999": {}}, ANALYZERS)
+    with pytest.raises(UsageError, match=r"the rule 'PD804', which is not registered\. The rule went"):
+        check_settings({"PD804": {"min_share": 0.1}}, ANALYZERS)
 
 
 @pytest.mark.parametrize(("rule", "name"), [("pd1", "fine"), ("PD123", "Not Fine"), ("PD12", "fine")])

@@ -84,12 +84,6 @@ def test_biases_that_a_norm_subtracts_again(words: tuple[dict[str, Any], list[st
     assert model["conv_bias_before_norm"] == ["body.0"]
 
 
-def test_dropout_and_attention_are_counted(words: tuple[dict[str, Any], list[str]]) -> None:
-    model = words[0]
-    assert model["dropout_layers"] == 1
-    assert model["attention_modules"] == [{"class": "MultiheadAttention", "count": 1}]
-
-
 def test_flags_of_either_interface_are_read() -> None:
     """Torch raises where the flags of one interface were set and those of the other are asked for."""
     from perfdoctor.capture.inject._perfdoctor_inject.machine_facts import allows_tf32

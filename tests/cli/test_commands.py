@@ -14,6 +14,7 @@ import perfdoctor as package
 from perfdoctor.cli import main as main_module
 from perfdoctor.reporters.manual_page import reflow
 from perfdoctor.rules.registry import load_analyzers
+from perfdoctor.rules.reserved_rules import RESERVED_RULES
 
 
 def test_the_version_is_the_packages(perfdoctor):
@@ -91,6 +92,15 @@ def test_explain_finds_a_rule_by_id_or_name(perfdoctor, wanted):
 
 def test_explain_knows_the_engines_own_finding(perfdoctor):
     assert "A rule crashed" in perfdoctor("explain", "PD901").out
+
+
+@pytest.mark.parametrize("rule", RESERVED_RULES)
+def test_explain_says_why_there_is_no_rule_of_a_reserved_id(perfdoctor, rule):
+    ended = perfdoctor("explain", rule.lower())
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"There is no rule {rule}, and no other takes its id.")
+    assert RESERVED_RULES[rule] in " ".join(ended.out.split())
+    assert rule not in perfdoctor("rules").out
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from perfdoctor.errors import UsageError
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import RULE_ID
+from perfdoctor.rules.reserved_rules import RESERVED_RULES
 
 ALL = registry.load_analyzers()
 
@@ -34,3 +38,21 @@ def test_a_selector_that_fits_no_rule_is_refused(selector: str) -> None:
     for arguments in ({"select": (selector,)}, {"ignore": (selector,)}):
         with pytest.raises(UsageError, match=f"no rule is called '{selector}'"):
             ids(**arguments)
+
+
+def test_no_rule_takes_a_reserved_id() -> None:
+    assert {analyzer.rule for analyzer in ALL}.isdisjoint(RESERVED_RULES)
+
+
+@pytest.mark.parametrize(("rule", "why"), RESERVED_RULES.items())
+def test_a_reserved_id_says_what_tells_the_same_in_a_sentence(rule: str, why: str) -> None:
+    assert RULE_ID.fullmatch(rule)
+    assert re.fullmatch(r"[A-Z].*[a-z]\.", why)
+    assert ". " not in why
+    assert set(re.findall(r"PD\d{3}", why)) <= set(ids())
+
+
+def test_a_reserved_id_may_be_ignored_and_is_explained_where_it_is_selected() -> None:
+    assert ids(ignore=("PD802", "PD101")) == ids(ignore=("PD101",))
+    with pytest.raises(UsageError, match=r"there is no rule PD802\. The rule went, .* the account by place"):
+        ids(select=("PD801", "PD802"))

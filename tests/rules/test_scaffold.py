@@ -130,6 +130,7 @@ def test_a_package_without_rules_gets_the_group_of_entry_points(tmp_path: Path) 
         ("XX101", "3d-norms", "the name of a rule"),
         ("PD101", "slow-widgets", "there is a rule PD101 dataloader-stall already"),
         ("XX101", "dataloader-stall", "there is a rule PD101 dataloader-stall already"),
+        ("PD802", "slow-widgets", "the id PD802 is reserved. The rule went"),
     ],
 )
 def test_a_malformed_or_taken_id_or_name_writes_nothing(tmp_path: Path, rule: str, name: str, sentence: str) -> None:

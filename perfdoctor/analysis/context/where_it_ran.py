@@ -74,7 +74,6 @@ class WhereItRan:
         surely_cpu_ops: Which of them do so without doubt beside work of the GPU; none where it has none.
         cpu_ns: The own time of `cpu_ops` in the recording, or in its steps where it has some.
         kernel_launches: How many calls launched kernels or graphs of them.
-        copy_calls: How many calls copied.
     """
 
     device_kind: DeviceKind
@@ -82,7 +81,6 @@ class WhereItRan:
     surely_cpu_ops: BoolArray
     cpu_ns: int
     kernel_launches: int
-    copy_calls: int
 
 
 def find_where_it_ran(trace: Trace, steps: Intervals, loading: Intervals) -> WhereItRan:
@@ -102,7 +100,6 @@ def find_where_it_ran(trace: Trace, steps: Intervals, loading: Intervals) -> Whe
         surely_cpu_ops=cpu_ops & surely_cpu_ops,
         cpu_ns=cpu_ns,
         kernel_launches=int(launching.sum()),
-        copy_calls=int(trace.match_rows(calls, vocabulary.COPY_CALL).sum()),
     )
 
 

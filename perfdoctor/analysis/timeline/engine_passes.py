@@ -64,10 +64,6 @@ class EnginePasses:
         busy_ns: Int64Array = end_ns - start_ns - iv.overlap(start_ns, end_ns, iv.union_of(self.idle.values()))
         return busy_ns
 
-    def match_kind(self, kind: vocabulary.EnginePassKind) -> BoolArray:
-        """For each pass whether it is of a kind."""
-        return np.array([each.kind == kind for each in self.passes], bool)
-
     def match_items(self, passes: BoolArray) -> BoolArray:
         """For each GPU item whether it is of one of some passes."""
         found: BoolArray = np.append(passes, False)[self.pass_of_item]

@@ -36,7 +36,6 @@ _LATENCY_BOUND_NS = 5_000
 _SHORTEST_PERCENTILE = 5.0
 _ENOUGH_KERNELS = 20
 _SMALL_GRID_NS = 20_000
-_RIDGE_RATIOS = (0.7, 1.4)
 _MANY_WAVES = 4
 _FULL_WAVE_FRACTION = 0.75
 
@@ -177,15 +176,6 @@ class KernelBounds:
     def efficiency(self) -> FloatArray:
         """`roofline_ns` over the duration; NaN where unknown."""
         result: FloatArray = self.roofline_ns / np.maximum(self._launches.dur_ns, 1)
-        return result
-
-    @cached_property
-    def near_ridge_point(self) -> BoolArray:
-        """Whether compute and memory would take about the same time (a ratio of 0.7 to 1.4)."""
-        compute, memory = self._times.compute_ns, self._times.memory_ns
-        ratio = np.divide(compute, memory, out=np.zeros(len(compute)), where=self._times.known & (memory > 0))
-        lowest, highest = _RIDGE_RATIOS
-        result: BoolArray = ((ratio >= lowest) & (ratio <= highest))[self._launches.kind]
         return result
 
 

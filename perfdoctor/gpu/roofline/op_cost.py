@@ -58,11 +58,6 @@ class OpCost(NamedTuple):
     causal: bool | None = None
     backward_passes: tuple[BackwardPass, ...] = ()
 
-    @property
-    def intensity(self) -> float | None:
-        """Arithmetic intensity in FLOP per byte; None for no bytes."""
-        return self.flops / self.bytes if self.bytes else None
-
 
 CostFormula: TypeAlias = Callable[[RecordedInputs], OpCost]
 """The cost of an op call by its recorded inputs; raises UnusableInputsError where they do not determine it."""

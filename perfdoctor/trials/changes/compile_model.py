@@ -14,7 +14,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "reduce-overhead": {"mode": "reduce-overhead"},
     "dynamic": {"dynamic": True},
 }
-MODELS = ("model", "self.model", "pipe.model", "model.forward")
 
 
 class CompileModel:

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from .parallel_facts import describe_ddp, describe_fsdp
@@ -19,8 +18,6 @@ from .user_code import Location, constructor_location
 
 # A finding needs a few names only; a model of a thousand layers repeats the same ones.
 MAX_NAMES = 10
-# Channels and features must be multiples of eight for Tensor Cores (NVIDIA's rule).
-TENSOR_CORE_MULTIPLE = 8
 # Modules whose constructors' lines are remembered (2 us each): those that findings are about.
 LOCATED_MODULES = (_ConvNd, nn.Linear, nn.Embedding, nn.EmbeddingBag)
 
@@ -88,10 +85,6 @@ def describe_model(model: nn.Module, lines: ModuleLines) -> dict[str, Any]:
         ][:MAX_NAMES],
         "bias_before_norm": describe_biases_before_norms(modules, lines),
         "embeddings": describe_embeddings(modules, lines),
-        "dropout_layers": sum(isinstance(module, _DropoutNd) and module.p > 0 for _, module in modules),
-        "attention_modules": count_attention_modules(modules),
-        "unaligned_layers": find_unaligned_layers(modules)[:MAX_NAMES],
-        "sync_batch_norm": any(isinstance(module, nn.SyncBatchNorm) for _, module in modules),
         "recurrent_cells": sum(isinstance(module, nn.RNNCellBase) for _, module in modules),
         "data_parallel": isinstance(model, nn.DataParallel),
         "ddp": describe_ddp(model, lines.get(model)),
@@ -159,24 +152,3 @@ def describe_embeddings(modules: list[tuple[str, nn.Module]], lines: ModuleLines
         and isinstance(weight := getattr(module, "weight", None), nn.Parameter)
     ]
     return sorted(found, key=lambda each: -each["num_embeddings"] * each["embedding_dim"])[:MAX_NAMES]
-
-
-def count_attention_modules(modules: list[tuple[str, nn.Module]]) -> list[dict[str, Any]]:
-    """The classes of modules that compute attention, by their names, and how many of each there are."""
-    counts = Counter(type(module).__name__ for _, module in modules if "attention" in type(module).__name__.lower())
-    return [{"class": name, "count": count} for name, count in counts.most_common(MAX_NAMES)]
-
-
-def find_unaligned_layers(modules: list[tuple[str, nn.Module]]) -> list[dict[str, Any]]:
-    """Linear and convolution layers with inputs or outputs that are no multiple of eight."""
-    found = []
-    for path, module in modules:
-        if isinstance(module, nn.Linear):
-            sides = (module.in_features, module.out_features)
-        elif isinstance(module, _ConvNd):
-            sides = (module.in_channels, module.out_channels)
-        else:
-            continue
-        if any(side % TENSOR_CORE_MULTIPLE for side in sides):
-            found.append({"name": path, "class": type(module).__name__, "in": sides[0], "out": sides[1]})
-    return found
