@@ -11,40 +11,7 @@ from perfdoctor.rules.internal import compare_windows, cpu_time_ratio, is_shared
 
 
 class ProfilerOverhead(RankAnalyzer):
-    """Recording made the steps of the trace much slower than they are without it.
-
-    What it finds:
-        A capture whose recorded steps take over 15 % longer than the steps right before them, which were timed
-        without any profiler: for the same work, and without what other programs took.
-
-    Why it costs time:
-        It costs the program nothing once recording is over. It distorts the picture: the profiler works on the CPU,
-        a few microseconds for every operator and launch, so that small steps look launch-bound, and the GPU idler,
-        than they are.
-
-    How it is measured:
-        `perfdoctor run` times a few steps without a profiler (the base window) and then records some (the timing
-        window, without stacks and shapes). The medians of both are compared; each window needs `min_steps` steps.
-        Where the windows' steps hold other numbers of micro-batches (backward passes, else batches), the time of one
-        is compared. Time in which other programs had the cores is left out (CPU time as usual in a longer step, and
-        more involuntary context switches), and no step counts as slower than its CPU time says: the profiler's part
-        is CPU time. All costs and savings of a report are scaled to the unprofiled step.
-
-    How to fix:
-        There is nothing to fix in the program, so the finding has no rank. Trust the order of findings and the time
-        of kernels; read launch-bound findings and idle GPU time as upper bounds.
-
-    When it is wrong:
-        The windows lie one after the other: a program whose inputs grow within a micro-batch (longer sequences)
-        differs between them without the profiler's doing. Captures without CPU times cannot tell a machine that was
-        shared; where others had it all the time, the rule says nothing.
-
-    Needs:
-        Captured facts (`perfdoctor run`) with a base window.
-
-    References:
-        PyTorch profiler documentation, on the overhead of recording.
-    """
+    """Recording made the steps of the trace much slower than they are without it."""
 
     rule = "PD001"
     name = "profiler-overhead"

@@ -24,35 +24,7 @@ _OTHER_THREADS = Advice(
 
 
 class IncompleteTrace(RankAnalyzer):
-    """Events are missing: figures about the recorded ones are right, causes and savings are less certain.
-
-    What it finds:
-        A file that ends early, events that could not be read, GPU items in the analysed time whose launch is not in
-        the file, or no work at all: neither ops nor kernels.
-
-    Why it costs time:
-        It costs none: this finding says how far the others can be trusted. Why a kernel came late is unknown without
-        its launch, and a replay that lacks edges promises too much or too little.
-
-    How it is measured:
-        What the reader noticed, and the share of the GPU items in the analysed time that are linked to a runtime call.
-        A trace without any runtime calls gets no finding: rules that need them say so.
-
-    How to fix:
-        Let the profiler stop and the file be written before the program ends; record fewer steps when events are
-        dropped; record CPU and GPU together, and some steps of warm-up before. A schedule starts anew after its active
-        steps: write the trace in `on_trace_ready`, or give it `repeat=1`. Threads that run ops besides the one that
-        records are followed with `profile_all_threads`.
-
-    When it is wrong:
-        In a trace without steps, items that were launched just before the recording began count as missing a launch.
-
-    Needs:
-        Nothing.
-
-    References:
-        PyTorch profiler documentation; Kineto's documentation.
-    """
+    """Events are missing: figures about the recorded ones are right, causes and savings are less certain."""
 
     rule = "PD002"
     name = "incomplete-trace"

@@ -57,50 +57,7 @@ _MOST_ARE_SLOW = 0.6
 
 
 class UnstableSteps(RankAnalyzer):
-    """Most steps take their usual time, and a few take much longer.
-
-    What it finds:
-        Steps of more than one and a half times the median that add up to a share of the time: in the trace, and among
-        the step times of a whole captured run, which contains the rare ones. Steps whose middle half ranges by
-        a fifth of the median. Steps that grow over a run too short for PD010, which tells drift: here steps count
-        without it. For information: steps that other programs made slow,
-        steps that hold more micro-batches, and marks on the CPU that range while the GPU finishes steps evenly.
-
-    Why it costs time:
-        A checkpoint, an evaluation, a log or a batch of unusual size every N steps is invisible in a median and looks
-        like a slightly slower step in a mean.
-
-    How it is measured:
-        Two things are taken out first, where the capture recorded them. What other programs took: a step is longer,
-        its CPU time is the usual one, and it lost its core more often than usually (involuntary context switches).
-        And more work: the time of a step counts by its micro-batches (backward passes, else batches). CPU time grows,
-        too, where threads wait busily for a preempted one: slow steps that lost their core more often than usually,
-        and those of a machine that others had all the time, are judged only where a cause was seen.
-        The cost is the excess of slow steps over the median where they come back; one or two slow steps, or some in the
-        first half of the trace alone, happen once and cost the median step nothing. Of steps that range, it is the
-        time beyond the shortest quarter of them. A cause is named where it was seen: what slow steps of the run
-        contain and others do not (an evaluation, compilation, a wait for the loader; checkpoints and collections of
-        garbage that a capture has timed are left out, as PD113 and PD110 tell them),
-        or the part of the account and the op or annotation in which slow steps of the trace exceed the others. The
-        first step of a trace does not count (recording it takes up to three times as long), nor do steps of a capture
-        that ran under the profiler.
-
-    How to fix:
-        By the cause: evaluate and save less often, save on a thread of its own, group batches by length. Where no
-        cause was seen, record a slow step: `perfdoctor run --skip N`.
-
-    When it is wrong:
-        Passes of a serving engine that differ in kind or size by their names are not judged: they are to differ.
-        Slow steps that are intended (an evaluation every 1000 steps) are a price, no fault: such a finding is low, and
-        from a quarter of the run on medium, and the saving has no lower bound. Traces without captured CPU times cannot
-        tell a machine that was shared, so that on a CPU a finding without a cause is low at most, too.
-
-    Needs:
-        Steps. Captured step times (`perfdoctor run`) for those outside of the trace.
-
-    References:
-        PyTorch Performance Tuning Guide; Dean and Barroso, "The Tail at Scale".
-    """
+    """Most steps take their usual time, and a few take much longer."""
 
     rule = "PD003"
     name = "unstable-steps"

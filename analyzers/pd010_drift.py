@@ -21,42 +21,7 @@ _MEANT = 4.0
 
 
 class Drift(RankAnalyzer):
-    """The step gets slower over the run, and stays so.
-
-    What it finds:
-        Steps that take at least 8 % longer at the end of the run than before some step, at once or more and more;
-        and garbage collections or checkpoints that grow until the mean step does so.
-
-    Why it costs time:
-        A second of profile at the start of a job shows a step that the job has no longer: a history that each step goes
-        over, a graph that is kept, a loader whose files no longer come from memory.
-
-    How it is measured:
-        The durations of all steps of the run, for equal work in each and first without waits for a core, are tested for
-        a rise that stays: nine tenths of the levels after it lie above nine tenths of those before it (see
-        perfdoctor/run_watch/change_points.py). Epochs, evaluations and a minute with a busy neighbour come back, and a
-        warm-up falls: they are none, nor is a rise of less than three seconds in which the program does the same
-        work: it is the machine's. What grew is found by what was timed of each step (the wait for the loader, for a
-        core, garbage collection, checkpoints, compilation) where that is half of the rise, and else by the late windows
-        of the run against its first ones, as `perfdoctor compare` compares two recordings: calls of ops that became
-        more, Python code between them, and the sizes of what the ops at each line get. Only where the same sizes were
-        recorded early and late are the ops themselves called slower.
-
-    How to fix:
-        By the cause: bound what grows, detach what is carried from step to step.
-
-    When it is wrong:
-        Later steps may be meant to do more: a curriculum of longer sequences, a replay buffer that fills. Findings on
-        shapes and samples are low for that. The line is the one whose ops take longer by most; it may be one that only
-        uses what another line lets grow.
-
-    Needs:
-        Captured step times (`perfdoctor run`) of 240 steps and more; of the windows that were recorded first and late
-        for most causes, which a run records by itself where its steps have grown by a tenth.
-
-    References:
-        Bai, Least absolute deviation estimation of a shift (1995); PyTorch Performance Tuning Guide.
-    """
+    """The step gets slower over the run, and stays so."""
 
     rule = "PD010"
     name = "drift"

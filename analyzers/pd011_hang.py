@@ -41,37 +41,7 @@ _ADVICE: Mapping[HangKind, tuple[str, str | None]] = {
 
 
 class HangFound(FleetAnalyzer):
-    """The ranks of a job wait in a collective for a rank that does not come.
-
-    What it finds:
-        Which rank is missing, in which collective of which group, at which line, and what it does meanwhile: it has
-        died (dead), it still works (slow), it has called another collective, or other sizes or types (mismatch), it
-        waits in its loader, for a lock or in I/O (blocked), or only that it has not come (missing).
-
-    Why it costs time:
-        A collective ends when all ranks of its group have called it. Until then all of them stand still, in the end for
-        the timeout of the group: 10 minutes with NCCL, 30 with gloo.
-
-    How it is measured:
-        By the flight recorder of PyTorch, in which each rank writes its last collectives: a rank waits in the oldest
-        one that has not ended, for those that have not called it, or that wait in an earlier call themselves. Followed
-        to its end this leads to the rank at fault. The stacks of its threads, its state and its system call say what it
-        does.
-
-    How to fix:
-        At the line that is named; the advice depends on the kind.
-
-    When it is wrong:
-        Dumps without stacks say who has not come, and not why. Dumps that were written while a healthy job ran have
-        calls on their way: those younger than 5 s when the file was written are taken for that, and a copy may have
-        lost its time. A ring that holds too few calls hides the first one that differed.
-
-    Needs:
-        Dumps of the flight recorder of all ranks (`nccl_trace_rank_N`), or a run of `perfdoctor run` that stood still.
-
-    References:
-        PyTorch, "Flight Recorder for Debugging Stuck Jobs".
-    """
+    """The ranks of a job wait in a collective for a rank that does not come."""
 
     rule = "PD011"
     name = "hang"

@@ -39,58 +39,7 @@ from perfdoctor.rules import intervals as iv
 
 
 class DataLoaderStall(RankAnalyzer):
-    """The GPU idles while the training loop waits for its next batch.
-
-    What it finds:
-        Idle GPU time during which the loop is inside a DataLoader's `__next__`. In a program without a GPU, the time
-        that the loop itself waits there.
-
-    Why it costs time:
-        With `num_workers=0` the main process loads, decodes and collates each batch between two steps, and nothing
-        else happens. With too few workers the loop drains the queue of prefetched batches and waits for the next one.
-
-    How it is measured:
-        The ranges `enumerate(DataLoader)#...__next__` that PyTorch records (or Python frames of `__next__`),
-        intersected with the gaps between GPU items. The first wait of an epoch, in which workers start, is left to
-        PD112. The rest of the waiting is split into copying
-        to the GPU, pinning, collating (putting samples together) and fetching items, by ops, calls and frames of the
-        waiting thread. The name of the iterator says whether there are workers, captured facts say how many. A batch
-        takes `__next__`'s time without workers (less that of the sampler, which stays), and workers x step
-        time when all workers are busy; that time divided
-        by what the step takes without the wait (the GPU may be busy through a part of it) is the number of workers
-        that hides it. The expected saving assumes that many workers, or as many as keep the CPU cores busy, whichever
-        is less: all cores but one, which the training process needs. Workers that sleep or wait for most of their time
-        (captured without workers, by the training thread's CPU time in `__next__`) share a core. Where that is not
-        known, all of loading is taken to compute. In a CPU-only program workers and training share the cores, which
-        bounds it further, most where the training has as many threads as there are cores, and taking a batch over from
-        a worker keeps 0.3 ms of the wait (measured for two tensors): a wait that is no longer than that is no finding
-        there. What loading does in the training process itself is the deepest function or op that takes most of it.
-
-        Where a run was captured with the cores and with what a batch takes (in the workers, where there are any), a
-        program without a GPU is modelled by them: a step with workers takes the longest of the training and of the
-        workers' time for its batches. Handing a batch over (0.5 ms a tensor, 0.8 ms a MB), computing for which no core
-        is left, and 0.3 ms of training for each ms that a worker computes beside it make the training longer. Workers
-        are advised only where the step gets no longer even under bad assumptions; else one worker beside one thread,
-        where the training's ops are too small for several; else nothing: a cheaper batch is PD111's. Workers that
-        load as fast as the training asks are no finding.
-
-    How to fix:
-        Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
-        copies do not block). Or make the batch cheaper: decode ahead of time, move the transform to the GPU.
-
-    When it is wrong:
-        A trace of one step that begins an epoch shows a stall that does not recur. Workers take cores and memory
-        bandwidth from the training process: in two real recordings without workers 46.9 and 47.9 ms a step were
-        promised, and 35.5 and 47.1 came true with four workers. With workers already there, how much of their work is
-        computing is not known: a data set whose items come over a network gains from more workers than there are
-        cores, but the advice is no more than the cores allow.
-
-    Needs:
-        CPU events. Captured facts (`perfdoctor run`) for the number of workers and of cores.
-
-    References:
-        PyTorch Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
-    """
+    """The GPU idles while the training loop waits for its next batch."""
 
     rule = "PD101"
     name = "dataloader-stall"

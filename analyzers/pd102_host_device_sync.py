@@ -65,42 +65,7 @@ class WaitsAtLine:
 
 
 class HostDeviceSync(RankAnalyzer):
-    """A call in the step waits until the GPU's queue is empty; afterwards the GPU waits for new work.
-
-    What it finds:
-        Synchronize calls and blocking copies inside the step after which the GPU ran dry, by what was written and by
-        source line.
-
-    Why it costs time:
-        PyTorch launches kernels ahead of the GPU. `.item()`, `print(tensor)`, `nonzero`, a boolean mask, `if
-        tensor:`, `.cpu()`, `torch.unique`, `repeat_interleave` without its output_size, clip_grad_norm_ with
-        error_if_nonfinite and copies from pageable memory wait until the GPU is through; the lead is gone, and until
-        the next launch arrives the GPU idles.
-
-    How it is measured:
-        The gaps between the last GPU item before the call returned and the items after it until the CPU has its lead
-        back, but at most the time that the call had waited: only that much lead was lost. Where the trace can be
-        replayed, the cost is what the step takes less without these waits, which is often more than the gaps behind
-        them. Many waits that cost little each, because the others remain, are one finding. Time blocked and idle time
-        are counted apart. Calls of one op (a copy and the wait for it) are one wait, an op that contains another
-        (aten::is_nonzero contains aten::item) counts once, and on a CPU tensor it makes no call and does not count at
-        all. The outermost op that shows the cause names the wait; `print`, clipping and GradScaler show by the ops
-        before it; a copy by its direction and memory. Harmless, and not reported: waits that found the GPU done, and
-        what happens in one of four steps or less (logging every N steps).
-
-    How to fix:
-        Keep values on the GPU, read them every N steps, copy without blocking from pinned memory.
-
-    When it is wrong:
-        One wait a step that ends it costs little when the next step's launches are quick. Where the trace cannot be
-        replayed and the CPU is slower than the GPU anyway, the idle time comes back as launch-bound time.
-
-    Needs:
-        Kernels or copies, with launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
-
-    References:
-        PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization".
-    """
+    """A call in the step waits until the GPU's queue is empty; afterwards the GPU waits for new work."""
 
     rule = "PD102"
     name = "host-device-sync"

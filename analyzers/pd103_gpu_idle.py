@@ -44,51 +44,7 @@ _NEARLY_ALL = 0.9
 
 
 class GpuIdle(RankAnalyzer):
-    """The GPU had nothing to do, and no known cause explains it.
-
-    What it finds:
-        Two things. Pauses: gaps in which the CPU was busy with something other than launching (preprocessing, a
-        checkpoint, compiling, Python), or slept. Unexplained gaps: the next item had been
-        launched long before and waited for something that the trace does not show, or the trace has no CPU event at
-        all. Where the GPU most likely worked and its kernels are missing from the file, it says so, at no cost.
-
-    Why it costs time:
-        The GPU could have worked.
-
-    How it is measured:
-        What is left of the gaps between GPU items without the time that the DataLoader, syncs, the allocator and
-        communication cause; pauses for DDP's buffers are PD405's, in optimizer steps that a fused one shortens PD303's,
-        compiling after the first steps is PD108's, and garbage, checkpoints and logs that a capture has timed are
-        PD110's and PD113's. A gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
-        step and ten times the usual time from one launch to the next; shorter ones are PD104's. A gap of more than
-        20 us before an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in
-        whole recordings no graph pauses for longer. So is every gap of a file that was subsampled (ops are numbered,
-        and less than a tenth of the numbers are there).
-
-        What the CPU did in the pauses is found by inclusive time: the deepest function, range, op or call that takes
-        60 % of them, on the thread that launched what came after. Its name says what kind of work that is. Pauses that
-        have no such thing in common are findings of their own. Where that is an op or a call, its own time is all that
-        the fix can save of the pauses.
-
-        Pauses that stand out in one or two steps, or only in the first half of the steps, happen once: they cost the
-        median step nothing. In a trace of one step or none those do that load code, capture a graph or compile, and
-        ops that take ten times as long as the others of their name.
-
-    How to fix:
-        By kind of work: warm-up (graph capture, first launches, compilation) before the recorded steps, preprocessing
-        ahead of the loop, checkpoints and logs less often or from another thread, garbage collection at chosen times.
-        For unexplained gaps: look at the exported trace, or record again with CPU activities and Python stacks.
-
-    When it is wrong:
-        A trace that covers start-up or compilation shows pauses that do not recur. In a trace that was recorded
-        without CPU events all idle time is unexplained; that is the trace's fault, and the confidence says so.
-
-    Needs:
-        Kernels or copies; their launches for pauses; Python stacks for the line.
-
-    References:
-        HolisticTraceAnalysis, idle time breakdown ("host wait" and "other").
-    """
+    """The GPU had nothing to do, and no known cause explains it."""
 
     rule = "PD103"
     name = "gpu-idle"

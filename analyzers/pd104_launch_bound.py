@@ -92,66 +92,7 @@ _ONE_OP = Advice(
 
 
 class LaunchBound(RankAnalyzer):
-    """The GPU waits for the CPU to launch the next kernel: Python and the framework are the bottleneck.
-
-    What it finds:
-        Many short gaps that end with a kernel whose launch call began only after the GPU had run dry. In a program on
-        the CPU alone: steps that go to Python and the dispatcher, between and around ops that have little to compute,
-        and modules that get the rows of a batch one by one, and loops that call the same ops on tensors of one size.
-        Inference that gives the model one sample at a time, without a pause in between, gets a hint. Small modules of
-        one class, of which each gets a slice of one tensor: one batched call takes their place.
-
-    Why it costs time:
-        A kernel costs the CPU 5 to 20 us in Python, the dispatcher and the runtime. Kernels shorter than that leave
-        the GPU waiting. On a CPU an op costs 1 to 5 us before it computes anything: a loop over the rows of a tensor
-        pays for each row.
-
-    How it is measured:
-        Idle time in gaps under 1 ms that end with a late launch, as a share of the step, and how many kernels the GPU
-        waited for in them. A sync, a wait for the DataLoader, an allocation or a pause empties the queue. The gaps
-        until the CPU has its lead back, at most as long as the lead that was lost, are theirs and do not count here.
-        What is left costs as much as a replay of the trace gets shorter when launches take no time. At least the share
-        of Python comes back, as expected that of the dispatcher, too, and by graphs all of it. A graph launch is one
-        launch of many kernels: gaps within a graph are no late launches, and few of its kernels are waited for. Longer
-        gaps are pauses of the CPU, not launching: PD103 reports them.
-        Queue depth is how many launches had not started when the next one came: 0 in the median is a GPU that
-        starves. The CPU time for a launch is the time of the threads that launch, waits, pauses and the DataLoader left
-        out, over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
-        Without a GPU: pieces of ops up to 5 us, and breaks up to 100 us between ops, while no thread computes;
-        optimizers, zeroing and compiling left out. What the profiler takes for each event is taken off before it is
-        judged: as a capture has measured it, else 1 us. What one op calls within (an embedding with max_norm a norm for
-        each row, a packed sequence a cell for each step in time) is that op's own time, and what loading calls the
-        loader's. The bound is all of it. A saving is expected where one line, or the lines of one loop, take most of
-        that time (not over layers, so without matrix maths) and a capture has timed steps without the profiler: its
-        share of them, but for one op of each kind. What torch.compile saves has a bound and nothing expected: it can
-        make larger ops slower. With nn.LSTM 16 to 64 % of the passes remained (8 to 64 sequences of 40 to 100 steps in
-        time, torch 2.13 on two cores), with nn.GRU and nn.RNN 66 to 102 %. One call of a module in place of one for
-        each step in time leaves 12 to 64 % (LSTM), 42 to 66 % (RNN), 72 to 83 % (GRU).
-
-    How to fix:
-        CUDA graphs, by torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, launch many kernels
-        at once, where every step launches the same and no sync lies between the launches; torch.compile leaves out
-        Python and fuses kernels; a bigger batch gives each kernel more work for the same launch; fused optimizers
-        launch less. Without a GPU: one op over all rows in place of a loop, a bigger batch, or torch.compile, which
-        needs a C++ compiler and compiles for 6 to 15 s and more (later steps took 0.74 to 1.44 times as long, measured
-        on four programs); nn.LSTM in place of nn.LSTMCell in a loop, also where the
-        cells compute for longer than it takes to call them.
-
-        What single samples waste has no bound that sizes tell: 16 at once took 0.75 (convolutions), 0.4 (an encoder)
-        and 0.17 (linear layers) of the CPU time of 16 calls (torch 2.13, one thread).
-
-    When it is wrong:
-        The profiler itself slows every launch, most with Python stacks or shapes: compare with the step time of an
-        unprofiled run. On a CPU, breaks between ops may be the program's own Python; those of 0.1 ms and more are
-        reported on their own, with the line that takes most of them.
-
-    Needs:
-        Kernels and their launches; of a program on the CPU alone its ops, and a capture for lines and expected savings.
-
-    References:
-        Making Deep Learning Go Brrrr From First Principles, "Overhead"; PyTorch blog, "Accelerating PyTorch with CUDA
-        Graphs".
-    """
+    """The GPU waits for the CPU to launch the next kernel: Python and the framework are the bottleneck."""
 
     rule = "PD104"
     name = "launch-bound"

@@ -39,38 +39,7 @@ from perfdoctor.rules.internal import (
 
 
 class PageableCopy(RankAnalyzer):
-    """The step copies from or to memory that the driver may page out, and waits for it.
-
-    What it finds:
-        Copies between host and device that the trace calls Pageable, of a size that matters, by source line.
-
-    Why it costs time:
-        The device can only read pinned memory by itself. The driver moves a pageable tensor piece by piece through a
-        pinned buffer of its own, at a third to a half of the link's rate, and the call does not return before. The CPU
-        launches nothing meanwhile, and the lead over the GPU is gone.
-
-    How it is measured:
-        GPU time that only such copies fill, and idle time from the beginning of the copying op until the GPU has work
-        again (after the call returned at most as long as the CPU was in it; for a copy to the host as long as the copy
-        took, because the wait for the result is PD102's). The expected saving is what the same copies take longer than
-        pinned ones would on this link: 80 % of its rate, by NVML's generation and width or the table of devices.
-
-    How to fix:
-        DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True); both are needed. To the host: copy
-        into a pinned buffer without blocking, and read it after an event.
-
-    When it is wrong:
-        Pinned copies in the same stream still take their turn before the kernels that need them: only prefetching on
-        another stream hides them. AMD's traces do not distinguish pageable from pinned memory: there it reports
-        nothing. Without PCIe's generation the saving has bounds alone, and nothing is expected.
-
-    Needs:
-        Copies and launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
-
-    References:
-        PyTorch, "A guide on good usage of non_blocking and pin_memory"; NVIDIA, "How to Optimize Data Transfers in
-        CUDA C/C++".
-    """
+    """The step copies from or to memory that the driver may page out, and waits for it."""
 
     rule = "PD105"
     name = "pageable-copy"

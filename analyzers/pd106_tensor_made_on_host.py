@@ -45,38 +45,7 @@ _ADVICE_ON_VALUES = Advice(
 
 
 class TensorMadeOnHost(RankAnalyzer):
-    """The step makes a tensor on the CPU and copies it to the GPU, where it could have been made.
-
-    What it finds:
-        Copies to the device right after an op that made the tensor on the CPU: zeros, arange, full, rand and their
-        like, whatever their size; and small ones of values from Python or NumPy (torch.tensor, torch.as_tensor,
-        torch.from_numpy, an index that is a list).
-
-    Why it costs time:
-        A copy from pageable memory ends with a wait until the GPU has done all that was launched before, however small
-        the copy is: the CPU's lead is gone, and the GPU idles until the next launch.
-
-    How it is measured:
-        Idle GPU time from the beginning of the op that makes the tensor until the GPU has work again (after the copy
-        returned at most as long as the CPU was in it), and GPU time that only the copy fills, by source line. A tensor
-        that is copied first in a step, or together with a large one, is taken for the batch unless a factory such as
-        zeros made it; whatever a DataLoader makes is part of the batch. In a program that computes on the CPU it is the
-        time of the factories, and of the ops that copy what they made.
-
-    How to fix:
-        Make it where it is used: torch.zeros(..., device=x.device). Values from Python: make the tensor once, before
-        the loop, or use an op that takes numbers (torch.full, x[2:5] in place of x[[2, 3, 4]]).
-
-    When it is wrong:
-        Random numbers made on the CPU differ from those made on the GPU. Which op made a tensor follows from the order
-        of ops on the thread: an op that makes another tensor on the CPU right before a copy is taken for its maker.
-
-    Needs:
-        Copies, launches and ops. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
-
-    References:
-        PyTorch Performance Tuning Guide, "Create tensors directly on the target device".
-    """
+    """The step makes a tensor on the CPU and copies it to the GPU, where it could have been made."""
 
     rule = "PD106"
     name = "tensor-made-on-host"

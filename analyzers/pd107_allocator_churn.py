@@ -32,37 +32,7 @@ _NO_CACHE_ON_AMD = (
 
 
 class AllocatorChurn(RankAnalyzer):
-    """The GPU idles while the driver allocates and frees memory, in the middle of the steps.
-
-    What it finds:
-        cudaMalloc, cudaFree and their like within the analysed steps, with the GPU idle meanwhile.
-
-    Why it costs time:
-        PyTorch keeps freed memory and gives it out again without asking the driver. When it has to ask, the call
-        takes 0.1 to 70 ms, and cudaFree waits until the GPU is through.
-
-    How it is measured:
-        The account's idle_allocator: gaps between GPU items during such calls. What stands out in one or two steps, or
-        only in the first half of the steps, happens once and is left out; without steps, and in fewer than three since
-        memory was last given back, so is all that an allocator asks for and keeps.
-
-    How to fix:
-        Warm up with the largest input, pad inputs to few sizes, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use
-        less memory than the device has; never call torch.cuda.empty_cache() in the loop. On ROCm a new convolution
-        shape makes MIOpen allocate workspace while it searches: warm up, or set MIOPEN_FIND_MODE. Where aten::empty
-        asks the driver each time, the cache is off: unset PYTORCH_NO_CUDA_MEMORY_CACHING (on ROCm also
-        PYTORCH_NO_HIP_MEMORY_CACHING).
-
-    When it is wrong:
-        The first steps of a program allocate; that does not recur. Record later steps.
-
-    Needs:
-        Kernels or copies, and runtime calls.
-
-    References:
-        PyTorch CUDA semantics, "Memory management"; PyTorch Performance Tuning Guide, "Preallocate memory in case of
-        variable input length"; PyTorch, CUDA environment variables.
-    """
+    """The GPU idles while the driver allocates and frees memory, in the middle of the steps."""
 
     rule = "PD107"
     name = "allocator-churn"

@@ -65,35 +65,7 @@ class CompileTime(NamedTuple):
 
 
 class Recompilation(RankAnalyzer):
-    """The program compiles in steps in which everything should have been compiled long ago.
-
-    What it finds:
-        Phases of dynamo and inductor within the analysed steps, or, in captured facts, within the unprofiled ones
-        before.
-
-    Why it costs time:
-        A graph is compiled for the sizes, types and values that it was traced with. When a guard on one of them fails,
-        all of it is traced and compiled again, which takes seconds; after eight times the frame is left to Python.
-
-    How it is measured:
-        The union of ranges that PyTorch records around compiling; on a GPU only as far as the GPU idles meanwhile.
-        Without captured facts the first two steps are taken for warm-up. A compile id such as 0/3 says that frame 0
-        was compiled for the fourth time.
-
-    How to fix:
-        TORCH_LOGS=recompiles says which guard failed. A size that changes: pad to few sizes, or mark_dynamic, or
-        dynamic=True. A number that changes: pass it as a tensor. drop_last=True for a shorter last batch.
-
-    When it is wrong:
-        Compiling in one of three or more steady steps is said to happen once, and costs the median step nothing. A
-        trace of a program's beginning shows what does not recur. New graphs for a few sizes stop once all were seen.
-
-    Needs:
-        CPU events and steps. Captured facts (`perfdoctor run`) for compiling outside of the trace, and graph breaks.
-
-    References:
-        PyTorch, "Dealing with Recompilations"; PyTorch, "torch.compile Troubleshooting".
-    """
+    """The program compiles in steps in which everything should have been compiled long ago."""
 
     rule = "PD108"
     name = "recompilation"

@@ -46,42 +46,7 @@ _MEMORY = {vocabulary.PAGEABLE: "pageable", vocabulary.PINNED: "pinned", vocabul
 
 
 class TransferBound(RankAnalyzer):
-    """The GPU spends its time on copies that nothing overlaps.
-
-    What it finds:
-        Copies between host and device, within the device and between devices in whose time no kernel runs: weights
-        that lie in host memory, a batch that is copied before its step, state that is moved out and in, caches of keys
-        and values, clones.
-
-    Why it costs time:
-        PCIe moves 12 to 50 GB/s, a hundredth of what the GPU's memory does. The GPU counts as busy all the while, but
-        nothing is computed: items of one stream take turns, so copies on the stream of the kernels stop them.
-
-    How it is measured:
-        The time in which copies ran and no kernel did, by direction. Not counted: pageable copies above 64 KB (PD105)
-        and small ones, which wait for values (PD102); tensors made on the host (PD106); clone, contiguous and cat
-        outside of compiled code (PD306). What they achieve is their bytes over the time in which one of them ran: of
-        copies that overlap each other the time counts once. It is compared with what large pinned copies reach on the
-        link, and half of the memory's bandwidth within the device, where each byte is read and written. Overlapping
-        saves at most what kernels, running meanwhile, can hide. Where that is less than half, and within the device,
-        the bound is that nothing is copied.
-
-    How to fix:
-        Prefetch on a stream of its own, keep it on the GPU, store it in fewer bits; within the device copy lists of
-        tensors at once, or not at all.
-
-    When it is wrong:
-        A recording of the start of a program holds its one copy of the weights to the GPU, which no later step repeats;
-        without steps nobody can tell. What copies are for is inferred from their sizes and from the names of ops,
-        ranges and Python frames around them.
-
-    Needs:
-        Copies; launches and ops to see what they are for.
-
-    References:
-        PyTorch, "A guide on good usage of non_blocking and pin_memory"; NVIDIA, "How to Overlap Data Transfers in CUDA
-        C/C++".
-    """
+    """The GPU spends its time on copies that nothing overlaps."""
 
     rule = "PD109"
     name = "transfer-bound"

@@ -22,36 +22,7 @@ _MAX_LEFT, _USUALLY_LEFT = 0.5, 0.1
 
 
 class PythonGc(RankAnalyzer):
-    """Python's garbage collector runs inside steps, and scans all objects that live.
-
-    What it finds:
-        Calls of gc.collect in steps, by their line, and collections of the oldest generation that Python begins by
-        itself because the steps make many objects.
-
-    Why it costs time:
-        The collector looks for cycles among all lists, dictionaries and instances, data sets and models included, while
-        nothing else runs in Python: about 10 ms for a hundred thousand objects. Tensors are freed without it, as soon
-        as nothing refers to them. Ranks that collect at different times make each other wait.
-
-    How it is measured:
-        Each collection is timed where it happens (gc.callbacks), in steps without a profiler, and reported as its share
-        of the time of these steps. On a GPU, which may have work queued, steps with collections are compared with the
-        others, or the GPU's idle time in them counts. Without a capture stacks show calls of gc.collect.
-
-    How to fix:
-        Leave gc.collect() out of the loop. gc.freeze(), once data and model are made, takes them from the collector.
-        In jobs of several ranks: gc.disable(), and gc.collect() every so many steps on all ranks together.
-
-    When it is wrong:
-        Where objects in cycles hold large memory, gc.collect in each step may be what keeps the program alive: break
-        the cycles. Objects that the steps themselves make and keep are scanned after gc.freeze as well.
-
-    Needs:
-        Captured facts (`perfdoctor run`), or Python stacks.
-
-    References:
-        Python, gc.freeze; CPython developer's guide, "Garbage collector design".
-    """
+    """Python's garbage collector runs inside steps, and scans all objects that live."""
 
     rule = "PD110"
     name = "python-gc"

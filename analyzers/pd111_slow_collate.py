@@ -27,44 +27,7 @@ _MAX_ITEMS = 65_536
 
 
 class SlowCollate(RankAnalyzer):
-    """Each batch is made by work that could be done once, or for many items at a time.
-
-    What it finds:
-        Loaders that the training waits for because of what a batch takes to make: the items (`__getitem__`, or the
-        iterator of the data set), putting them together (`collate_fn`), or choosing them (the sampler). Only where
-        workers cannot hide it, or would take their time from the training: they never take the sampler over. On the CPU
-        also what the loop itself does to a batch before the model gets it: features, casts, formulas through which no
-        gradient goes.
-
-    Why it costs time:
-        Texts are tokenised, files parsed and tables looked up again in each epoch, item by item, in Python: some
-        10 us for the cheapest item, where an index into a tensor takes a hundredth of that for a whole batch. Samples
-        that are lists make the default collate function build a tensor of each of their positions.
-
-    How it is measured:
-        `perfdoctor run` times each fetch of a batch and the part of it in the collate function, in the process that
-        loads, and the sampler in the training process. Stacks and lines of the evidence window say which line takes it.
-        What a cheaper batch gives is the wait at most; it is expected where the work is of a kind that can
-        be done once, before training: tokenising, lists made into tensors, rows of a data frame, parsed text. In the
-        clinic of this project such fixes gave 0.9 to 1.1 of the wait (four programs). What the loop does to a batch are
-        the ops of a step before the first that has a gradient, outside of modules, without random numbers and copies.
-
-    How to fix:
-        Do the work once and keep tensors or arrays; index them by the whole batch (`__getitems__`); return tensors
-        from `__getitem__`, not lists. Where items come back, a function that makes one from its arguments alone can
-        remember its results (`functools.lru_cache`). On a GPU, transform the batch there.
-
-    When it is wrong:
-        Work that must be different in each epoch (random crops) cannot be done once; and what is kept needs memory.
-        What is made of the model's own state, as targets of reinforcement learning are, belongs to the step.
-        Loading that waits for a disk gets no cheaper by less Python.
-
-    Needs:
-        CPU events. Captured facts (`perfdoctor run`) on what a batch takes; stacks for the line.
-
-    References:
-        PyTorch, `torch.utils.data`, "Working with collate_fn"; `torch.utils.data.Dataset.__getitems__`.
-    """
+    """Each batch is made by work that could be done once, or for many items at a time."""
 
     rule = "PD111"
     name = "slow-collate"

@@ -28,41 +28,7 @@ _EASY_BATCH_NS = 1_000_000
 
 
 class LoaderRestarts(RankAnalyzer):
-    """Worker processes are ended after each epoch and started again for the next one.
-
-    What it finds:
-        Time in which the loop waits for the workers of an epoch to end, starts those of the next one (`iter(loader)`),
-        and waits for their first batch.
-
-    Why it costs time:
-        A DataLoader without `persistent_workers=True` starts its processes in each loop over it: 5 to 10 ms for each
-        by fork, more in a large process, and seconds by spawn, where each imports torch and the program again. The
-        queue of prefetched batches is empty then. After a fork the training process also copies each page of memory
-        that it writes to, which makes the first step of an epoch longer.
-
-    How it is measured:
-        `perfdoctor run` marks `iter(loader)` where it starts workers. The `__next__` right before it ended the
-        workers of the epoch before, and the one after it waits for the first batch. Steps of the whole run that
-        contain a start, compared with the others, say what it costs with the copied pages, and how often it comes. What
-        remains with persistent workers is the time to load a batch and 1 ms. A trace without these marks shows first
-        waits that are five times as long as others. What happens in one epoch of such a trace costs the median
-        step nothing.
-
-    How to fix:
-        `persistent_workers=True` where the loader is made. For data that takes less to load than to hand over
-        (tensors in memory), `num_workers=0`.
-
-    When it is wrong:
-        A data set that changes between epochs (`dataset.epoch = n`) does not change in workers that persist; a sampler
-        that runs in the training process does. In a trace alone, a first batch that is slow to load for another
-        reason.
-
-    Needs:
-        CPU events; captured facts (`perfdoctor run`) for what the start itself takes.
-
-    References:
-        PyTorch, `torch.utils.data.DataLoader`, `persistent_workers`.
-    """
+    """Worker processes are ended after each epoch and started again for the next one."""
 
     rule = "PD112"
     name = "loader-restarts"

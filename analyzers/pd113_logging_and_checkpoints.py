@@ -57,41 +57,7 @@ def _kind_of(rank: Rank, pause: HostPause) -> _Kind:
 
 
 class LoggingAndCheckpoints(RankAnalyzer):
-    """The training waits while it saves, logs or copies its model or its records.
-
-    What it finds:
-        torch.save, os.fsync, copy.deepcopy of modules and dictionaries, and print, in steps: how often, how long, and
-        at which line. Evaluations in each step: calls of a model whose results no backward pass uses.
-
-    Why it costs time:
-        The next step begins when the file is written, for os.fsync when the disk has confirmed it. A checkpoint every
-        few steps, or a line flushed to disk in each, may take more than the training.
-
-    How it is measured:
-        Each call is timed where it is made, in the steps of the whole run that no profiler slows down, and reported as
-        its share of their time; a call inside another one belongs to that one. Calls in one step alone are left out. On
-        a GPU, which may have work queued, steps with calls are compared with the others, or the GPU's idle time in them
-        counts. The time in print, and without a capture that of all calls, is taken from stacks. The fix is to do it
-        half as often at least, ten times less often as expected.
-        A line that calls a model evaluates where no backward pass uses what it computes, and its function is called so
-        (validate, evaluate, test), or the run calls model.eval() in each step. Teachers, target networks and rollouts
-        are part of the step.
-
-    How to fix:
-        Save less often, or in the background: torch.distributed.checkpoint.async_save, or a thread that gets a copy of
-        the state dict. Log and print every so many steps. Copy the best weights every so many steps, or into tensors
-        that exist. Of a record copy what is changed: `dict(record)` has the same values.
-
-    When it is wrong:
-        What a lost machine costs may be worth more than the time for checkpoints. On network drives the time of a run
-        varies.
-
-    Needs:
-        Captured facts (`perfdoctor run`), or Python stacks.
-
-    References:
-        PyTorch, "Asynchronous Saving with Distributed Checkpoint (DCP)"; Mohan et al., "CheckFreq" (FAST 2021).
-    """
+    """The training waits while it saves, logs or copies its model or its records."""
 
     rule = "PD113"
     name = "logging-and-checkpoints"

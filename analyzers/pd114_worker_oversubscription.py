@@ -41,35 +41,7 @@ class _Remedy(NamedTuple):
 
 
 class WorkerOversubscription(RankAnalyzer):
-    """Workers that compute take the cores on which the training computes.
-
-    What it finds:
-        Programs without a GPU in which the threads of the training and those of the DataLoader's workers are more than
-        the cores, both compute, and no core idles.
-
-    Why it costs time:
-        Workers spread work over cores that idle. Where none does, the same work is done on the same cores, and handing
-        a batch over (copying it into shared memory, mapping it) comes on top. Worse, threads that share an op wait for
-        the one whose core a worker uses.
-
-    How it is measured:
-        CPU time of the training process, and of each batch in its worker, in the window without a profiler, against
-        the cores that may be used. Without workers the wait for handing over vanishes, which is the expected saving; it
-        was compared with runs of a few programs on two cores only. Where the training's ops are
-        too small for several threads one thread is the better remedy.
-
-    How to fix:
-        `num_workers=0`, or `torch.set_num_threads(1)` beside the workers.
-
-    When it is wrong:
-        The data set loads slower later than in the window that was measured: a cold disk, larger files.
-
-    Needs:
-        CPU events. Captured facts (`perfdoctor run`) on cores and on what a batch takes in the workers.
-
-    References:
-        PyTorch, "CPU threading and TorchScript inference"; PyTorch, `torch.utils.data`, "Multi-process data loading".
-    """
+    """Workers that compute take the cores on which the training computes."""
 
     rule = "PD114"
     name = "worker-oversubscription"

@@ -23,36 +23,7 @@ from perfdoctor.rules.internal import count_free_cores
 
 
 class OneThread(RankAnalyzer):
-    """The training computes with one thread, and the machine has more cores that nobody uses.
-
-    What it finds:
-        Programs without a GPU whose PyTorch may use one thread (`torch.set_num_threads(1)`, OMP_NUM_THREADS=1), spend
-        time in large ops, and leave at least one core idle.
-
-    Why it costs time:
-        A large op (a product, a convolution, an element-wise op of 32,768 elements or more) is divided among threads,
-        by default one for each core. With one thread all cores but one wait.
-
-    How it is measured:
-        The ops of the training that compute for at least 50 us themselves and that PyTorch divides; random numbers,
-        sorting, norms and the gradient of an embedding, which it does not divide, are left out, and of the gradient of
-        an EmbeddingBag one half. The cores that may be used
-        (affinity, and quotas of control groups) less those that the program, its DataLoader workers and other programs
-        used in the window without a profiler. n threads make large ops n ** 0.8 times as fast, between n ** 0.35 and n.
-
-    How to fix:
-        Remove the call of `torch.set_num_threads`, or unset OMP_NUM_THREADS; or set the number of idle cores.
-
-    When it is wrong:
-        Ops that wait for memory gain less than the expected saving. DataLoader workers that begin to compute later take
-        the other cores.
-
-    Needs:
-        CPU ops. Captured facts (`perfdoctor run`) on threads and cores.
-
-    References:
-        PyTorch, "CPU threading and TorchScript inference"; PyTorch Performance Tuning Guide, "Utilize OpenMP".
-    """
+    """The training computes with one thread, and the machine has more cores that nobody uses."""
 
     rule = "PD115"
     name = "one-thread"

@@ -19,34 +19,7 @@ _LAUNCH_NS = 10_000
 
 
 class ModelOnCpu(RankAnalyzer):
-    """The machine has a GPU, and the model, or a part of it, computes on the CPU.
-
-    What it finds:
-        Recordings whose file names a GPU of NVIDIA or AMD, in which layers (products, convolutions, attention) compute
-        on the CPU and no kernels to speak of run.
-
-    Why it costs time:
-        A GPU computes a layer of usual size some 10 to 100 times faster. PyTorch makes models and tensors on the CPU
-        unless a device is named.
-
-    How it is measured:
-        The time of the ops that compute on the CPU for long, by own time, launches and names, if layers are a fifth of
-        it. What is left of each on a GPU is at least its launch, 10 us; how long its kernels take is not known, so that
-        the saving is a bound.
-
-    How to fix:
-        Move the model once, model.to("cuda"), right after it is made, and each batch with it.
-
-    When it is wrong:
-        A model that is meant to run on a CPU and was recorded on a machine with a GPU, or does not fit into the GPU's
-        memory. One of few small ops can be slower on a GPU, where each op has to be launched.
-
-    Needs:
-        CPU ops. The GPU's name in the file: torch.profiler writes it where CUDA is available.
-
-    References:
-        PyTorch, "CUDA semantics".
-    """
+    """The machine has a GPU, and the model, or a part of it, computes on the CPU."""
 
     rule = "PD116"
     name = "model-on-cpu"

@@ -45,44 +45,7 @@ _SITUATIONS: Mapping[str | None, str] = MappingProxyType(
 
 
 class GemmWithoutTensorCores(MissedTensorCores):
-    """Matrix products run on CUDA cores although the device has Tensor Cores.
-
-    What it finds:
-        GEMM kernels that are known to use CUDA cores (FFMA, SIMT, legacy sgemm), on a device that has Tensor Cores;
-        one finding for each operand type, because the causes differ: float32 with TF32 off, float32 beside products
-        that do use TF32 or half precision, half precision that misses the Tensor Cores, float64.
-
-    Why it costs time:
-        Tensor Cores multiply 5 to 16 times as fast: an A100 reaches 19.5 TFLOP/s in float32 on CUDA cores and 156 in
-        TF32.
-
-    How it is measured:
-        Time of gemm kernels with verdict "no". Verdicts have four values: helpers (split-K tails, layout copies) are
-        no matrix maths, and a kernel is unknown and not counted where neither its name nor its achieved FLOP/s tell.
-        Vector products (gemv), products with a dimension of 16 or less, products that memory bounds by their recorded
-        shapes, kernels bound by latency, types under 10 us in total and devices without Tensor Cores (Pascal and
-        older, GeForce GTX 16) never count. Whether TF32 is allowed is read from the captured facts, else from other
-        products that use it. Where shapes are recorded the saving follows from the roofline on Tensor Cores and from
-        the share of it that recorded kernels reach: at worst the lower quartile, at best the upper one, and bfloat16
-        where TF32 is the first remedy. Without shapes it is bounded by the ratio of peaks. Kernels that a convolution
-        launched belong to PD203. In inference in float32 a second finding is about the memory-bound kernels on
-        float32, which would move half of the bytes, if they take `min_traffic_share` of the step.
-
-    How to fix:
-        float32: allow TF32, or use half precision (autocast in training); where TF32 is allowed already, make M, N
-        and K multiples of 8.
-        float64: usually an accident, see PD204. Half precision on CUDA cores: alignment or layout is the cause; make
-        dimensions multiples of 8.
-
-    When it is wrong:
-        When float32 accuracy is needed. Without recorded shapes small products, which gain nothing, count as well.
-
-    Needs:
-        Kernels; shapes to leave out small products, stacks to say where.
-
-    References:
-        NVIDIA Deep Learning Performance, "Matrix Multiplication Background"; PyTorch CUDA semantics, "TensorFloat-32".
-    """
+    """Matrix products run on CUDA cores although the device has Tensor Cores."""
 
     rule = "PD201"
     name = "gemm-without-tensor-cores"

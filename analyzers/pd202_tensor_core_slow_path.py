@@ -48,40 +48,7 @@ class _MisalignedDimension(NamedTuple):
 
 
 class TensorCoreSlowPath(RankAnalyzer):
-    """Tensor Cores are used on a slow path: a dimension is not a multiple of 16 bytes.
-
-    What it finds:
-        Matrix products that run on Tensor Cores in kernels for misaligned rows (`align1`, `align2`), the dimension
-        that is to blame, and the size to pad it to: a vocabulary of 30522, a sequence of 3137.
-
-    Why it costs time:
-        Where rows do not start at multiples of 16 bytes a kernel loads 2 or 4 bytes at a time instead of 16, and the
-        fast kernels of the newest architecture cannot be used at all: bfloat16 products with a dimension of 3137 ran
-        2.9 to 4.1 times slower than the roofline on an H100.
-
-    How it is measured:
-        Time of gemm kernels whose name says that they take an alignment under 16 bytes. The names of AMD's kernels do
-        not say it: there the recorded shapes decide. With shapes the dimension to blame is the one that lies
-        contiguous in memory by the kernel's layout letters, only kernels count that take at least `min_over_roofline`
-        times the best time for their FLOPs and bytes, and the saving follows from what recorded kernels without this
-        fault reach of their roofline. Without shapes the width of the memory accesses bounds the saving, the
-        confidence is low, and the least share of the step is `min_share_untold`. Products with a dimension of 16 or
-        less, vector products, and kernels under 10 us in total never count.
-
-    How to fix:
-        Pad vocabulary, features, heads or sequence to a multiple of 8 (of 16 in one-byte types; 64 is better still).
-        In attention scaled_dot_product_attention needs no padding.
-
-    When it is wrong:
-        Where the input is a slice whose start or stride is odd, padding a dimension does not help: copy the slice
-        once.
-
-    Needs:
-        Kernels; shapes to name the dimension.
-
-    References:
-        NVIDIA Deep Learning Performance, "Matrix Multiplication Background", section "Tensor Core Requirements".
-    """
+    """Tensor Cores are used on a slow path: a dimension is not a multiple of 16 bytes."""
 
     rule = "PD202"
     name = "tensor-core-slow-path"

@@ -33,37 +33,7 @@ _SITUATIONS: Mapping[str | None, str] = MappingProxyType(
 
 
 class ConvolutionWithoutTensorCores(MissedTensorCores):
-    """Convolutions run on CUDA cores although the device has Tensor Cores.
-
-    What it finds:
-        Convolution kernels that are known to use CUDA cores (scudnn, convolve_sgemm, FFMA; sgemm where a convolution
-        launched it), on a device that has Tensor Cores; one finding for each operand type.
-
-    Why it costs time:
-        As for matrix products: Tensor Cores multiply 5 to 16 times as fast.
-
-    How it is measured:
-        Time of convolution kernels, and of gemm kernels that a convolution launched, with verdict "no", and of what
-        the same ops launch for them: Winograd transforms, im2col, layout copies, FFT passes; helpers of Tensor Core
-        kernels do not count, nor do convolutions that gain nothing: depthwise ones, those in groups of under 8
-        channels, and those that memory bounds by their recorded shapes. Where shapes are recorded the saving follows
-        from the roofline on Tensor Cores and from the share of it that recorded kernels reach; else it is bounded by
-        the ratio of peaks. Helpers are expected to get as much shorter as what they help.
-
-    How to fix:
-        Use autocast, channels_last, channel counts that are multiples of 8, and cuDNN's benchmark mode.
-
-    When it is wrong:
-        A first layer with three input channels cannot use Tensor Cores well. Without shapes the peak ratio is an
-        upper bound: convolutions with few channels are bound by bandwidth. Winograd kernels need fewer
-        multiplications, so that Tensor Cores gain less over them than the peaks say.
-
-    Needs:
-        Kernels; launches to know which products belong to convolutions, shapes for a closer bound.
-
-    References:
-        NVIDIA Deep Learning Performance, "Convolutional Layers User's Guide"; PyTorch Performance Tuning Guide.
-    """
+    """Convolutions run on CUDA cores although the device has Tensor Cores."""
 
     rule = "PD203"
     name = "convolution-without-tensor-cores"

@@ -59,45 +59,7 @@ _ADVICE_BY_SOURCE = {
 
 
 class AccidentalFloat64(RankAnalyzer):
-    """The program computes in float64, which deep learning hardly ever needs.
-
-    What it finds:
-        Kernels whose name says that they compute in double precision, and kernels of ops that were given float64
-        tensors. In a program on the CPU alone the ops themselves, and the optimizer's where the weights are float64.
-
-    Why it costs time:
-        float64 moves twice the bytes of float32, and maths in it runs at half the rate on data-centre GPUs, at a
-        64th on GeForce; Tensor Cores help far less, or not at all. One float64 tensor (from numpy, whose default it
-        is, or from torch.tensor where float64 is the default type) turns every result that it meets into float64. On a
-        CPU half as many numbers fit into a vector register and into the cache.
-
-    How it is measured:
-        Time of such kernels. Where an op's arguments are recorded as double its kernels count if one of them is a
-        tensor of more than one element: Python numbers are recorded as double, too. Of matrix maths the saving follows
-        from what recorded kernels in float32 reach of their roofline; of all else half of the bytes goes, and at
-        most the ratio of the peaks.
-        On the CPU alone: the own time of ops that were given float64 tensors, by the recorded types of this window or
-        of the capture's evidence window. Measured on a CPU with AVX-512, 0.25 to 0.55 of the time of products
-        remains in float32, 0.13 to 0.6 of convolutions, 0.25 to 0.7 of most other ops, 0.5 to 1 of norms and random
-        numbers.
-
-    How to fix:
-        Find where the float64 tensor comes from: torch.from_numpy of a numpy array, torch.float64 as default type,
-        .double(); make it float32 there. model.double() is often the answer to "expected Double but found Float":
-        cast the data in its place.
-
-    When it is wrong:
-        Where float64 is meant: physics, statistics over long sums, solvers. On a CPU nothing is said of programs that
-        spend a tenth of the step in linear algebra or Fourier transforms, or that use LBFGS.
-
-    Needs:
-        Kernels; shapes and types for kernels whose name does not say their type, stacks to say where. On the CPU alone
-        ops with types; a capture for the line that asked for float64.
-
-    References:
-        CUDA C++ Programming Guide, "Arithmetic Instructions" (rates by type); PyTorch, "Tensor Attributes" (type
-        promotion).
-    """
+    """The program computes in float64, which deep learning hardly ever needs."""
 
     rule = "PD204"
     name = "accidental-float64"

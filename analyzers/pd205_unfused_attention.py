@@ -42,44 +42,7 @@ _HALF_NAMES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp16": "
 
 
 class UnfusedAttention(RankAnalyzer):
-    """Attention writes its scores to memory instead of using one fused kernel.
-
-    What it finds:
-        A batched product, a softmax and a batched product, called one after the other on one thread with no other
-        product between them, and the same of the backward pass. Also fused attention in float32 on a device that has
-        faster kernels for half precision.
-
-    Why it costs time:
-        The scores, of size heads x sequence x sequence, are written and read four to five times: by the products, by
-        scaling, mask, softmax and dropout. A fused kernel never writes them to memory; for long sequences it is
-        several times as fast, and needs memory only for the result. FlashAttention's kernels take half precision only;
-        the fused kernel for float32 multiplies three times in TF32, or on CUDA cores.
-
-    How it is measured:
-        Time of all that was launched from the first product's call to the last one's return. The least share of the
-        step is `min_share` where the sequence has at least `min_sequence` elements by the recorded shapes, else
-        `min_share_short`: short scores stay in the cache. Where shapes are recorded the saving follows from the
-        roofline of fused attention (FLOPs of both products; queries, keys, values and result moved once) and from
-        the share of it that recorded fused kernels reach; without shapes it is bounded by the time of all but the
-        products.
-        On the CPU alone: the time from the first product's call to the last one's return. The fused op takes as long as
-        the products, give or take a half (with the backward pass 0.5 to 1.6 times as long; measured on a CPU with
-        AVX-512 for float32 and 256 elements and more). In bfloat16, and with dropout, it is no faster there.
-
-    How to fix:
-        torch.nn.functional.scaled_dot_product_attention, with is_causal instead of a mask where that is meant; in
-        Hugging Face models attn_implementation="sdpa".
-
-    When it is wrong:
-        Where the attention weights are needed (need_weights=True, relative positions added to the scores), or for
-        head sizes over 256.
-
-    Needs:
-        Kernels, their launches, and ops; shapes for the length of the sequence. On the CPU alone ops with shapes.
-
-    References:
-        PyTorch, "scaled_dot_product_attention"; Dao et al., "FlashAttention".
-    """
+    """Attention writes its scores to memory instead of using one fused kernel."""
 
     rule = "PD205"
     name = "unfused-attention"

@@ -31,37 +31,7 @@ _MAX_ROOFLINE_NS = 2 * SHORTEST_KERNEL_NS
 
 
 class SmallMatmuls(RankAnalyzer):
-    """Many matrix products in a step are so small that latency, not maths, sets their time.
-
-    What it finds:
-        Many products a step whose kernels take about as long as any kernel takes at least: cells of recurrent
-        networks in a loop, one product for each gate, head or expert.
-
-    Why it costs time:
-        A kernel takes 2 to 5 us however little it does, and a small product fills a few multiprocessors of a hundred.
-        One product of four times the width takes hardly longer than one of the four products that it replaces.
-
-    How it is measured:
-        Gemm kernels of at most 5 us (or twice the shortest kernels of the trace); with recorded shapes those of at
-        most `max_kernel_ns` whose roofline is under twice the shortest time of a kernel. There must be `min_kernels`
-        of them a step, and they must be most of the step's products: a few small ones are in every model. Vector
-        products do not count. With shapes the saving is bounded by the kernels' roofline; without shapes no saving is
-        given.
-
-    How to fix:
-        Concatenate gates and activations: one product of [x, h] with the weights of all gates; nn.LSTM or nn.GRU over
-        the whole sequence instead of cells in a loop; one bmm for heads and experts; a larger batch, wider layers;
-        CUDA graphs for the launches.
-
-    When it is wrong:
-        In decoding one token at a time each product reads another weight: only a larger batch helps there.
-
-    Needs:
-        Kernels; ops to recognise cells, shapes to bound the saving.
-
-    References:
-        NVIDIA Deep Learning Performance, "Recurrent Layers User's Guide" and "Matrix Multiplication Background".
-    """
+    """Many matrix products in a step are so small that latency, not maths, sets their time."""
 
     rule = "PD206"
     name = "small-matmuls"

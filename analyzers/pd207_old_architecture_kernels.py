@@ -32,37 +32,7 @@ _OLD_PEAK_FRACTION: Mapping[int, float] = MappingProxyType({_HOPPER: 0.65})
 
 
 class OldArchitectureKernels(RankAnalyzer):
-    """Matrix products run in kernels that were written for an older architecture than the GPU's.
-
-    What it finds:
-        GEMM kernels on Tensor Cores with code for sm_70 to sm_89 on Hopper or data-centre Blackwell.
-
-    Why it costs time:
-        Each of these architectures has matrix instructions of its own (wgmma on Hopper, tcgen05 on Blackwell). The
-        older mma.sync still runs there, but reaches about 60 % of Hopper's peak.
-
-    How it is measured:
-        Time of such kernels of at least `min_kernel_ns` each: for short ones libraries choose small tiles of older
-        code on purpose. Kernels with misaligned dimensions belong to PD202. Left out are kernels that memory bounds
-        by their recorded shapes, and kernels that reach more than the older instructions could. Ada and GeForce
-        Blackwell use mma.sync themselves. The saving follows from what recorded kernels reach of their roofline on
-        such a device, and is nothing at least: the library may have no faster one. Without shapes it is bounded by
-        the ratio of the instructions' peaks.
-
-    How to fix:
-        Newer cuBLAS or cuDNN (a PyTorch built with a newer CUDA), torch.compile with max-autotune, cuBLASLt
-        (TORCH_BLAS_PREFER_CUBLASLT=1), custom kernels compiled for the GPU at hand; larger products.
-
-    When it is wrong:
-        Libraries measure: for some shapes their older kernels are the fastest that they have. The severity is low
-        unless such kernels take a fifth of the step.
-
-    Needs:
-        Kernels and the name or capability of the device.
-
-    References:
-        Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking".
-    """
+    """Matrix products run in kernels that were written for an older architecture than the GPU's."""
 
     rule = "PD207"
     name = "old-architecture-kernels"

@@ -10,33 +10,7 @@ from perfdoctor.rules.internal import MIN_TIME_NS, find_helpers
 
 
 class DepthwiseConvolution(RankAnalyzer):
-    """Depthwise or grouped convolutions take a noticeable part of the step.
-
-    What it finds:
-        Depthwise convolutions (each channel by itself) and convolutions in groups of under 32 channels.
-
-    Why it costs time:
-        They do few operations on each value that they read, so that memory bounds them and Tensor Cores stay idle:
-        fewer FLOPs than a dense convolution, but often no less time.
-
-    How it is measured:
-        Time of kernels whose name says that they are depthwise, and of convolutions whose recorded shapes say that
-        they come in such groups. It is information: no saving is promised.
-
-    How to fix:
-        Nothing, if the model is meant to be so. When designing a model: dense convolutions with fewer channels, or
-        blocks that fuse the depthwise part (EfficientNetV2's fused MBConv); channels_last and half precision halve
-        the traffic.
-
-    When it is wrong:
-        Where parameters or accuracy count, not time.
-
-    Needs:
-        Kernels; shapes for kernels whose name does not say that they are depthwise.
-
-    References:
-        NVIDIA Deep Learning Performance, "Convolutional Layers User's Guide"; Tan and Le, "EfficientNetV2".
-    """
+    """Depthwise or grouped convolutions take a noticeable part of the step."""
 
     rule = "PD208"
     name = "depthwise-convolution"

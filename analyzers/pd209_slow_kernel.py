@@ -46,45 +46,7 @@ _MAX_SHOWN = 3
 
 
 class SlowKernel(RankAnalyzer):
-    """Kernels take much longer than comparable kernels take for the same work.
-
-    What it finds:
-        Families of kernels (matrix products, convolutions, attention, norms, softmax, elementwise ones, reductions,
-        lookups, copies) that stay far below the peak that limits them, and below what well-made kernels reach of it:
-        attention at 23 % of the matrix peak, a layer norm over rows of 512 bytes at 27 % of the bandwidth.
-
-    Why it costs time:
-        The GPU is busy, and does a fraction of what it could: tiles hang over the edge of a matrix, the last wave of
-        blocks is nearly empty, a transposed input is read element by element, 64 blocks run on 304 multiprocessors.
-
-    How it is measured:
-        FLOPs and bytes by the recorded inputs over the peaks of the device give the time at the roof. The median time
-        of the launches with equal inputs is compared with that time over the share that comparable kernels reach, plus
-        two of the trace's shortest kernels for launch and tail. A kernel is slow that takes 1.5 times as long
-        (`max_of_comparable`), if it takes at least `min_kernel_ns`. What comparable kernels reach is in
-        gpu/data/comparable_kernels.csv with a source for each row; of products and convolutions it is the median of
-        recorded ones of their type and size. Where kernels tell no more than AMD's architecture, the lowest peaks of
-        its devices count; on other devices without peaks the fastest kernel of the trace that only moves data stands
-        for the bandwidth. A family needs an excess of `min_share` of the step. Kernels that PD201 to
-        PD203, PD205, PD207, PD208 and PD301 to PD306 judge do not count. The saving is an upper bound: down to what
-        comparable kernels reach.
-
-    How to fix:
-        By the cause, where shape, layout, type, tile or library tells it: another size, a contiguous input, a larger
-        batch, a fused op, another backend of attention, torch.compile. Where nothing tells it, a kernel profiler does.
-
-    When it is wrong:
-        Kernels that share the GPU with others on another stream take longer, and so do all where clocks are low
-        (PD601). Inputs with a structure that no shape shows (many equal indices, values that compress) can be slower,
-        or need less.
-
-    Needs:
-        Kernels and their launches, shapes of inputs.
-
-    References:
-        NVIDIA, "Matrix Multiplication Background", on tiles and waves; Williams et al., "Roofline"; the sources in
-        gpu/data/comparable_kernels.csv.
-    """
+    """Kernels take much longer than comparable kernels take for the same work."""
 
     rule = "PD209"
     name = "slow-kernel"

@@ -92,64 +92,7 @@ _MAX_SUM_DISTANCE = 3
 
 
 class NeedlessMatrixWork(RankAnalyzer):
-    """The program computes by matrices what a formula with less work gives.
-
-    What it finds:
-        Products with a matrix that `torch.diag` has just made; a matrix that is inverted and whose determinant is
-        computed as well, or that is inverted for a product with few columns; and differences of all pairs
-        (`a[:, None] - b[None]`) that are written out, squared and summed. Work on zeros and on what nobody uses, too:
-        one-hot rows times a matrix; a tensor cut into slices one by one, each of which fills a whole tensor with zeros
-        in the backward pass; a layer that computes all positions of which the next op takes one; an adapter of low rank
-        that is written out to a whole matrix; batches padded beyond their longest item, item by item; text that
-        is generated without a cache, so that each token computes all tokens before it anew; rows that are sorted for
-        the first few of each; linear layers of gathered rows; convolutions with filters of 256 taps and more; experts
-        that all compute all tokens, of which a gate uses a few; the last layer at positions whose labels the program
-        itself sets to what the loss ignores; calls of a module with the very tensors of an earlier call, while its
-        weights are as they were; results that no step changes, such as a grid, a basis or the features of a fixed
-        image; rows that are copies of others, or whose results get no gradient; products with matrices that are zero
-        nearly everywhere, as a graph's adjacency is, or scores of all pairs of which a mask leaves few; means and
-        maxima of sliding windows that `unfold` cuts; and squares of all weights in the graph, which an optimizer's
-        `weight_decay` replaces.
-
-    Why it costs time:
-        A product with a diagonal matrix of n rows takes n times as many multiplications as scaling by it. An inverse
-        takes three times the work of a factorization, a determinant factors anew, and the backward pass of each
-        multiplies by the inverse. The differences of n by m points of d numbers are n * m * d values that are written
-        and read in each op, where the distances are n * m.
-
-    How it is measured:
-        By the recorded sizes of the ops that the program calls one after the other, in the analysed window or in the
-        capture's evidence window. The cost is the time of these ops and of what their backward pass takes. Measured by
-        CPU time, 1 to 6 % of it remains of products with diagonal matrices, 44 to 64 % of an inverse with a
-        determinant, 17 to 42 % of an inverse for a vector, 1 to 34 % of the differences of all pairs, 1 to 17 % of
-        one-hot products, 5 to 54 % of slices, 4 to 17 % of a layer of which the last step is used, 3 to 25 % of sorts,
-        6 to 37 % of long filters, and of gathered rows the share of those that differ and up to a quarter more, of
-        experts the share that is used and up to a fifth more, of rows the share that differs or has a gradient and up
-        to a fifth more. Whether a result changes is seen by samples of 16 kB of what torch's functions return in the
-        steps of the evidence window, on the CPU, where a call takes 50 us and more. Where 95 % of a step change
-        nothing, one input is given on purpose, and nothing is said. Rows are looked at there in calls of large layers,
-        zeros by samples of a product's operands, from 98 % on: what remains is 10 to 60 times the share of the others.
-
-    How to fix:
-        `d[:, None] * A * d`; `torch.linalg.cholesky` with `torch.cholesky_solve`, or `torch.linalg.solve`; the square
-        of the difference expanded into one product, or `torch.cdist`; an embedding or `index_add_` for one-hot rows,
-        `split` or `unbind` once for slices, `layer(x[:, -1])` for `layer(x)[:, -1]`, two thin products for an adapter,
-        `pad_sequence` for batches, `topk` for sorts, `layer(h)[index]` for `layer(h[index])`, a product of Fourier
-        transforms for long filters, for each expert the tokens that chose it, `head(h[labels != -100])`, a sparse
-        matrix, and sums by index over the pairs that a mask leaves.
-
-    When it is wrong:
-        Where the inverse is needed itself, beside the product; where tokens see those behind them, so that a new one
-        changes all. Where points lie so close together that the expanded
-        square loses their distance.
-
-    Needs:
-        Ops with recorded sizes; a capture for the line. On a GPU what remains was not measured: the saving is a bound.
-
-    References:
-        PyTorch, `torch.linalg.inv` ("consider using torch.linalg.solve"); Higham, Accuracy and Stability of Numerical
-        Algorithms, chapter 14.
-    """
+    """The program computes by matrices what a formula with less work gives."""
 
     rule = "PD210"
     name = "needless-matrix-work"

@@ -39,46 +39,7 @@ _HASH_BASE = np.uint64(1_000_003)
 
 
 class UnfusedPointwise(RankAnalyzer):
-    """Pointwise operations run one by one, and each reads its operands from memory and writes its result back.
-
-    What it finds:
-        Chains of three or more memory-bound pointwise kernels on one stream with nothing between them that ends a
-        fusion: no matrix product, no norm, no collective. Casts of activations count, the optimizer's step does not
-        (PD303). In a program on the CPU alone: GELU written as its formula, by tanh or by erf, and passes over tensors
-        larger than the caches.
-
-    Why it costs time:
-        Adding, scaling or an activation does one operation an element, and reading and writing the element takes a
-        hundred times as long. In a chain of such operations each intermediate is written by one kernel and read by
-        the next; in one fused kernel it never leaves the registers.
-
-    How it is measured:
-        With shapes: a kernel belongs to a chain if it reads something as large as what the kernel before wrote, and
-        that intermediate's share of both kernels' traffic is the part of their time that fusion can save at most.
-        Without shapes: a chain's time without its longest kernel. Kernels too short to be memory-bound are left to
-        PD104, and compiled code (Triton kernels, compiled regions) never counts. The saving is an upper bound: what
-        the backward pass needs of the intermediates is still written once.
-        On the CPU alone: the time of the formula's ops and of their backward pass. functional.gelu takes 0.15 to 0.57
-        of it (measured on a CPU with AVX-512); of other chains nothing is known without compiling them. Passes: time of
-        cheap element-wise ops and copies on tensors of 64 MB and more in a forward pass, if it is a fifth of all;
-        with some thousand rows at a time up to 0.85 of it went (measured on five models).
-
-    How to fix:
-        torch.compile fuses such chains. So does writing them as one operation that is fused already:
-        nn.functional.rms_norm, gelu, scaled_dot_product_attention. On a CPU: call the model on so many rows at a time
-        that a layer's result is still in the cache when the next one reads it, and use ops in place.
-
-    When it is wrong:
-        Two neighbours of equal size need not depend on each other. Graph breaks, shapes that change at every step, and
-        code that torch.compile cannot trace keep it from fusing. Rows that depend on one another cannot be split.
-
-    Needs:
-        Kernels and their launches; shapes for the bytes, stacks for the source line. On the CPU alone ops.
-
-    References:
-        Making Deep Learning Go Brrrr From First Principles, "Bandwidth"; PyTorch Performance Tuning Guide, "Fuse
-        operations".
-    """
+    """Pointwise operations run one by one, and each reads its operands from memory and writes its result back."""
 
     rule = "PD301"
     name = "unfused-pointwise"

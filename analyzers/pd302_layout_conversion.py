@@ -29,36 +29,7 @@ _BATCH_AND_CHANNELS = 2  # dimensions of an image that are not spatial
 
 
 class LayoutConversion(RankAnalyzer):
-    """Convolutions copy their tensors into another memory layout and back.
-
-    What it finds:
-        Layout copies beside convolutions: cuDNN's nchwToNhwc and the like, MIOpen's batched_transpose, and copies that
-        a convolution op makes.
-
-    Why it costs time:
-        Tensor Core convolutions want channels last in memory (NHWC). Tensors in PyTorch's default layout (NCHW) are
-        copied to it before each such convolution and back after it: a read and a write of whole activations that
-        compute nothing.
-
-    How it is measured:
-        The time of copy kernels that convolution ops launch. Without ops: the time of kernels whose name says that
-        they change the layout, in a trace that has convolutions. Unfolding (im2col) is a way to convolve, not a layout.
-
-    How to fix:
-        Keep model and input in channels_last; most ops in between keep it. On ROCm also set
-        PYTORCH_MIOPEN_SUGGEST_NHWC=1.
-
-    When it is wrong:
-        Where an op in between does not support channels_last, the copies only move there. With few channels, or in
-        float32 without TF32, channels_last can be slower: measure.
-
-    Needs:
-        Kernels; launches to know the convolution, shapes with strides to know its present layout.
-
-    References:
-        NVIDIA Deep Learning Performance, "Convolutional Layers", tensor layouts; PyTorch, "Channels Last Memory
-        Format".
-    """
+    """Convolutions copy their tensors into another memory layout and back."""
 
     rule = "PD302"
     name = "layout-conversion"

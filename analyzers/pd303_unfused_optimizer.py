@@ -49,50 +49,7 @@ _FUSED_PASSES = (2.5, 1.75, 1.0)
 
 
 class UnfusedOptimizer(RankAnalyzer):
-    """The optimizer's step takes many kernels, each a pass over the parameters, where one pass would do.
-
-    What it finds:
-        GPU work launched within `Optimizer.step#...` by a loop over the parameters, or by foreach kernels: one pass
-        over all parameters for each primitive (multiply, add, square root, divide). In a program on the CPU alone the
-        ops within it.
-
-    Why it costs time:
-        An optimizer computes next to nothing: it is as fast as parameter, gradient and state can be read and written.
-        Fused Adam moves 28 bytes a float32 parameter in one pass, foreach about three times that in ten passes, and a
-        loop over the parameters also launches one kernel for each tensor and primitive. On a CPU foreach is a loop,
-        too: only the fused one is a single pass.
-
-    How it is measured:
-        Passes are counted by op: each op makes as many as it launches kernels for one kernel of the rarest op that
-        matters. One fused pass takes at least about as long as the longest of them, so the rest is the most that can be
-        saved. By the bytes that both move it is expected to take 1.75 times as long.
-        Where the GPU waits for the launches of the step longer than it works on it, that wait counts, too, even of a
-        single pass tensor by tensor; so does all other waiting while the CPU is in the step.
-        A closure that `step` calls (Lightning, skorch, LBFGS) runs the forward and the backward pass, and does not
-        count.
-        Without a GPU: the optimizer's own time as a capture has timed it without the profiler; else the time of the
-        ranges without what the profiler takes for each event (1 us). Fused steps on a CPU of two cores took 15 to 42 %
-        of the loop's time for Adam and AdamW, 20 to 46 % for Adagrad, 27 to 38 % for SGD with momentum and small
-        tensors, 58 to 93 % with large ones; plain SGD, which is one pass, 43 to 85 % with small tensors and as long
-        with large ones. foreach=True took 53 to 75 % for RMSprop, NAdam, RAdam, Adadelta and Adamax with tensors of up
-        to some thousand elements, and up to 3.5 times as long with large ones (torch 2.13, 26 thousand to 24 million
-        parameters).
-
-    How to fix:
-        fused=True for Adam, AdamW, SGD and Adagrad; foreach=True where there is no fused one, on a CPU for many small
-        tensors only; on GPUs else torch.compile(optimizer.step). Other optimizers on a CPU are for information.
-
-    When it is wrong:
-        Fused steps round differently in the last bits. Optimizers that do more than move data (Shampoo, K-FAC) are
-        left alone if most of their time is matrix maths or communication. On CPUs torch.optim has fused ones since 2.4.
-
-    Needs:
-        Kernels and their launches, or the ops of a program on the CPU alone, and the ranges that PyTorch records around
-        optimizer steps.
-
-    References:
-        PyTorch, "torch.optim", foreach and fused; PyTorch Performance Tuning Guide; NVIDIA Apex, fused optimizers.
-    """
+    """The optimizer's step takes many kernels, each a pass over the parameters, where one pass would do."""
 
     rule = "PD303"
     name = "unfused-optimizer"

@@ -41,37 +41,7 @@ _REMAINING_SHARE = 0.06
 
 
 class GradientZeroing(RankAnalyzer):
-    """Each step fills the gradients with zeros, and adds the new gradients to them.
-
-    What it finds:
-        Fill and memset kernels that `Optimizer.zero_grad` launches, and the additions to the zeroed gradients that
-        follow in the backward pass. In a program on the CPU alone: the ops that do so.
-
-    Why it costs time:
-        zero_grad(set_to_none=False) writes every gradient, and the backward pass then reads and writes it once more to
-        add to the zeros: 4 and 12 bytes a float32 parameter, and two launches a tensor. With None in its place the
-        gradient is what the backward pass computed, without a copy or an addition.
-
-    How it is measured:
-        The time of fills, memsets and foreach kernels launched within `Optimizer.zero_grad#`, and of additions within
-        AccumulateGrad. The additions count only if there are no more of them than of fills: where gradients are
-        accumulated over several passes, they are wanted. Where the GPU waits for the fills, which the CPU launches one
-        by one, longer than it works on them, that wait counts, too. Without a GPU an expected saving is given where a
-        capture has timed steps without the profiler; what the profiler takes for each event is no part of it.
-
-    How to fix:
-        optimizer.zero_grad(set_to_none=True), the default since PyTorch 2.0.
-
-    When it is wrong:
-        Code that reads .grad of parameters that got no gradient wants zeros there. Gradients that are views of
-        communication buckets have to stay.
-
-    Needs:
-        Kernels and their launches, or the ops of a program on the CPU alone.
-
-    References:
-        PyTorch Performance Tuning Guide, "Disable gradient calculation" and "Use parameter.grad = None".
-    """
+    """Each step fills the gradients with zeros, and adds the new gradients to them."""
 
     rule = "PD304"
     name = "gradient-zeroing"

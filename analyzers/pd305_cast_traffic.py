@@ -24,35 +24,7 @@ from perfdoctor.rules.internal import traffic_kinds
 
 
 class CastTraffic(RankAnalyzer):
-    """Autocast casts the weights to half precision, and their gradients back, at every step.
-
-    What it finds:
-        Kernels that copy a weight from one floating-point type to another right before the product or convolution
-        that uses it, and those that cast its gradient back.
-
-    Why it costs time:
-        A cast of a float32 weight to half precision moves 6 bytes a parameter, and the cast of its gradient another 6.
-        The smaller the batch, the larger the share of the step: the casts do not shrink with it.
-
-    How it is measured:
-        Copies between floating-point types within aten::to within a linear layer, product or convolution, whose size
-        is that of an argument behind the first; and copies of the same sizes and reversed types in ToCopyBackward0.
-        Casts of activations are not counted here.
-
-    How to fix:
-        Inference: cast once, model.to(torch.bfloat16), and leave autocast out. Training: keep the weights in bfloat16
-        with an optimizer or wrapper that has float32 master weights; put one autocast context around all accumulated
-        passes of a step, so that its cache is used; or take a larger batch.
-
-    When it is wrong:
-        Training in bfloat16 without master weights can lose small updates. torch.compile can fuse the casts.
-
-    Needs:
-        Kernels, launches, shapes.
-
-    References:
-        PyTorch, "Automatic Mixed Precision", cache_enabled; PyTorch AMP examples.
-    """
+    """Autocast casts the weights to half precision, and their gradients back, at every step."""
 
     rule = "PD305"
     name = "cast-traffic"

@@ -31,37 +31,7 @@ _MAX_OPS_SHOWN = 3
 
 
 class RedundantCopies(RankAnalyzer):
-    """Tensors are copied by contiguous, clone, reshape, cat or repeat.
-
-    What it finds:
-        Kernels and device-to-device copies launched by those ops: transposed tensors made contiguous, concatenations,
-        repetitions.
-
-    Why it costs time:
-        A copy reads and writes a whole tensor and computes nothing; one that transposes reaches a half or less of the
-        memory bandwidth.
-
-    How it is measured:
-        The time of such kernels, grouped by the op that copies and the op around it. Not counted: casts, copies beside
-        convolutions (PD302) and in the optimizer (PD303), packing for collectives and buckets, and generated code. On
-        the CPU alone the own time of the ops that move numbers within those, where the program asks for them and not
-        an op of torch, as matmul does for itself; copies within attention are PD205's.
-
-    How to fix:
-        Keep one order of dimensions from end to end: scaled_dot_product_attention, matmul and einsum take transposed
-        views. Use expand in place of repeat. Write parts into one preallocated tensor in place of cat. Or compile:
-        torch.compile.
-
-    When it is wrong:
-        Some copies are needed, and some are worth their time: a product that reads a strided tensor many times is
-        faster on a contiguous one.
-
-    Needs:
-        Kernels or copies, and their launches by ops; on the CPU alone ops. Stacks for the source line.
-
-    References:
-        PyTorch, "Tensor Views"; PyTorch, "torch.Tensor.contiguous".
-    """
+    """Tensors are copied by contiguous, clone, reshape, cat or repeat."""
 
     rule = "PD306"
     name = "redundant-copies"

@@ -57,35 +57,7 @@ class Recompute:
 
 
 class NeedlessRecompute(RankAnalyzer):
-    """The backward pass computes activations again, and there is memory to keep them.
-
-    What it finds:
-        Forward ops that activation checkpointing (`torch.utils.checkpoint`, gradient_checkpointing=True) repeats within
-        the backward pass, while the memory that is left would hold what they compute, or a part of it.
-
-    Why it costs time:
-        A part that is checkpointed runs its forward pass twice: up to a third more work in a step. It buys memory, and
-        memory that stays free buys nothing.
-
-    How it is measured:
-        The ops in the nodes of the backward pass that record a graph or lie in the frames of a checkpoint, with all
-        that they launch; the replay, without them. What keeping would take: at most all inputs of these ops. What is
-        left: the memory of the device (or RAM) less the most in use, less a tenth.
-
-    How to fix:
-        Do not checkpoint, or fewer blocks. What is cheap to compute and large to keep (activations, norms, up- and
-        down-sampling) is what remains worth it: a selective policy (`create_selective_checkpoint_contexts`) keeps
-        products and attention.
-
-    When it is wrong:
-        Where longer sequences or larger batches come later, or memory is kept free for another program on purpose.
-
-    Needs:
-        Ops. Memory as `perfdoctor run` records it; without it there is only the time. Shapes say how many blocks fit.
-
-    References:
-        PyTorch, torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear Memory Cost".
-    """
+    """The backward pass computes activations again, and there is memory to keep them."""
 
     rule = "PD307"
     name = "needless-recompute"

@@ -9,33 +9,7 @@ from perfdoctor.rules import Advice, Evidence, Finding, KeptGraphs, Rank, RankAn
 
 
 class RetainedGraph(RankAnalyzer):
-    """A loss of each step is kept with its graph, so that memory grows from step to step.
-
-    What it finds:
-        Small tensors with a graph whose number grows by one a step (a list of losses), or one whose chain of additions
-        does (a sum of losses).
-
-    Why it costs time:
-        The graph keeps its nodes, and whatever of the activations no backward pass has freed. Memory that grows is
-        memory that is never used again: each step takes new pages, and on a GPU new blocks, until it runs out. A
-        backward pass through the sum goes through the graphs of all steps.
-
-    How it is measured:
-        `perfdoctor run` counts the live tensors of at most 16 elements that have a graph, before its first window and
-        after its last one. What it costs is not known: it grows with the run.
-
-    How to fix:
-        Keep loss.detach(), which does not wait for a GPU, or loss.item(), which does.
-
-    When it is wrong:
-        The program differentiates what it collects later, such as the log probabilities of an episode.
-
-    Needs:
-        Captured facts (`perfdoctor run`).
-
-    References:
-        PyTorch, "Frequently Asked Questions", My model reports "cuda runtime error(2): out of memory".
-    """
+    """A loss of each step is kept with its graph, so that memory grows from step to step."""
 
     rule = "PD308"
     name = "retained-graph"

@@ -12,40 +12,7 @@ _SITUATIONS = {"SGD": "SGD", "Adagrad": "Adagrad", "Adam": "Adam", "AdamW": "Ada
 
 
 class EmbeddingGradients(RankAnalyzer):
-    """Dense gradients of large embeddings: a step writes and updates all rows, and looks up few of them.
-
-    What it finds:
-        Embeddings (nn.Embedding, nn.EmbeddingBag) of a million numbers and more, with at least 16 rows for each one
-        that a step looks up, whose backward pass makes a dense gradient.
-
-    Why it costs time:
-        The gradient of an embedding is as large as its table: it is filled with zeros, the few rows of the batch are
-        added, and the optimizer then reads and writes the whole table, and each of its moments. A sparse gradient holds
-        the looked-up rows alone.
-
-    How it is measured:
-        The time of embedding_dense_backward and _embedding_bag_dense_backward of such tables, by the recorded shapes,
-        and their part of the optimizer's ops: by the sizes of its tensors. On a CPU the rest is what was measured for
-        sparse gradients: 0.1 to 0.2 ms a table, and 2.5 ns (SGD), 13 ns (Adagrad) or 20 ns (SparseAdam) for each number
-        of the looked-up rows, give or take a factor of 2. On a GPU the saving has a bound alone.
-
-    How to fix:
-        nn.Embedding(..., sparse=True), and an optimizer that takes sparse gradients: SGD without momentum and Adagrad
-        give the same results as before, SparseAdam does not quite: it moves the looked-up rows alone, where Adam goes
-        on moving all rows by their momentum. The other parameters keep their optimizer. With torchrec, the fused
-        optimizers of fbgemm update the rows in the backward pass.
-
-    When it is wrong:
-        Sparse gradients exclude weight decay, momentum, clipping by norm, and DistributedDataParallel with gloo in some
-        releases. A table that is also the weight of the last layer has a dense gradient anyway; where a product has
-        its sizes nothing is said.
-
-    Needs:
-        Ops with shapes; on a GPU kernels and their launches.
-
-    References:
-        PyTorch, "torch.nn.Embedding", sparse; PyTorch, "torch.optim.SparseAdam"; torchrec, "Optimizer fusion".
-    """
+    """Dense gradients of large embeddings: a step writes and updates all rows, and looks up few of them."""
 
     rule = "PD309"
     name = "embedding-gradients"

@@ -59,50 +59,7 @@ _MIN_COLLECTIVES = 10
 
 
 class Straggler(FleetAnalyzer):
-    """One rank arrives last at most collectives; all others wait for it there.
-
-    What it finds:
-        The rank whose late arrival makes the others wait most, in how many of the steps, and which part of the loop
-        takes it longer than the others; with the finding on that rank that explains it, where there is one.
-
-    Why it costs time:
-        A collective ends when the last rank has arrived and the data has moved. Every rank pays the lateness of the
-        slowest, each step.
-
-    How it is measured:
-        Collectives are matched across ranks by process group and sequence number, else by kind and end, after the
-        clocks were aligned on the ends of the collectives that ranks share: by an offset, and in a long recording by
-        the drift that they show. The rank that starts a matched collective last is its last arriver, and has the
-        shortest collective: the other ranks' longer ones contain waiting. That is more than the rank costs: without it
-        they wait for the next one, and a rank that is late at one collective is as late at all that follow. So the
-        collectives of the window are replayed as if the rank had come when the latest of the others does. The cost is
-        what a step is shorter by, at most the time in which the other ranks wait with nothing else to do, and no more
-        than the CPU of each of them lets through. Between one collective and the next the time of each rank is split
-        into loader, forward, backward, optimizer, syncs, copies and late launches; the part that exceeds the mean of
-        the other ranks most is why the rank is late. The line is the one that takes this rank longer than
-        the median of the others. PD409 tells of ranks that are late already when they begin their pass through the
-        model.
-
-    How to fix:
-        Look at the phase that made it late: its data shard, its CPU, its input sizes; fix what its own findings say.
-
-    When it is wrong:
-        When a different rank is late each time (noise), no single rank is named. Ranks on the CPU that are late though
-        their training threads need no more CPU time than those of the others lack a core; that is said without a
-        promise. What happens once, such as the first
-        use of a module, makes ranks late by chance: such lateness is left out, and where it is most of all waiting it
-        is said without a promise. A trace without steps shows what comes back only from ten collectives on. A rank
-        that is late in less than half of the steps is reported with their number. Ranks that are late at once, such
-        as those of a slow host, are named in one finding. With the traces of some ranks only, the true straggler may be
-        among the missing ones.
-        Sends and receives do not count: there one side waits by design.
-
-    Needs:
-        Traces of several ranks, recorded over the same time, with collectives on GPUs or of gloo.
-
-    References:
-        HolisticTraceAnalysis, straggler detection; OSDI'24 MegaScale, section on stragglers.
-    """
+    """One rank arrives last at most collectives; all others wait for it there."""
 
     rule = "PD401"
     name = "straggler"

@@ -59,45 +59,7 @@ _ALL_OF_IT = 0.995  # what would print as 100 %
 
 
 class ExposedCommunication(FleetAnalyzer):
-    """Collectives run while no computation does: the step waits for the network.
-
-    What it finds:
-        Time in which a collective runs and nothing computes, by kind and process group: kernels on a GPU, and gloo's
-        collectives on the CPU.
-
-    Why it costs time:
-        Gradients can be reduced while backward still computes others; a collective that nothing overlaps lengthens
-        the step by all of its time.
-
-    How it is measured:
-        The account's communication: the time of the window in which collectives run and nothing computes. The overlap
-        share is the part of the collectives' time in which something computes. A collective also waits for the last
-        rank to arrive: with the traces of all ranks that wait is not counted here, as overlap would not help; PD401
-        reports it, as PD406 reports reductions that a later micro-batch repeats, and PD411 parameters that FSDP gathers
-        too late. Collectives can hide at most behind the work that none overlaps yet: the backward pass for gradients,
-        any work for other collectives. A forward pass need not gather its whole output: what an all_gather takes that
-        is ten times as long as the median exchange of the model's layers can be saved without anything to hide it. The
-        trace of one rank alone is replayed without the exposed time, which saves less where the CPU launches late.
-
-    How to fix:
-        By kind, framework and phase. Gradients under DistributedDataParallel: bucket_cap_mb, static_graph, bf16
-        compression, no_sync in all micro-batches but the last. FSDP: prefetch. DeepSpeed, Megatron: their own settings
-        of overlap. Exchanges of embeddings: torchrec's pipeline and quantized communication. Experts: a dispatcher
-        that overlaps. Tensor parallelism: fewer ranks a layer, asynchronous tensor parallelism, logits that stay
-        sharded.
-
-    When it is wrong:
-        On CPUs whose cores all compute, and for models smaller than DistributedDataParallel's first bucket, nothing
-        can be hidden; that is said without a promise where it was captured. Where collectives wait for a slow rank no
-        overlap helps: make the ranks even first. The trace of one rank alone does not separate waiting from
-        transferring.
-
-    Needs:
-        Collectives in the trace; the traces of all ranks to separate waiting.
-
-    References:
-        PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020), sections 3.2.3 and 4.
-    """
+    """Collectives run while no computation does: the step waits for the network."""
 
     rule = "PD402"
     name = "exposed-communication"

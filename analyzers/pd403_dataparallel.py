@@ -13,34 +13,7 @@ _TRANSFER_OPS = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Back
 
 
 class DataParallelUsed(RankAnalyzer):
-    """One process drives several GPUs through torch.nn.DataParallel.
-
-    What it finds:
-        DataParallel's forward pass on more than one device, and the copies that it makes between them.
-
-    Why it costs time:
-        Each step copies all weights to every GPU, scatters the batch, gathers the outputs and adds the gradients on the
-        first GPU; and one Python interpreter launches the kernels of all GPUs in turn.
-
-    How it is measured:
-        The range `DataParallel.forward` in the trace, or the model's class in the captured facts. The cost is the time
-        of copies and collectives that its Broadcast, Scatter, Gather and ReduceAddCoalesced launched and no kernel
-        covered. What the shared interpreter costs is not included: PD104 reports GPUs that wait for launches.
-
-    How to fix:
-        Training: DistributedDataParallel with one process a GPU, also on a single machine. Inference: one process a
-        GPU, each with a model of its own.
-
-    When it is wrong:
-        With one device DataParallel only calls the model: then there is no finding.
-
-    Needs:
-        CPU events.
-
-    References:
-        PyTorch Performance Tuning Guide, "Use DistributedDataParallel"; CUDA semantics, "Use
-        nn.parallel.DistributedDataParallel instead of multiprocessing or nn.DataParallel".
-    """
+    """One process drives several GPUs through torch.nn.DataParallel."""
 
     rule = "PD403"
     name = "dataparallel"

@@ -49,39 +49,7 @@ _SITUATIONS: Mapping[str, str] = MappingProxyType(
 
 
 class SmallCollectives(FleetAnalyzer):
-    """A step reduces or gathers its tensors in many small collectives, each of which takes its latency.
-
-    What it finds:
-        Many all-reduces, reduce-scatters, all-gathers or broadcasts of one process group, each of little data, while
-        nothing computes.
-
-    Why it costs time:
-        A collective takes tens of microseconds however little it moves: a launch, and a round over all ranks. Below a
-        megabyte that is most of its time, and the link carries a fraction of what it could.
-
-    How it is measured:
-        By the sizes that the profiler records of collectives. The cost is the time of small collectives while nothing
-        computes, without the wait for a rank that PD401 names. For the expected saving the same bytes are sent in
-        buckets of 25 MB: each takes as long as the shortest small collective, plus its bytes at the bandwidth that
-        large collectives reach in this trace. Without large collectives only an upper bound is known. The trace of one
-        rank alone is replayed with collectives that take so long.
-
-    How to fix:
-        DistributedDataParallel with buckets of its usual size (bucket_cap_mb=25) instead of one all-reduce a parameter;
-        with FSDP whole blocks as units; DeepSpeed's and Megatron's bucket sizes; one flat tensor for collectives of
-        your own; metrics less often.
-
-    When it is wrong:
-        Where the input of each collective depends on the output of the one before (tensor parallelism, one in each
-        layer) they cannot be put together.
-
-    Needs:
-        Sizes of collectives, as PyTorch records them for NCCL.
-
-    References:
-        PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020), sections 3.2.2 and 5.2;
-        nccl-tests, doc/PERFORMANCE.md.
-    """
+    """A step reduces or gathers its tensors in many small collectives, each of which takes its latency."""
 
     rule = "PD404"
     name = "small-collectives"

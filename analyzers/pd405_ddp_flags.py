@@ -38,46 +38,7 @@ _FLAGS = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "
 
 
 class DdpFlags(RankAnalyzer):
-    """DistributedDataParallel does work in every step that a setting would spare.
-
-    What it finds:
-        A search for unused parameters (find_unused_parameters=True), gradients copied back out of the buckets
-        (gradient_as_bucket_view=False), buffers broadcast in each forward pass (broadcast_buffers=True), and buckets
-        below a megabyte (bucket_cap_mb).
-
-    Why it costs time:
-        The search goes through the whole graph on the CPU after each forward pass and reduces a map of the parameters
-        that were used. The copies read and write every gradient once more, and it takes memory twice. The buffers are
-        flattened, broadcast and copied back one by one before the forward pass, where nothing can hide it. Each bucket
-        takes the latency of a reduction, and a wait for all ranks.
-
-    How it is measured:
-        By what torch's reducer and module write into the trace: `search_unused_parameters`, `copy_bucket_to_grad`, and
-        broadcasts in a program that has `DistributedDataParallel.forward`. The search costs the time in which the GPU
-        was idle for want of launches meanwhile, the copies the time of their kernels. The buffers cost the time that
-        the GPU was idle while the CPU flattened them and copied them back (the first ops of a forward pass, with a
-        broadcast among them), and their broadcasts as far as no kernel covered them. Without a GPU all of these are
-        CPU time. A replay leaves the search, the copies or the buffers' ops out. Small buckets cost the time in which
-        their reductions run and nothing computes; as many as two of the usual size take are expected to remain.
-
-    How to fix:
-        Leave bucket_cap_mb out. Leave find_unused_parameters out when every parameter gets a gradient, or set
-        static_graph=True when the same ones are unused each time; gradient_as_bucket_view=True; broadcast_buffers=False
-        (forward_sync_buffers=False from PyTorch 2.13 on) when the ranks' BatchNorm statistics need not be equal. In a
-        forward pass alone run the wrapped model, and leave the wrapper out where there is one process.
-
-    When it is wrong:
-        A model that leaves out different parameters in each step needs the search. With gradient_as_bucket_view
-        gradients cannot be detached in place. Without broadcasts each rank has running statistics of its own, so that
-        evaluation depends on the rank.
-
-    Needs:
-        CPU events.
-
-    References:
-        torch.nn.parallel.DistributedDataParallel; PyTorch Performance Tuning Guide, "Match the order of layers in
-        constructors and during the execution if using DistributedDataParallel(find_unused_parameters=True)".
-    """
+    """DistributedDataParallel does work in every step that a setting would spare."""
 
     rule = "PD405"
     name = "ddp-flags"

@@ -10,35 +10,7 @@ from perfdoctor.rules import intervals as iv
 
 
 class NoSyncMissing(RankAnalyzer):
-    """Gradients are accumulated over several micro-batches, and reduced over the ranks in each of them.
-
-    What it finds:
-        Backward passes that reduce gradients over the ranks, although a later backward pass reduces them again before
-        the optimizer steps.
-
-    Why it costs time:
-        The optimizer needs the sum over ranks once. Every reduction before the last one is needless communication.
-
-    How it is measured:
-        `DistributedDataParallel.forward` and `Optimizer.step` split the window into passes and updates; an all-reduce
-        that the backward pass issued marks its pass as reducing. The cost is the exposed communication of all reducing
-        passes of an update but the last. All-reduces of losses and metrics do not count: no backward pass issues them.
-
-    How to fix:
-        Run all micro-batches but the last under `model.no_sync()`, forward pass included; a framework that wraps the
-        model has a setting of its own for it.
-
-    When it is wrong:
-        A model whose parts are wrapped one by one and trained by one optimizer reduces different gradients in each
-        pass.
-
-    Needs:
-        CPU events with steps of an optimizer.
-
-    References:
-        torch.nn.parallel.DistributedDataParallel.no_sync; PyTorch Performance Tuning Guide, "Skip unnecessary
-        all-reduce if training with DistributedDataParallel and gradient accumulation".
-    """
+    """Gradients are accumulated over several micro-batches, and reduced over the ranks in each of them."""
 
     rule = "PD406"
     name = "no-sync-missing"

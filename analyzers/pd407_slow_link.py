@@ -57,39 +57,7 @@ class _LargeCollectives(NamedTuple):
 
 
 class SlowLink(FleetAnalyzer):
-    """The large collectives of some ranks reach a fraction of the bandwidth that the link between them has.
-
-    What it finds:
-        Process groups whose large collectives reach less than half the bus bandwidth of the same collectives in the
-        other groups of the job; and groups on one host whose GPUs have links faster than PCIe, but reach less than half
-        of what PCIe alone would carry.
-
-    Why it costs time:
-        A collective runs at the speed of its slowest link: a cable or a switch that fell back to a lower rate, a socket
-        instead of InfiniBand or NVLink, peer-to-peer access that is off.
-
-    How it is measured:
-        By matched collectives that the traces of all members of the group contain. Their transfer time lasts from the
-        last arrival to the end, so it contains no waiting. Bus bandwidth is defined as in nccl-tests, so that kinds
-        and group sizes can be compared. The cost is the transfer time in which nothing computes; the expected saving
-        is the part of it that would be gone at the bandwidth compared with.
-
-    How to fix:
-        Unset NCCL_P2P_DISABLE, NCCL_IB_DISABLE and their like, where they are set. NCCL_DEBUG=INFO names the transport
-        of each channel (NVL, P2P, SHM, NET/IB, NET/Socket); nvidia-smi topo -m and nvidia-smi nvlink --status show the
-        links; NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose the network.
-
-    When it is wrong:
-        Groups that span hosts are slower than groups within one host, by design. Only groups of the same size are
-        compared, but the hosts of their ranks are known only where the capture records them. Other traffic on the same
-        link slows a group, too.
-
-    Needs:
-        Traces of all ranks of a group, with the sizes of collectives.
-
-    References:
-        nccl-tests, doc/PERFORMANCE.md; NCCL User Guide, environment variables.
-    """
+    """The large collectives of some ranks reach a fraction of the bandwidth that the link between them has."""
 
     rule = "PD407"
     name = "slow-link"

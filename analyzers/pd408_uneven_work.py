@@ -27,35 +27,7 @@ _COMPUTING_PHASES = [
 
 
 class UnevenWork(FleetAnalyzer):
-    """In each step some ranks have more to compute than others, and the others wait for them.
-
-    What it finds:
-        Steps whose FLOPs, by the shapes of the inputs, differ between the ranks, and so does their computing time.
-
-    Why it costs time:
-        All ranks wait for each other at the collectives of a step, so each step takes as long as the rank with the most
-        work in it needs.
-
-    How it is measured:
-        By the FLOPs of matrix maths in each rank's steps, from the recorded shapes, and by the computing time between
-        collectives. The cost is the time in which the rank that waits longest waits at collectives with nothing else
-        to do. The expected saving is how much longer the busiest rank of each step computes than the mean of all: what
-        an even distribution of the same work would give. Ranks with the same FLOPs and different times have slower
-        devices or hosts, not more work: PD401 reports them.
-
-    How to fix:
-        Give all ranks the same number of tokens or pixels: batches by length (a sampler that sorts into buckets and
-        deals them out), packed sequences, padding to few sizes, experts with a capacity.
-
-    When it is wrong:
-        Pipeline stages and experts differ by design; there the finding only says by how much.
-
-    Needs:
-        Traces of several ranks with input shapes (record_shapes=True), or a capture's evidence window.
-
-    References:
-        PyTorch Performance Tuning Guide, "Load-balance workload in a distributed setting".
-    """
+    """In each step some ranks have more to compute than others, and the others wait for them."""
 
     rule = "PD408"
     name = "uneven-work"

@@ -37,40 +37,7 @@ _MIN_COLLECTIVES = 10
 
 
 class UnevenStart(FleetAnalyzer):
-    """Ranks begin their steps at different times; all others wait for the last one at its first collective.
-
-    What it finds:
-        The rank that begins its pass through the model later than the others, and what it does before that: it logs,
-        evaluates or saves for all, waits for its DataLoader, collects garbage. Where ranks take turns at it, that they
-        do.
-
-    Why it costs time:
-        The first collective of a step waits for the last rank to begin. What one rank does between two steps all ranks
-        pay for.
-
-    How it is measured:
-        Clocks are aligned on the ends of shared collectives. From there on two times are compared over the ranks: when
-        each begins its pass (the forward pass of DistributedDataParallel or FSDP, on a GPU its first kernel), and when
-        it comes to the first collective of that pass. Where the start explains 70 % of the lateness or more the rank
-        enters late; what is later only at the collective is PD401's. Cost and saving are those of PD401: what a step
-        is shorter by if the rank comes to the collectives when the latest of the others does. The line is the one that
-        takes this rank longer.
-
-    How to fix:
-        Do it on all ranks alike, each with its share (evaluation), less often (logging), in a thread or process of its
-        own (saving), or in the same step on all ranks (garbage collection).
-
-    When it is wrong:
-        A rank whose optimizer is slower enters late, too; PD401 tells of that where the phases show it. Ranks that lack
-        a core are not reported. Without a wrapper that marks forward passes, steps begin where the profiler's do, and
-        what a rank does between that and its model counts as inside the step.
-
-    Needs:
-        Traces of several ranks, recorded over the same time, with collectives on GPUs or of gloo.
-
-    References:
-        HolisticTraceAnalysis, straggler detection; OSDI'24 MegaScale, section on stragglers.
-    """
+    """Ranks begin their steps at different times; all others wait for the last one at its first collective."""
 
     rule = "PD409"
     name = "uneven-start"

@@ -33,36 +33,7 @@ _COMPRESSING = ("fp16", "bf16", "powerSGD", "powersgd", "quantiz")
 
 
 class CommunicationDtype(FleetAnalyzer):
-    """A model trained in half precision reduces its gradients in float32: twice the bytes.
-
-    What it finds:
-        All-reduces and reduce-scatters of float32 in a training that multiplies in bfloat16 or float16, where the time
-        of their transfer is exposed.
-
-    Why it costs time:
-        Under autocast weights stay in float32, and so do the gradients that DistributedDataParallel reduces. At the
-        bandwidth of the link half the bytes take half the time.
-
-    How it is measured:
-        By the element type and the size that the profiler writes for each collective. Only messages from 4 MB on count:
-        of smaller ones the latency is a large part. Waiting for other ranks is left out. What half of the transfers'
-        time would free is the saving: no more than is exposed, and the half of the last transfer of a step remains. The
-        trace of one rank alone is replayed with half of the time.
-
-    How to fix:
-        A communication hook of DistributedDataParallel; the reduce_dtype of FSDP's mixed precision; by framework
-        otherwise.
-
-    When it is wrong:
-        Gradients that are rounded to bfloat16 before their sum lose 16 of 24 bits, which matters to some trainings with
-        many ranks or a small learning rate: compare the loss. The hook of bfloat16 needs NCCL 2.10 and an Ampere GPU.
-
-    Needs:
-        Collectives with sizes and types (NCCL, PyTorch 2.3 or newer); the traces of all ranks to separate waiting.
-
-    References:
-        PyTorch, DDP Communication Hooks; fully_shard, MixedPrecisionPolicy.
-    """
+    """A model trained in half precision reduces its gradients in float32: twice the bytes."""
 
     rule = "PD410"
     name = "communication-dtype"

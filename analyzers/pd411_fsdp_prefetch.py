@@ -33,38 +33,7 @@ _TIMES_THEIR_SIZE = 1.5
 
 
 class FsdpPrefetch(FleetAnalyzer):
-    """The layers of a sharded model wait until their parameters are gathered.
-
-    What it finds:
-        All-gathers of FSDP beside which nothing computes: in the forward pass, in the backward pass, and those of the
-        backward pass that would not be needed, because the memory to keep the parameters is free.
-
-    Why it costs time:
-        While one layer computes the parameters of the next can travel. Where they are asked for too late, or the rate
-        limiter holds them back, each layer begins with a wait.
-
-    How it is measured:
-        The time of all-gathers in which no kernel computes and the rank waits for no other rank. The first one of each
-        step counts nowhere, as nothing can hide it. Those after the first reduce-scatter of a step belong to the
-        backward pass. Prefetched gathers can hide at most behind work that no collective overlaps yet. Whether memory
-        is free says the peak of the allocator against the device's memory; parameters are counted once.
-
-    How to fix:
-        set_modules_to_forward_prefetch, set_modules_to_backward_prefetch (fully_shard, PyTorch 2.5); forward_prefetch,
-        backward_prefetch and limit_all_gathers (FullyShardedDataParallel). With memory to spare reshard_after_forward,
-        or ShardingStrategy.SHARD_GRAD_OP.
-
-    When it is wrong:
-        Where the link needs longer for the parameters than the layers compute, nothing hides all of it: shard inside a
-        machine only, or use larger batches. A CPU that launches too late delays all-gathers as well (PD104). The trace
-        of one rank alone does not separate waiting from transferring.
-
-    Needs:
-        Collectives on GPUs; the traces of all ranks to separate waiting. Captured facts for settings and memory.
-
-    References:
-        PyTorch, fully_shard; FullyShardedDataParallel; PyTorch FSDP (VLDB 2023), section 3.3.
-    """
+    """The layers of a sharded model wait until their parameters are gathered."""
 
     rule = "PD411"
     name = "fsdp-prefetch"

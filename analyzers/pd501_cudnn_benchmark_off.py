@@ -25,35 +25,7 @@ _MAX_SAVED = 0.41
 
 
 class CudnnBenchmarkOff(RankAnalyzer):
-    """cuDNN guesses the algorithm of each convolution, though their shapes repeat and it could measure them.
-
-    What it finds:
-        Convolutions on an NVIDIA GPU that take a good part of the step, have the same kernels in each step, and run
-        with torch.backends.cudnn.benchmark off.
-
-    Why it costs time:
-        cuDNN has several algorithms for a convolution, and by default takes the one that a heuristic names. With
-        benchmark on it measures them at the first call with a shape, and keeps the fastest.
-
-    How it is measured:
-        The flag as captured, and the time of convolution kernels, without those that miss the Tensor Cores: PD203
-        advises the same there, and more. At most 41 % of it is saved, which is the field's
-        example (1,430 us became 840), and no more than is between the kernels and the device's roofline where shapes
-        are known. Often it is little, so that only a trial says what it is.
-
-    How to fix:
-        torch.backends.cudnn.benchmark = True before the first step; `perfdoctor try` measures it.
-
-    When it is wrong:
-        With shapes that change from step to step each new one is measured anew, which takes longer than it saves; such
-        programs are not found. It may choose algorithms that add in another order from run to run.
-
-    Needs:
-        Kernels, steps, and captured facts (`perfdoctor run`).
-
-    References:
-        PyTorch Performance Tuning Guide, "Enable cuDNN auto-tuner".
-    """
+    """cuDNN guesses the algorithm of each convolution, though their shapes repeat and it could measure them."""
 
     rule = "PD501"
     name = "cudnn-benchmark-off"

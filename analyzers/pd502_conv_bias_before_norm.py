@@ -39,37 +39,7 @@ _MAX_NAMES = 3
 
 
 class ConvBiasBeforeNorm(RankAnalyzer):
-    """Convolutions add a bias that the batch norm right behind them subtracts again.
-
-    What it finds:
-        Kernels that add the bias of a convolution, and kernels that sum up its gradient, where a batch norm or
-        instance norm follows the convolution, in training.
-
-    Why it costs time:
-        The norm subtracts the mean of each channel, and with it any constant. The bias changes nothing, its gradient is
-        0 but for rounding, and yet one kernel reads and writes the whole output to add it, and another one reads the
-        whole gradient to sum it up.
-
-    How it is measured:
-        The time of kernels that `aten::add_` launches inside a convolution whose next op is a norm, and of those that
-        `aten::sum` launches inside the backward pass of a convolution that follows that of a norm. The replay leaves
-        both out. On the CPU the bias is a part of the convolution's own kernel and costs nothing that could be
-        measured, so that nothing is reported there.
-
-    How to fix:
-        bias=False in these convolutions, and in linear layers right before a batch norm. The norm has a bias of its
-        own.
-
-    When it is wrong:
-        Saved weights have the biases: load them with strict=False, or leave them out. A norm in evaluation mode that is
-        trained through (frozen statistics) does not take the bias out; then add it to the norm's own.
-
-    Needs:
-        Kernels and their launches. Captured facts (`perfdoctor run`) name the modules and their line.
-
-    References:
-        PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch norm".
-    """
+    """Convolutions add a bias that the batch norm right behind them subtracts again."""
 
     rule = "PD502"
     name = "conv-bias-before-norm"

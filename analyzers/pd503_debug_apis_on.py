@@ -35,36 +35,7 @@ _MIN_SAVED_SHARE = 0.8
 
 
 class DebugApisOn(RankAnalyzer):
-    """Something that helps to find an error is on in every step, and nobody looks for an error now.
-
-    What it finds:
-        Anomaly detection of autograd; gradcheck; CUDA_LAUNCH_BLOCKING=1; TORCH_DISTRIBUTED_DEBUG=DETAIL in a job of
-        several ranks.
-
-    Why it costs time:
-        Anomaly detection formats the Python stack for each node of the graph, which takes some 0.3 ms each where the
-        stack is deep, and looks for NaN in each gradient, which on a GPU also waits for it. Gradcheck computes each
-        gradient many times. With CUDA_LAUNCH_BLOCKING each launch waits until its kernel has ended, so that the GPU
-        idles between kernels. With DETAIL each collective is first compared among all ranks.
-
-    How it is measured:
-        `perfdoctor run` times the formatting of stacks and the gradchecks in steps without a profiler, and notes in how
-        many steps a switch is on: 90 % and more count. The checks for NaN are the ops that autograd's engine calls
-        behind a node. Of blocking launches only a bound is known: the time in which the GPU waits for launches.
-
-    How to fix:
-        Leave out torch.autograd.set_detect_anomaly(True), or the trainer's option for it; unset the variables.
-
-    When it is wrong:
-        Somebody is looking for that NaN, or for the kernel that fails, just now.
-
-    Needs:
-        CPU ops. Captured facts (`perfdoctor run`) for all but the checks for NaN.
-
-    References:
-        PyTorch, "Automatic differentiation package", Anomaly detection; PyTorch Performance Tuning Guide, "Disable
-        debugging APIs".
-    """
+    """Something that helps to find an error is on in every step, and nobody looks for an error now."""
 
     rule = "PD503"
     name = "debug-apis-on"

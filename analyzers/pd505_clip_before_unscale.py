@@ -17,37 +17,7 @@ from perfdoctor.rules import (
 
 
 class ClipBeforeUnscale(RankAnalyzer):
-    """Gradients are clipped before they are unscaled, so that training goes wrong.
-
-    What it finds:
-        A clip of gradients (`clip_grad_norm_`, `clip_grad_value_`) between `GradScaler.scale` and the moment when the
-        scaler divides the same gradients again. And losses that are scaled for an optimizer of the kind SGD which
-        steps without the scaler, so that nothing ever divides its gradients.
-
-    Why it costs time:
-        It costs none: the results are wrong. The scaler multiplies the loss, and with it all gradients, by 65,536 at
-        first. A limit of 1.0 then is one of 1/65,536, which every step exceeds: each update is 65,536 times smaller
-        than was meant, or has another direction where values are clipped one by one. And the limit changes whenever
-        the scale does.
-
-    How it is measured:
-        `perfdoctor run` sees the order of the calls, and whether the parameters that were clipped are those that the
-        scaler unscaled afterwards. Scalers that are disabled do not count, nor limits above 1000, which somebody may
-        have multiplied by the scale.
-
-    How to fix:
-        `scaler.unscale_(optimizer)` before the clip; `scaler.step` then does not unscale a second time.
-
-    When it is wrong:
-        Where the limit is meant for scaled gradients and is small. Trainers (Lightning, Hugging Face, Accelerate)
-        unscale before they clip, and are not found.
-
-    Needs:
-        Captured facts (`perfdoctor run`).
-
-    References:
-        PyTorch, "Automatic Mixed Precision examples", section "Gradient clipping".
-    """
+    """Gradients are clipped before they are unscaled, so that training goes wrong."""
 
     rule = "PD505"
     name = "clip-before-unscale"

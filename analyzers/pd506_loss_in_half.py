@@ -44,34 +44,7 @@ _OTHER_WHY = "small gradients become 0, and sums overflow above 65,504"
 
 
 class LossInHalf(RankAnalyzer):
-    """The loss and its gradient are computed in float16, in which they underflow and overflow.
-
-    What it finds:
-        Gradients of losses (cross entropy, mean squared error, L1, binary cross entropy) whose inputs are float16. It
-        is what a model gives that was made by `model.half()`.
-
-    Why it costs time:
-        It costs none: the results are wrong. float16 ends at 65,504 and loses what is below 6e-8. The gradient of a
-        mean over 8,192 tokens is a 1/8192 of each probability: all below 5e-4 become 0.
-
-    How it is measured:
-        By the types of the inputs of the ops that compute the gradients, as they were recorded. Under autocast these
-        are float32, because autocast casts losses. Where no gradient follows there is no finding. bfloat16 has the
-        range of float32: losses in it are less precise, and not reported.
-
-    How to fix:
-        Cast the outputs of the model before the loss, `loss_fn(outputs.float(), targets)`; or keep the model in
-        float32 and use autocast, which does that.
-
-    When it is wrong:
-        DeepSpeed and the like scale the loss, so that less is lost; then it is not reported.
-
-    Needs:
-        Types of inputs: record_shapes=True, or `perfdoctor run`.
-
-    References:
-        NVIDIA, "Train With Mixed Precision"; PyTorch, "Autocast Op Reference".
-    """
+    """The loss and its gradient are computed in float16, in which they underflow and overflow."""
 
     rule = "PD506"
     name = "loss-in-half"

@@ -11,34 +11,7 @@ from perfdoctor.rules import intervals as iv
 
 
 class EvaluationWithGrad(RankAnalyzer):
-    """A training evaluates without torch.no_grad(): its passes record graphs that are never differentiated.
-
-    What it finds:
-        Forward passes of ten nodes and more between the passes of the training, whose nodes no backward pass runs.
-
-    Why it costs time:
-        Each op makes a node and saves what its gradient would need. All activations stay in memory until the outputs
-        are dropped: on a CPU each is new memory then, which the system hands out page by page and fills with zeros; on
-        a GPU it is the peak that limits the batch size.
-
-    How it is measured:
-        Autograd numbers the nodes of the graph; the profiler writes the number at the forward op and at the backward
-        op. Numbers in a row of which none comes back, while later ones do, are a pass in vain. What it would take
-        without a graph is not in the trace: bounded by its time in the framework and in ops that wait for memory.
-
-    How to fix:
-        with torch.no_grad() around these forward passes, or @torch.no_grad() above their function. model.eval() does
-        not do it: that only changes dropout and normalisation.
-
-    When it is wrong:
-        The graph is used later than the trace reaches, such as of a rollout that is differentiated at its end.
-
-    Needs:
-        CPU ops with the numbers of autograd, which the profiler writes with any setting.
-
-    References:
-        PyTorch, "Autograd mechanics", Locally disabling gradient computation.
-    """
+    """A training evaluates without torch.no_grad(): its passes record graphs that are never differentiated."""
 
     rule = "PD507"
     name = "evaluation-with-grad"

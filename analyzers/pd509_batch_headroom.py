@@ -17,39 +17,7 @@ _MAX_RATIO = 16.0
 
 
 class BatchHeadroom(RankAnalyzer):
-    """A batch twice as large would take hardly longer, and the memory holds it.
-
-    What it finds:
-        Trainings whose steps are mostly made of what does not grow with the batch (Python, launches, the optimizer,
-        loading weights, kernels that leave most of the GPU empty), while at least half of the memory is left.
-
-    Why it costs time:
-        Each step pays for this fixed part, so that each sample of a small batch pays a large share of it.
-
-    How it is measured:
-        Where steps with fewer samples were timed (the last batch of an epoch), by a line through both. Else by the
-        work: kernels at a roof, copies and loading grow with the samples; kernels that leave multiprocessors empty
-        hardly; the optimizer, all-reduced gradients and the CPU do not. A replay with such kernels says how long the
-        step becomes.
-        The saving is that of a step of the same samples: at least the step less a half of the step with twice as many,
-        at most what the memory allows, up to 16 times as many. The step itself gets longer, so that the finding has no
-        cost and no saving of a step.
-
-    How to fix:
-        A larger `batch_size`; with gradient accumulation larger and fewer micro-batches, which changes no gradient.
-
-    When it is wrong:
-        A larger batch changes the training: the learning rate has to grow with it (linearly up to about 8,192 samples,
-        with warm-up), and there is a size beyond which more samples a step give nothing. It is advice about throughput,
-        so it is a hint: of severity info, behind all other findings.
-
-    Needs:
-        A capture with memory (`perfdoctor run`), CPU ops; on a GPU kernels and their launches.
-
-    References:
-        Goyal et al., "Accurate, Large Minibatch SGD"; You et al., "Large Batch Training of Convolutional Networks"
-        (LARS); McCandlish et al., "An Empirical Model of Large-Batch Training".
-    """
+    """A batch twice as large would take hardly longer, and the memory holds it."""
 
     rule = "PD509"
     name = "batch-headroom"

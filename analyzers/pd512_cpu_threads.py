@@ -27,42 +27,7 @@ _REMAINS, _REMAINS_OF_RANKS = (0.13, 0.42, 1.0), (0.07, 0.58, 1.0)
 
 
 class CpuThreads(RankAnalyzer):
-    """Each op is divided among more threads than cores may be used, or among the cores of several NUMA nodes.
-
-    What it finds:
-        Programs without a GPU whose PyTorch has more threads for an op than cores may be used: by affinity, by the
-        quota of a container, or because several ranks share the machine. Large ops have to take a tenth of the step.
-        A quota that is used up, whatever asks for the cores: for how long it keeps the training thread waiting.
-        Also, for information, threads to which other programs leave too few cores, and processes whose threads are more
-        than a NUMA node's cores and that no node was chosen for.
-
-    Why it costs time:
-        An op ends when its last thread does, and threads that lack a core wait for another one's turn, some ms. In a
-        container with a quota all threads stop once they have used it up, for the rest of each 100 ms. Threads that
-        wait busily use the quota, too. Memory of another node takes up to twice as long.
-
-    How it is measured:
-        The threads against the cores, from the capture. How long the quota stopped the threads (`cpu.stat`), in steps
-        without a profiler, is what another number saves at most. Without a quota no trace shows it, and to measure it
-        in the run would change the program's sums. On two idle cores eight programs (products, convolutions, attention,
-        an LSTM) took 0.13 to 1 times as long with two threads as with 3 to 16 (half of them under 0.42), and two
-        processes beside each other with one thread each 0.07 to 1.1 times as long as with two (half of them under 0.58;
-        torch 2.13, GNU's OpenMP, which waits busily). That is the range that is promised of large ops;
-        `perfdoctor try --only threads` measures it.
-
-    How to fix:
-        `OMP_NUM_THREADS` (or `torch.set_num_threads`) as many as cores may be used; with several ranks on a machine the
-        cores divided by the ranks. `numactl --cpunodebind=0 --membind=0` keeps a process and its memory on one node.
-
-    When it is wrong:
-        Ops that wait for memory can gain from threads that outnumber cores a little.
-
-    Needs:
-        CPU ops. Captured facts (`perfdoctor run`) on threads and cores.
-
-    References:
-        PyTorch Performance Tuning Guide, "Utilize OpenMP" and "Utilize Non-Uniform Memory Access (NUMA) Controls".
-    """
+    """Each op is divided among more threads than cores may be used, or among the cores of several NUMA nodes."""
 
     rule = "PD512"
     name = "cpu-threads"

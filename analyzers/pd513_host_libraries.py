@@ -48,56 +48,7 @@ KEEP_PAGES = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
 
 
 class HostLibraries(RankAnalyzer):
-    """A library of the host costs time: the allocator gives large blocks back, or layers run without oneDNN.
-
-    What it finds:
-        Programs without a GPU in which page faults take a good part of each step, under an allocator that returns
-        what is freed: glibc's, which maps blocks of more than 32 MB anew each time, and trims its heap. Convolutions
-        on the CPU that run PyTorch's own slow_conv ops: oneDNN is not in the build, or is switched off. Products and
-        convolutions in bfloat16 or float16 on a CPU without instructions for them; and, as a hint, large ones in
-        float32 on a CPU that has some for bfloat16.
-
-    Why it costs time:
-        A page that comes from the system is cleared and mapped when it is touched first: 0.3 to 1 us for each 4 kB,
-        as much as an element-wise op takes to write them. An allocator that keeps what is freed gives the next op the
-        same pages, which are there and often in a cache. The slow_conv ops copy each patch of the input into a matrix
-        for a product; oneDNN computes convolutions where the input lies. In half precision oneDNN computes only where
-        the CPU has the instructions (AVX-512, AMX); elsewhere plain loops do, at a fiftieth of float32's rate.
-
-    How it is measured:
-        Minor page faults of the process and its CPU time in the system (`getrusage`), in steps of the run without a
-        profiler and without events such as a save or a start of workers. The system's share, divided by the cores that
-        the process uses, is expected to go: it is half of what was measured at least, as reads and thread switches are
-        in it, and a quarter more at most, as fresh pages are in no cache. They are a symptom: the line whose large ops
-        take most time is named, as these ask for most pages, and another finding there covers this one. Faults that
-        batches from workers cause (fresh shared memory) are left out by their size. Of convolutions it is the own time
-        of slow_conv ops in float32 that take half a millisecond each. oneDNN took 1 / 1.9 to 1 / 8.4 of theirs for
-        eight shapes of a ResNet on an AMD EPYC with AVX-512, on two threads; what another CPU gives is not known, so
-        that the saving is a bound. Of products in half precision it is the time of those that take twice as long as
-        float32 would or more: at 50 GFLOP/s and 10 GB/s a thread (one thread where their number was not captured);
-        measured were 50 to 84 GFLOP/s in float32 on a CPU with AVX2, and 0.5 to 23 in half precision.
-
-    How to fix:
-        Before the command: `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184`, by which glibc keeps what is freed;
-        set both, as either alone switches off glibc's own adjustment. Or
-        `LD_PRELOAD=libjemalloc.so.2` or `libtcmalloc.so.4`, where installed, which also share better between threads.
-        On Intel CPUs Intel's OpenMP (`LD_PRELOAD=libiomp5.so`) often beats GNU's, and oneCCL serves collectives between
-        sockets; neither is judged here. `perfdoctor try --only allocator` measures both. For convolutions:
-        torch.backends.mkldnn.is_available() says whether the build has oneDNN; builds for a Mac have none, and its GPU
-        (the device "mps") is much faster. For half precision: compute in float32.
-
-    When it is wrong:
-        Files that are mapped into memory, and read for the first time, fault in the same way; so does memory that
-        a growing program keeps. The process then keeps its peak of memory, which may be too much beside others.
-        Convolutions in float64 run as slow_conv with oneDNN, too: without recorded types they look alike.
-
-    Needs:
-        CPU ops. For the allocator captured facts (`perfdoctor run`) on page faults and system time of steps. For half
-        precision shapes.
-
-    References:
-        PyTorch Performance Tuning Guide, "Switch memory allocator"; glibc, mallopt(3).
-    """
+    """A library of the host costs time: the allocator gives large blocks back, or layers run without oneDNN."""
 
     rule = "PD513"
     name = "host-libraries"

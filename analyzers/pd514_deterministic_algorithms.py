@@ -22,34 +22,7 @@ _NEW_TENSORS = r"^aten::(empty|empty_like|empty_strided|new_empty|new_empty_stri
 
 
 class DeterministicAlgorithms(RankAnalyzer):
-    """torch.use_deterministic_algorithms(True) is on, and ops that are slower for it take real time.
-
-    What it finds:
-        The flag in every step, and either ops with a slower deterministic variant (sums by index, such as index_add
-        and scatter_add, and the gradients of indexing), or new tensors that are filled before they are used.
-
-    Why it costs time:
-        A sum by index is sorted first, or taken by one thread, so that its order is always the same. And with the flag
-        torch.empty() fills what it returns with NaN, unless torch.utils.deterministic.fill_uninitialized_memory says
-        otherwise: each new tensor is written once more.
-
-    How it is measured:
-        The time of these ops, on a GPU of their kernels. The fills inside torch.empty() are seen one by one. What the
-        other variant of an op would take is not known: the time of all of them is the bound.
-
-    How to fix:
-        Leave it on while you compare runs, not for training. Or keep it, and let new tensors be as they are:
-        torch.utils.deterministic.fill_uninitialized_memory = False.
-
-    When it is wrong:
-        The results have to be equal to the bit, for an audit or a test.
-
-    Needs:
-        CPU ops. Captured facts (`perfdoctor run`) on the flag.
-
-    References:
-        PyTorch, "Reproducibility"; PyTorch, torch.utils.deterministic.
-    """
+    """torch.use_deterministic_algorithms(True) is on, and ops that are slower for it take real time."""
 
     rule = "PD514"
     name = "deterministic-algorithms"

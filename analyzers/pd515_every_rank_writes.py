@@ -28,34 +28,7 @@ _MIN_SHARE_OF_WAIT = 0.5
 
 
 class EveryRankWrites(FleetAnalyzer):
-    """Ranks other than the first save the same checkpoint, too, and the training waits for it.
-
-    What it finds:
-        Calls of torch.save at one line on several ranks whose files hold the same data.
-
-    Why it costs time:
-        Data-parallel ranks have the same weights after each all-reduce, so that one file is enough. The others take the
-        disk from the first, and where ranks save in turns, or meet at a barrier, all wait for all of them.
-
-    How it is measured:
-        Files of torch.save have a checksum of each tensor: ranks whose largest tensors agree save the same. Steps with
-        a checkpoint are compared with the others, on the first rank that saves: what they are longer by, beyond its
-        own save, it waits for the other ranks. Where most steps have a checkpoint the time of the others is the bound.
-
-    How to fix:
-        `if torch.distributed.get_rank() == 0:` around the save; a barrier after it, where others read the file.
-
-    When it is wrong:
-        Machines without a common disk may need a file each: that the first rank of each machine saves (LOCAL_RANK) is
-        not reported. Files with the state of data loaders or random numbers differ by rank, though their largest tensor
-        is the same: save that part alone on the other ranks.
-
-    Needs:
-        Captured facts (`perfdoctor run`) of several ranks.
-
-    References:
-        PyTorch, "Getting Started with Distributed Data Parallel", Save and Load Checkpoints.
-    """
+    """Ranks other than the first save the same checkpoint, too, and the training waits for it."""
 
     rule = "PD515"
     name = "every-rank-writes"

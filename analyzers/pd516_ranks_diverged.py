@@ -58,38 +58,7 @@ class Copies:
 
 
 class RanksDiverged(FleetAnalyzer):
-    """Data parallel ranks train different parameters.
-
-    What it finds:
-        Ranks of one DistributedDataParallel whose parameters differ between two steps though their gradients are
-        averaged in each step.
-
-    Why it costs time:
-        It costs none: the results are wrong. Each rank computes the gradient of another model, the average is the
-        gradient of none of them, and the checkpoint that one rank writes is not what was evaluated on the others. It
-        comes from parameters that were changed after the model was wrapped and on some ranks only (another seed, a
-        checkpoint that one rank loads), from parameters that are left out of the wrapper, from a step that one rank
-        takes alone.
-
-    How it is measured:
-        `perfdoctor run` adds up the bits of the trained parameters of each rank (of a large tensor those of 65,536 to
-        131,072 elements, evenly spaced) before the same step. Averaged gradients, and so the parameters, are equal to
-        the last bit on all ranks. Buffers are not compared, nor models whose ranks hold parts (FSDP, tensor and
-        pipeline parallelism), nor those that average parameters now and then (local SGD).
-
-    How to fix:
-        Change parameters on all ranks alike, before DistributedDataParallel is made: it copies those of rank 0 to the
-        others once, at its construction. Seed all ranks alike where they initialise.
-
-    When it is wrong:
-        Ranks on different kinds of processors may round differently; then small differences are no fault.
-
-    Needs:
-        Captured facts (`perfdoctor run`) of several ranks, and their all-reduces.
-
-    References:
-        PyTorch, "Distributed Data Parallel", section "Internal Design".
-    """
+    """Data parallel ranks train different parameters."""
 
     rule = "PD516"
     name = "ranks-diverged"

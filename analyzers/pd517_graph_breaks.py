@@ -24,33 +24,7 @@ from perfdoctor.rules import intervals as iv
 
 
 class GraphBreaks(RankAnalyzer):
-    """torch.compile cannot take a function whole: it falls apart into graphs, with Python in between.
-
-    What it finds:
-        Compiled code that calls further compiled code: what follows a graph break. Where a capture says that dynamo
-        counted no break, nothing is found.
-
-    Why it costs time:
-        Between two graphs Python runs, guards are checked, and nothing is fused: each value that crosses the break is
-        written to memory. A break that reads a value, such as item() or print, makes the CPU wait for the GPU.
-
-    How it is measured:
-        The time of compiled calls that broke in which neither an op nor a compiled graph runs: Python and guards. What
-        fusing over the break would give is not known. dynamo makes a function of its own of what follows a break, and
-        the recording shows its region within that of the call. Reasons and lines are dynamo's, from a capture.
-
-    How to fix:
-        torch.compile(..., fullgraph=True) says where it breaks. Return what is printed or read, and do it outside.
-
-    When it is wrong:
-        A break at the edge of the model, such as around its loss, costs one call of Python.
-
-    Needs:
-        CPU events. Reasons and lines need captured facts (`perfdoctor run`) on what dynamo counted.
-
-    References:
-        PyTorch, "Common Graph Breaks".
-    """
+    """torch.compile cannot take a function whole: it falls apart into graphs, with Python in between."""
 
     rule = "PD517"
     name = "graph-breaks"

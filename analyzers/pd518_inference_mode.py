@@ -11,33 +11,7 @@ from perfdoctor.rules import intervals as iv
 
 
 class InferenceMode(RankAnalyzer):
-    """A program that never differentiates runs its model without torch.inference_mode() or torch.no_grad().
-
-    What it finds:
-        Inference and evaluation alone, whose forward passes make nodes of autograd's graph.
-
-    Why it costs time:
-        Each op makes a node and saves what its gradient would need: a microsecond or two, which small ops feel and
-        large ones do not. All activations stay in memory until the outputs are dropped, which limits the batch size;
-        on a CPU that may cost time as well, which is not counted here.
-
-    How it is measured:
-        Autograd numbers the nodes of the graph, and ops show the number: where it rises, nodes are made. What a pass
-        would take without a graph is not in the trace: bounded by 0.5 to 3 us a node, measured on a CPU at 0.4 to 1.5,
-        and by its time in the framework; on a GPU by the time in which it waits for launches.
-
-    How to fix:
-        with torch.inference_mode() around the loop. torch.no_grad() where outputs go into a training later.
-
-    When it is wrong:
-        The trace is of the forward part of a training alone, or the program differentiates later.
-
-    Needs:
-        CPU ops with the numbers of autograd, which the profiler writes with any setting.
-
-    References:
-        PyTorch, "Autograd mechanics", Inference mode.
-    """
+    """A program that never differentiates runs its model without torch.inference_mode() or torch.no_grad()."""
 
     rule = "PD518"
     name = "inference-mode"

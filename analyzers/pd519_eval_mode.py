@@ -27,37 +27,7 @@ _MIN_SHARE_OF_NORM, _SHARE_OF_NORM, _MAX_SHARE_OF_NORM = 0.34, 0.67, 0.94
 
 
 class EvalMode(RankAnalyzer):
-    """A model that only infers is in training mode: dropout draws, and batch norm computes statistics.
-
-    What it finds:
-        Inference and evaluation alone, in which dropout draws random numbers, or batch norm takes the statistics of
-        the batch though the model keeps those of its training.
-
-    Why it costs time:
-        Dropout reads and writes its whole input, and a mask. Batch norm reads its input once more for the statistics,
-        updates the running ones, and counts its batches with an op of its own. And results depend on chance and on the
-        rest of the batch, so that this is seldom meant.
-
-    How it is measured:
-        Calls of dropout in which an op draws, and of batch norm with training=True and running statistics, by recorded
-        arguments; else by the additions to num_batches_tracked, or by kernels that only training launches. On a GPU
-        what goes is the kernels of dropout, of the count and of the statistics; what a fused training kernel would take
-        less is not known, and not counted. On a CPU 34 to 94 % of batch norm goes, as measured.
-
-    How to fix:
-        model.eval() once before the loop, and model.train() where a training goes on. Where batch norm is in evaluation
-        mode and dropout still draws, F.dropout lacks training=self.training.
-
-    When it is wrong:
-        Monte Carlo dropout and test-time adaptation draw or adapt on purpose. A recording of the forward part of a
-        training alone, which shows no backward pass.
-
-    Needs:
-        CPU ops; shapes (with them the profiler records arguments) to be sure of batch norm.
-
-    References:
-        PyTorch, "Autograd mechanics", Evaluation mode.
-    """
+    """A model that only infers is in training mode: dropout draws, and batch norm computes statistics."""
 
     rule = "PD519"
     name = "eval-mode"

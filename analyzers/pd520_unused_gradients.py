@@ -48,36 +48,7 @@ class VainWork(NamedTuple):
 
 
 class UnusedGradientsMade(RankAnalyzer):
-    """A backward pass makes gradients that are cleared before their optimizer steps, or that no optimizer has.
-
-    What it finds:
-        A discriminator's step whose backward pass goes on through the generator, a generator's step that also makes
-        the gradients of the discriminator's weights, parts of a model that stay as they are and still require
-        gradients.
-
-    Why it costs time:
-        The backward pass through a layer takes twice as long as the forward pass: half for the gradient of its weights,
-        half for that of its input, which the layers before it need.
-
-    How it is measured:
-        In the evidence window a gradient is unused when it has changed since its optimizer stepped, is cleared, and
-        another optimizer has stepped in between; or when no optimizer has its parameter. Its work is the part of
-        the backward pass that belongs to calls of modules all of whose gradients were dropped: all of it where the pass
-        ends there, else half. Of parameters within a larger module only a bound is known: the whole backward pass.
-
-    How to fix:
-        `detach()` what this step does not train, or make it under torch.no_grad(). `requires_grad_(False)` on the
-        modules that others train, around the pass, and on those that stay as they are, for good.
-
-    When it is wrong:
-        The program reads `.grad` itself: for statistics, or to update weights without an optimizer of torch.
-
-    Needs:
-        Captured facts (`perfdoctor run`).
-
-    References:
-        PyTorch, "Autograd mechanics", Setting requires_grad.
-    """
+    """A backward pass makes gradients that are cleared before their optimizer steps, or that no optimizer has."""
 
     rule = "PD520"
     name = "unused-gradients"

@@ -45,36 +45,7 @@ _CAUSES = (
 
 
 class ClockThrottling(RankAnalyzer):
-    """The GPU reduces its clocks while the steps compute, though power would allow more.
-
-    What it finds:
-        Samples of NVML under load in which heat, a power brake of the hardware, or clocks that somebody has set keep
-        the clock of the SMs below its maximum.
-
-    Why it costs time:
-        A kernel that computes takes as many cycles as before, and each cycle takes longer. Of several GPUs all wait for
-        the slowest.
-
-    How it is measured:
-        NVML is sampled 20 times a second. Samples count in which kernels ran for at least half of the time, in the
-        windows of the report; an idle GPU rests at low clocks, which is no throttling. The cause has to be there in
-        `min_samples` samples and in `min_throttled` of all, with a mean clock of at most `max_clock` of the maximum.
-        The saving is bounded: at the maximal clock the kernels of the steps that memory does not bound take less time
-        in proportion to the clock.
-
-    How to fix:
-        Heat: cool the card. Power brake: check the power supply. Clocks that somebody has set: reset them.
-
-    When it is wrong:
-        Rarely is the maximal clock reached under full load: then the power limit binds next (PD604), so that the fix
-        gives less than the bound.
-
-    Needs:
-        Kernels. Samples of NVML (`perfdoctor run` where nvidia-ml-py is installed).
-
-    References:
-        NVIDIA, NVML API reference, "NvmlClocksEventReasons".
-    """
+    """The GPU reduces its clocks while the steps compute, though power would allow more."""
 
     rule = "PD601"
     name = "clock-throttling"

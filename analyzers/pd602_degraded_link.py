@@ -26,34 +26,7 @@ _LANE_GB_PER_S: Mapping[int, float] = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.98
 
 
 class DegradedLink(RankAnalyzer):
-    """The PCIe link of the GPU has fewer lanes, or a lower generation, than it could have.
-
-    What it finds:
-        A generation or width under load that is below the maximum of device and system, beside steps that copy between
-        host and device.
-
-    Why it costs time:
-        Copies take twice as long over half of the lanes, or over the generation before.
-
-    How it is measured:
-        An idle link rests in a lower generation, so only samples of NVML count in which kernels ran for at least half
-        of the time, and of these the best one. The saving is bounded: the copies between host and device in the steps
-        take less time in the proportion of the two rates.
-
-    How to fix:
-        Seat the card again, in the slot with all its lanes; look at risers, at lanes that the slot shares with another
-        one, and at the generation that the firmware sets. In the cloud, return the machine.
-
-    When it is wrong:
-        Copies of pageable memory go at the rate of the CPU's copy (PD105) and gain less than the bound. Some drivers
-        save power in the link even under load as long as nothing is copied.
-
-    Needs:
-        Copies. Samples of NVML (`perfdoctor run` where nvidia-ml-py is installed).
-
-    References:
-        NVIDIA, NVML API reference, "nvmlDeviceGetCurrPcieLinkGeneration" and "nvmlDeviceGetMaxPcieLinkWidth".
-    """
+    """The PCIe link of the GPU has fewer lanes, or a lower generation, than it could have."""
 
     rule = "PD602"
     name = "degraded-link"

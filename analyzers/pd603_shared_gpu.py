@@ -10,33 +10,7 @@ from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer
 
 
 class SharedGpu(RankAnalyzer):
-    """Processes of other jobs are on the GPU.
-
-    What it finds:
-        Processes that NVML names on a GPU of this program all the time, which are not of its job, and which use its SMs
-        or hold a part of its memory.
-
-    Why it costs time:
-        Kernels of several processes take turns, each with the whole GPU, and none knows of the other: steps get longer
-        and differ from each other. The memory that they hold is missing for a larger batch.
-
-    How it is measured:
-        NVML's processes once a second, without those of the job (the process, its ancestors, everything that its
-        launcher started, its session) and without the server of MPS. How much of the SMs' time the others take NVML
-        says itself, where it can. What they cost is not known: it is not in the trace.
-
-    How to fix:
-        Find them with `nvidia-smi`, and wait, move, or reserve the device (exclusive mode, a scheduler).
-
-    When it is wrong:
-        Where the sharing is meant. In containers NVML may count processes in another namespace; then nothing is said.
-
-    Needs:
-        Samples of NVML (`perfdoctor run` where nvidia-ml-py is installed).
-
-    References:
-        NVIDIA, NVML API reference, "nvmlDeviceGetProcessUtilization"; NVIDIA, "Multi-Process Service".
-    """
+    """Processes of other jobs are on the GPU."""
 
     rule = "PD603"
     name = "shared-gpu"

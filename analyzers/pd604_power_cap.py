@@ -17,36 +17,7 @@ from perfdoctor.rules import intervals as iv
 
 
 class PowerCap(RankAnalyzer):
-    """The GPU reaches its power limit and reduces its clock.
-
-    What it finds:
-        Samples of NVML under load in which the power limit keeps the clock below its maximum. Where the limit in force
-        is below the card's default limit, somebody has lowered it; at the default limit that is how the card works,
-        which is said for information only.
-
-    Why it costs time:
-        A kernel that computes takes as many cycles as before, and each cycle takes longer.
-
-    How it is measured:
-        NVML is sampled 20 times a second. Samples count in which kernels ran for at least half of the time, in the
-        windows of the report. At the default limit the clock rises at most as the limit does, because power grows at
-        least in proportion to the clock, and at most to the maximum: kernels of the steps that memory does not bound
-        take less time by that factor, which bounds the saving.
-
-    How to fix:
-        `nvidia-smi --power-limit` with the default limit, where whoever lowered it agrees. At the default limit:
-        nothing about the card; less work, or work in a narrower dtype, takes less power as well.
-
-    When it is wrong:
-        Power grows faster than the clock, so that the true saving is well below the bound. A data centre that lowers
-        limits does so on purpose: the last tenth of the clock takes a quarter of the power.
-
-    Needs:
-        Kernels. Samples of NVML (`perfdoctor run` where nvidia-ml-py is installed).
-
-    References:
-        NVIDIA, NVML API reference, "nvmlDeviceGetEnforcedPowerLimit" and "NvmlClocksEventReasons".
-    """
+    """The GPU reaches its power limit and reduces its clock."""
 
     rule = "PD604"
     name = "power-cap"

@@ -34,40 +34,7 @@ _CHAIN, _BRANCHES = 3, 12
 
 
 class PeakOwner(RankAnalyzer):
-    """Values that the forward pass keeps for the backward pass fill the memory.
-
-    What it finds:
-        A peak of which at least `min_share` are activations: values that the forward pass made, and that the backward
-        pass frees. And values that a graph kept although no backward pass ran in the whole recording, or that are still
-        there where the recording ends without one.
-
-    Why it costs time:
-        What does not fit has to be smaller, or ends the program. Each op keeps what its derivative needs until the
-        backward pass has come back to it, so that all layers are there at once. They grow with the batch, the length
-        and the depth.
-
-    How it is measured:
-        By the recorded allocations, each with the events that made and freed it. The sum over the recording is made
-        again: with checkpointing the values of a block, but for its input (the smallest of its values, or the mean of
-        them), are gone from the next block's forward pass to the end of its backward pass. Without a graph a value is
-        gone when the next three (twelve at least) are made. Parts of a loss that keep values alike, and as much work
-        for the backward pass, are gone when the next part begins; gradients are there earlier then, at most all of
-        them.
-
-    How to fix:
-        With no backward pass: `torch.no_grad()`, or `torch.inference_mode()`. Else `torch.utils.checkpoint` around the
-        blocks, which computes their forward pass twice; or half of the batch, twice, with gradient accumulation. Where
-        losses of several batches are added up for one backward pass: `backward()` for each.
-
-    When it is wrong:
-        The peak fits, and nothing larger is wanted: then memory costs nothing.
-
-    Needs:
-        Recorded memory: a snapshot, or a trace with profile_memory=True.
-
-    References:
-        Chen et al., "Training Deep Nets with Sublinear Memory Cost"; PyTorch, torch.utils.checkpoint.
-    """
+    """Values that the forward pass keeps for the backward pass fill the memory."""
 
     rule = "PD701"
     name = "peak-owner"

@@ -20,34 +20,7 @@ _TOLERANCE = 0.02
 
 
 class LargeLogits(RankAnalyzer):
-    """The logits over a large vocabulary, and what the loss makes of them, are in memory several times.
-
-    What it finds:
-        Log-softmaxes of a loss and their gradients, with the logits they are made of, that hold at least `min_share` of
-        the peak.
-
-    Why it costs time:
-        What does not fit has to be smaller, or ends the program. Samples times positions times vocabulary is the
-        largest tensor of a language model. The logits, a copy in float32, the log-softmax, its gradient and the
-        gradient of the logits exist at once: 4 to 5 times that size.
-
-    How it is measured:
-        The activations and temporaries with as many elements as the log-softmax of the loss are left out but for an
-        eighth of each, and the sum over the recording is made again. At least those of the loss alone.
-
-    How to fix:
-        A fused linear cross-entropy, or the head and the loss over pieces of the rows, so that only a piece of the
-        logits is there at a time.
-
-    When it is wrong:
-        The logits are needed as a whole after the loss.
-
-    Needs:
-        Recorded memory: a snapshot of a recent PyTorch, or a trace with profile_memory=True.
-
-    References:
-        Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models".
-    """
+    """The logits over a large vocabulary, and what the loss makes of them, are in memory several times."""
 
     rule = "PD702"
     name = "large-logits"

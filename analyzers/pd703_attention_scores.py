@@ -16,33 +16,7 @@ _SOFTMAX = "_softmax|softmax|exp"
 
 
 class AttentionScores(RankAnalyzer):
-    """Attention that is written out keeps a score for each pair of positions, in each head and layer.
-
-    What it finds:
-        Batched products and a softmax, or its exponential, with results of one size, that hold at least `min_share` of
-        the peak.
-
-    Why it costs time:
-        What does not fit has to be smaller, or ends the program. Scores grow with the square of the length. Written
-        out, scaling, mask, softmax and dropout each make a tensor of their size, and the backward pass keeps several of
-        them in every layer.
-
-    How it is measured:
-        All activations and temporaries of that size are left out, and the sum over the recording is made again. At
-        least those of products and softmaxes.
-
-    How to fix:
-        `torch.nn.functional.scaled_dot_product_attention`, which never has the scores in memory.
-
-    When it is wrong:
-        The scores are results, or a bias that no fused kernel knows is added to them (flex_attention knows many).
-
-    Needs:
-        Recorded memory: a snapshot of a recent PyTorch, or a trace with profile_memory=True.
-
-    References:
-        Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention".
-    """
+    """Attention that is written out keeps a score for each pair of positions, in each head and layer."""
 
     rule = "PD703"
     name = "attention-scores"

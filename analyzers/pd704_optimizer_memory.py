@@ -14,34 +14,7 @@ _LEFT_OF_8_BIT = 0.26
 
 
 class OptimizerMemory(RankAnalyzer):
-    """The peak is in the optimizer's step, or what it keeps is a large part of the peak.
-
-    What it finds:
-        Tensors that the step makes and frees again, and states that stay, where they hold at least `min_share` of the
-        peak.
-
-    Why it costs time:
-        What does not fit has to be smaller, or ends the program. The `foreach` implementation, the default on a GPU,
-        makes a copy of all parameters for each of its passes (a square root, a quotient). States of Adam take twice the
-        memory of the parameters in float32.
-
-    How it is measured:
-        The copies are left out, or the states made as small as those of 8 bits, and the sum over the recording is made
-        again: the next peak is often close.
-
-    How to fix:
-        `fused=True`, which makes no copies and is faster, or `foreach=False`, which makes one parameter's at a time.
-        For states: an optimizer with states of 8 bits, or their sharding over ranks (ZeroRedundancyOptimizer, FSDP).
-
-    When it is wrong:
-        An optimizer of one's own, or one without a fused implementation: then `foreach=False`.
-
-    Needs:
-        Recorded memory: a snapshot, or a trace with profile_memory=True, with an optimizer's step in it.
-
-    References:
-        PyTorch, torch.optim; Dettmers et al., "8-bit Optimizers via Block-wise Quantization".
-    """
+    """The peak is in the optimizer's step, or what it keeps is a large part of the peak."""
 
     rule = "PD704"
     name = "optimizer-memory"

@@ -14,33 +14,7 @@ _KEPT = (memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES, memory_ca
 
 
 class KeptValues(RankAnalyzer):
-    """What the step before no longer needs is still there while the next forward pass fills the memory.
-
-    What it finds:
-        Gradients that live on through a forward pass, and results of a forward pass that live until the next one has
-        made its own, of at least `min_share` of the peak.
-
-    Why it costs time:
-        What does not fit has to be smaller, or ends the program. Gradients are as large as the parameters. `zero_grad`
-        right before `backward`, or with `set_to_none=False`, keeps them through the forward pass, beside its
-        activations. A name such as `output` holds the old tensor until the new one is assigned to it.
-
-    How it is measured:
-        Gradients are left out from the end of the optimizer's step to the next backward pass, kept results from the
-        end of their own backward pass on, and the sum over the recording is made again.
-
-    How to fix:
-        `optimizer.zero_grad()` right behind `optimizer.step()`; `del output, loss` at the end of the step.
-
-    When it is wrong:
-        Gradients are accumulated over several passes: then they have to stay.
-
-    Needs:
-        Recorded memory of two steps: a snapshot, or a trace with profile_memory=True.
-
-    References:
-        PyTorch, torch.optim.Optimizer.zero_grad.
-    """
+    """What the step before no longer needs is still there while the next forward pass fills the memory."""
 
     rule = "PD705"
     name = "kept-values"

@@ -38,39 +38,7 @@ _NAMES = {
 
 
 class Fragmentation(RankAnalyzer):
-    """The allocator holds memory of the GPU that no request can use.
-
-    What it finds:
-        Memory that is reserved and not allocated when most is allocated, where other settings of the allocator reserve
-        at least `min_share` less, or where other streams or private pools hold that much. Elsewhere than on a full
-        GPU it has to be `min_bytes` as well.
-
-    Why it costs time:
-        A segment that cudaMalloc gave is cut into blocks. A request for more than the largest free block needs a new
-        segment, however much is free in pieces; sizes that vary from step to step leave many. Full of such pieces the
-        GPU has no room for a request, or the allocator gives segments back and asks for others, which waits for the
-        GPU.
-
-    How it is measured:
-        By a model of the caching allocator, which replays the recorded requests in their order. It counts only where it
-        reserves, within 2 %, what was recorded. The same requests with other settings give what these save of the
-        memory that is reserved.
-
-    How to fix:
-        `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: segments grow page by page. Where that is not possible,
-        `max_split_size_mb`, if the replay says so. Pad inputs to a few sizes. Make tensors on the stream that uses
-        them; let CUDA graphs share a pool.
-
-    When it is wrong:
-        What is cached is no loss by itself: it goes to the next request that fits, and only other programs on the GPU
-        miss it.
-
-    Needs:
-        A snapshot of the allocator with its history; of a trace nobody knows what is cached.
-
-    References:
-        PyTorch, CUDA semantics, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF".
-    """
+    """The allocator holds memory of the GPU that no request can use."""
 
     rule = "PD706"
     name = "fragmentation"

@@ -48,42 +48,7 @@ _ADVICE_WITHOUT_LINE = Advice(
 
 
 class MemoryGrowth(RankAnalyzer):
-    """Each step leaves more allocated than the one before, and something holds on to it.
-
-    What it finds:
-        Memory at the end of the steps that grows over the whole run, or by about the same amount in each recorded step,
-        and the line whose allocations stay.
-
-    Why it costs time:
-        What does not fit has to be smaller, or ends the program. A list of losses keeps the graph of each with all that
-        it saved; a cache, a history or a global list keeps tensors. It runs out in the end, however small a step is.
-
-    How it is measured:
-        `perfdoctor run` notes after each step what CUDA's allocator and malloc have handed out. Over the steps without
-        the profiler the slope is Sen's, with its interval of 95 %; what has stopped growing by the end of the run is a
-        cache. The growth of the run is that slope times its steps: at least what the steps that were seen have added,
-        at most what all would have, the unfinished last one among them, and what the process's peak rises after the
-        last step, when such a program uses what it has kept. A recording by itself tells what is allocated
-        at the end of each step (without steps: of each optimizer's step), the first one aside, in which optimizers make
-        their state. What is made in a step and never freed is the growth, its saving that of the recording's peak. Of a
-        window in the middle of a run on the CPU that is not enough, since frees of what was made before it are not
-        recorded; on a GPU it tells the growth in a step, and nothing of the run.
-
-    How to fix:
-        Keep `loss.detach()` or `loss.item()`; move what has to be kept to the CPU; empty the list each epoch.
-
-    When it is wrong:
-        A run that is shorter than what the program collects before it lets go, such as an episode, or a data set that
-        is kept as it is read for the first time. A queue with a bound keeps what it holds: so much is not saved.
-
-    Needs:
-        `perfdoctor run` over some twenty steps. Or recorded memory (a snapshot, or a trace with profile_memory=True) of
-        five steps that may be the first of a program, or of `min_steps` on a GPU in the middle of a captured run.
-
-    References:
-        Sen, "Estimates of the Regression Coefficient Based on Kendall's Tau"; PyTorch, "Frequently Asked Questions", My
-        model reports "cuda runtime error(2): out of memory".
-    """
+    """Each step leaves more allocated than the one before, and something holds on to it."""
 
     rule = "PD707"
     name = "memory-growth"

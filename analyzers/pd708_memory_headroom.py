@@ -22,35 +22,7 @@ _BATCHES = "https://arxiv.org/abs/1812.06162"
 
 
 class MemoryHeadroom(RankAnalyzer):
-    """The GPU has room for a larger batch.
-
-    What it finds:
-        Trainings in whose recorded steps so much of the GPU stays free that a batch at least `min_ratio` times as large
-        fits.
-
-    Why it costs time:
-        It costs none by itself: it is for information. What does not grow with the batch is shared by more samples in a
-        larger one, and what trades time for memory, as checkpointing, is not needed where there is room.
-
-    How it is measured:
-        At each recorded instant activations, temporaries of the passes and inputs are as many times as large as the
-        batch, and parameters, gradients, states and what is from before the recording stay. The batch is the largest
-        one with which no instant exceeds what is allocated at the peak and nine tenths of what is free, less the share
-        that the allocator reserves beyond what is allocated. At least: what is of unknown purpose grows as well.
-
-    How to fix:
-        A larger `batch_size`, where PD509 says that it pays; or less gradient accumulation.
-
-    When it is wrong:
-        Longer inputs than those that were recorded need more. For larger batches libraries choose other kernels, with
-        other workspaces. It changes the training: the learning rate has to grow with the batch.
-
-    Needs:
-        A trace with profile_memory=True of at least one whole step, on a GPU of known size.
-
-    References:
-        McCandlish et al., "An Empirical Model of Large-Batch Training".
-    """
+    """The GPU has room for a larger batch."""
 
     rule = "PD708"
     name = "memory-headroom"

@@ -16,40 +16,7 @@ _LEAST_OF_ESTIMATE, _MOST_OF_ESTIMATE = 0.8, 1.25
 
 
 class HostMemory(RankAnalyzer):
-    """Workers of a DataLoader copy the data set, or shared memory, file descriptors or the limit of memory run out.
-
-    What it finds:
-        A data set that keeps its samples as Python objects in a list, a tuple, a dictionary or a set, and workers that
-        have copied them; /dev/shm that was nearly full; nearly all file descriptors in use; a control group that was
-        nearly at its limit, or in which processes were killed.
-
-    Why it costs time:
-        What does not fit ends the program: the system kills a worker, or all of it. A worker has the pages of the data
-        set in common with the program until it writes to them, and reading a Python object writes to it: the count of
-        its references. So each worker ends up with all objects that it has read. Batches come through /dev/shm, which
-        is small in containers.
-
-    How it is measured:
-        /proc, while the program runs: pages that each worker has written and shares with nobody, against the size of
-        the objects by a sample of them; file system and control group at each look. What a worker saves is what it has
-        copied by then.
-
-    How to fix:
-        Keep samples in one NumPy array or tensor, or in a pyarrow table: one object, whose pages stay shared, under
-        `spawn` in shared memory or mapped from a file. For /dev/shm: `docker run --shm-size=8g`, a smaller
-        `prefetch_factor`, fewer workers.
-
-    When it is wrong:
-        Objects that many samples share count once for each of them. A worker may hold as much of its own, such as a
-        cache, while it has copied little.
-
-    Needs:
-        Captured facts of `perfdoctor run --memory`, on Linux.
-
-    References:
-        PyTorch, issue 13246, "DataLoader num_workers > 0 causes CPU memory from parent process to be replicated";
-        PyTorch, `torch.utils.data`, "Multi-process data loading".
-    """
+    """Workers of a DataLoader copy the data set, or shared memory, file descriptors or the limit of memory run out."""
 
     rule = "PD709"
     name = "host-memory"

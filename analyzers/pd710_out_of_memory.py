@@ -16,39 +16,7 @@ _FAQ = "https://docs.pytorch.org/docs/stable/notes/faq.html"
 
 
 class OutOfMemory(RankAnalyzer):
-    """The program asked for memory that it did not get.
-
-    What it finds:
-        The last request that failed on each GPU: its size and line, what was allocated, reserved and free then, and
-        whether too much was allocated or what was free lay in pieces.
-
-    Why it costs time:
-        An OutOfMemoryError ends the program, or sends it to a smaller batch after all work of the step was lost.
-
-    How it is measured:
-        By the entry that the allocator writes when it gives up. A model of the allocator replays the recorded requests
-        with what could be reserved then (reserved and free): first as they were, when it has to fail, and then with
-        each change: other settings, what the other rules on memory advise (at least what they do), the work split
-        evenly over the GPUs of the recording, half of the batch. Of those with which all requests have room, and the
-        failed one in its full size as well, the first three are named.
-
-    How to fix:
-        As named: the changes that cost nothing come first.
-
-    When it is wrong:
-        What would have come after the request is not recorded. In a forward pass that was not finished the peak would
-        have been higher, so that a change with which this request passes may not be enough. A program that tries
-        sizes until one fits means to run out of memory.
-
-    Needs:
-        A snapshot with its history that was taken after the error: `torch.cuda.memory._record_memory_history()` at the
-        start, `_dump_snapshot` in an `except torch.OutOfMemoryError` or by an
-        observer (`torch._C._cuda_attach_out_of_memory_observer`). A trace says that it failed, not why; so do facts of
-        `perfdoctor run --memory`, of the CPU as well.
-
-    References:
-        PyTorch, "Understanding CUDA Memory Usage"; PyTorch, "Frequently Asked Questions".
-    """
+    """The program asked for memory that it did not get."""
 
     rule = "PD710"
     name = "out-of-memory"

@@ -11,38 +11,7 @@ from perfdoctor.rules import intervals as iv
 
 
 class SchedulerGap(RankAnalyzer):
-    """A serving engine schedules the next pass only when the GPU is through with the last one.
-
-    What it finds:
-        Idle time of the GPU between the passes of vLLM, SGLang or TensorRT-LLM in which the engine's thread schedules,
-        prepares the inputs of the next pass, samples, tokenizes, or exchanges messages with other processes.
-
-    Why it costs time:
-        Decoding takes a few milliseconds a pass, and the engine's Python one or more between two of them. An engine
-        that schedules ahead does that work while the GPU is busy.
-
-    How it is measured:
-        A pass is a range of the engine (execute_context_..., step[...], [Executor] _forward_step) with all that is
-        launched until the next. Idle time is the engine's by its Python frames, or by the ranges that it puts around
-        its parts. Waiting for requests is no part of it, nor is launching the model. The saving is a replay without the
-        waits for the tokens of a pass, in which the CPU's own work remains; at most that, where some pass takes the CPU
-        longer than the GPU, because engines look ahead by one pass only.
-
-    How to fix:
-        Schedule ahead: --async-scheduling of vLLM, the default from 0.14 on; no --disable-overlap-schedule for SGLang;
-        disable_overlap_scheduler=False for TensorRT-LLM. More requests in a pass make each gap count less.
-
-    When it is wrong:
-        Python stacks make the engine's work longer than it is without them. Where the engine schedules ahead already,
-        and waits all the same, its own work takes longer than the GPU's, which no option hides. Structured output,
-        some kinds of speculative decoding and pipeline parallelism exclude scheduling ahead in some releases.
-
-    Needs:
-        Launches, and Python stacks or the engine's own ranges (VLLM_CUSTOM_SCOPES_FOR_PROFILING=1); three passes.
-
-    References:
-        vLLM, "Optimization and Tuning"; SGLang, "Server Arguments".
-    """
+    """A serving engine schedules the next pass only when the GPU is through with the last one."""
 
     rule = "PD801"
     name = "scheduler-gap"

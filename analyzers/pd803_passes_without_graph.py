@@ -81,36 +81,7 @@ _GRAPHED = 0.5
 
 
 class PassesWithoutGraph(RankAnalyzer):
-    """Decoding runs in CUDA graphs up to a size of the batch, and kernel by kernel above it; or in graphs too large.
-
-    What it finds:
-        Passes of a serving engine that decode more requests than any pass that runs in a graph, and launch their
-        kernels one by one, while the GPU waits for the launches.
-
-    Why it costs time:
-        A pass has hundreds of kernels of a few microseconds, and each launch takes the CPU longer than that. Engines
-        capture graphs for a list of sizes; a batch above the largest runs without.
-
-    How it is measured:
-        By the names of the engine's ranges, which say how many requests a pass decodes, and by the calls that launched
-        its kernels. It costs the idle time within those passes that is not the engine's own work; the saving is a
-        replay in which their launches take no time. How many rows a graph has is the number of blocks of its norms,
-        rotations and writes to the cache, which have one a row; what padding costs is at most the GPU's time above that
-        of the largest recorded graph that is smaller than the batch.
-
-    How to fix:
-        Capture graphs for the sizes that are served, or limit the requests that run at a time to what is captured.
-
-    When it is wrong:
-        Graphs of large batches take memory that the cache then lacks; kernels of large batches may be long enough to
-        hide their launches, and then it says nothing.
-
-    Needs:
-        Launches; three decoding passes with a graph and three without, or three in padded graphs beside smaller ones.
-
-    References:
-        vLLM, "CompilationConfig"; SGLang, "Server Arguments"; TensorRT-LLM, "Runtime Configuration Examples".
-    """
+    """Decoding runs in CUDA graphs up to a size of the batch, and kernel by kernel above it; or in graphs too large."""
 
     rule = "PD803"
     name = "passes-without-graph"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import textwrap
 from collections.abc import Iterator
@@ -81,7 +80,7 @@ def describe_rules() -> str:
 
 def describe_rule(rule: type[Analyzer]) -> str:
     """The page of one rule."""
-    sections = split_docstring(rule)
+    sections = split_manual(rule)
     sections["Example"] = (EXAMPLES / f"{rule.rule}.md").read_text(encoding="utf-8").strip()
     parts = [f"# {rule.rule} {rule.name}", f"**{escape(summary_of(rule))}**"]
     for heading in SECTIONS:
@@ -105,15 +104,15 @@ def describe_rule(rule: type[Analyzer]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def split_docstring(rule: type[Analyzer]) -> dict[str, str]:
-    """The sections of a rule's docstring by their headings, as paragraphs without indentation."""
-    parts = _HEADING.split(inspect.getdoc(rule) or "")
+def split_manual(rule: type[Analyzer]) -> dict[str, str]:
+    """The sections of a rule's manual by their headings, as paragraphs without indentation."""
+    parts = _HEADING.split(rule.read_manual())
     return {heading: textwrap.dedent(text).strip("\n") for heading, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def summary_of(rule: type[Analyzer]) -> str:
-    """The first sentence of a rule's docstring."""
-    return " ".join((inspect.getdoc(rule) or "").split("\n\n")[0].split())
+    """The first sentence of a rule's manual."""
+    return " ".join(rule.read_manual().split("\n\n")[0].split())
 
 
 def page_of(rule: type[Analyzer]) -> str:

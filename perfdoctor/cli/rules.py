@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import textwrap
 
 from perfdoctor.cli import parameters
@@ -18,7 +17,7 @@ def rules() -> None:
 
     for analyzer in load_analyzers():
         needs = ", ".join(sorted(analyzer.needs)) or "nothing special"
-        summary = (inspect.getdoc(analyzer) or "").partition("\n")[0]
+        summary = analyzer.read_manual().partition("\n")[0]
         write_stdout(f"{analyzer.rule}  {analyzer.name}  (needs {needs})\n")
         write_stdout(textwrap.fill(summary, 80, initial_indent=_INDENT, subsequent_indent=_INDENT) + "\n")
     for plugin in find_broken_plugins():

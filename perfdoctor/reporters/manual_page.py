@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -40,7 +39,7 @@ def manual_page(rule: str) -> str:
     analyzers = load_analyzers()
     for analyzer in analyzers:
         if wanted.upper() == analyzer.rule or wanted.lower() == analyzer.name:
-            text = inspect.getdoc(analyzer) or ""
+            text = analyzer.read_manual()
             return _format_page(analyzer.rule, analyzer.name, text, analyzer.defaults, analyzer.references)
     raise UsageError(_unknown_rule_message(wanted, [(a.rule, a.name) for a in analyzers]))
 
@@ -49,7 +48,7 @@ def catalogue() -> str:
     """Every rule in a line: the id, the name, and what it finds."""
     from perfdoctor.rules.registry import load_analyzers
 
-    lines = [f"{a.rule} {a.name}: {(inspect.getdoc(a) or '').partition(chr(10))[0]}" for a in load_analyzers()]
+    lines = [f"{a.rule} {a.name}: {a.read_manual().partition(chr(10))[0]}" for a in load_analyzers()]
     return "\n".join(lines) + "\n"
 
 

@@ -153,7 +153,7 @@ def _describe_rules(rules: list[str]) -> Iterator[dict[str, Any]]:
         if analyzer is None:  # of a plugin that another machine of a cluster has
             yield {"id": rule}
             continue
-        text = inspect.getdoc(analyzer) or analyzer.name
+        text = analyzer.read_manual() or analyzer.name
         summary = " ".join(text.partition("\n\n")[0].split())
         descriptor = {
             "id": rule,

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -48,8 +49,9 @@ class Analyzer(ABC):
     """One rule: analyses a run and yields findings. Pure: no input or output, deterministic, the run is not changed.
 
     A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `REQUIREMENTS`) and `defaults` (the
-    thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml). The docstring of the subclass is
-    the manual page of the rule. Rules are found through the entry point group ``perfdoctor.analyzers``.
+    thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml). The manual page of the rule lies
+    beside its file, as pd101.md, or is the docstring of the subclass. Rules are found through the entry point group
+    ``perfdoctor.analyzers``.
 
     `analyze` sees all ranks at once while they are in one process. Where several processes share the ranks (``--jobs``,
     ``--dask``), it sees each rank as a run of its own, and a rule that needs "ranks" is skipped. `RankAnalyzer` and
@@ -86,6 +88,15 @@ class Analyzer(ABC):
         cls.defaults = MappingProxyType(dict(cls.defaults))
         if not isinstance(cls.references, tuple) or not all(isinstance(each, str) for each in cls.references):
             raise TypeError(f"{cls.__name__}.references must be a tuple of texts, not {cls.references!r}")
+
+    @classmethod
+    def read_manual(cls) -> str:
+        """The manual page of the rule: the file of its id beside that of the class, else the docstring of the class."""
+        try:
+            page = Path(inspect.getfile(cls)).with_name(f"{cls.rule.lower()}.md")
+            return page.read_text(encoding="utf-8").rstrip("\n")
+        except (OSError, TypeError):  # no such file, or a class without any
+            return inspect.getdoc(cls) or ""
 
     def __init__(self, settings: Mapping[str, float] | None = None) -> None:
         """Set the thresholds of the rule: its defaults, with those in `settings` replaced.

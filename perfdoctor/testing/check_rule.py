@@ -7,7 +7,6 @@ tests with one line per case. All of them raise AssertionError with a message ab
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -84,13 +83,13 @@ def check_contract(rule: type[Analyzer]) -> None:
 
 def check_declaration(rule: type[Analyzer]) -> None:
     """Check the manual page, the requirements, the references and the thresholds of a rule."""
-    page = inspect.getdoc(rule) or ""
+    page = rule.read_manual()
     headings = tuple(re.findall(r"^([A-Z][\w ]+):$", page, re.MULTILINE))
-    _require(headings == HEADINGS, f"the docstring of {rule.__name__} needs the headings {HEADINGS}, not {headings}")
+    _require(headings == HEADINGS, f"the manual of {rule.__name__} needs the headings {HEADINGS}, not {headings}")
     summary, _, _ = page.partition("\n\n")
-    _require(summary.endswith("."), f"the docstring of {rule.__name__} must begin with a sentence")
+    _require(summary.endswith("."), f"the manual of {rule.__name__} must begin with a sentence")
     sections = re.split(r"^[A-Z][\w ]+:$", page, flags=re.MULTILINE)[1:]
-    _require(all(section.split() for section in sections), f"a section of {rule.__name__}'s docstring is empty")
+    _require(all(section.split() for section in sections), f"a section of {rule.__name__}'s manual is empty")
     unknown = rule.needs - REQUIREMENTS.keys()
     _require(not unknown, f"{rule.rule} needs {sorted(unknown)}, which no trace has; known are {sorted(REQUIREMENTS)}")
     links = all(url.startswith("https://") for url in rule.references)

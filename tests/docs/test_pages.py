@@ -32,7 +32,7 @@ def test_a_rule_has_a_page_with_its_docstring_and_an_example(rule) -> None:
     headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
     assert headings[: len(make_rule_pages.SECTIONS)] == list(make_rule_pages.SECTIONS)
     assert {"### Bad", "### Good"} <= set(page.splitlines())
-    words = set(re.findall(r"[a-z]{4,}", " ".join(make_rule_pages.split_docstring(rule).values())))
+    words = set(re.findall(r"[a-z]{4,}", " ".join(make_rule_pages.split_manual(rule).values())))
     assert words <= set(re.findall(r"[a-z]{4,}", page.replace("\\", "")))
     assert all(f"`{threshold}`" in page for threshold in rule.defaults)
     assert all(f"<{reference}>" in page for reference in rule.references)
@@ -40,7 +40,7 @@ def test_a_rule_has_a_page_with_its_docstring_and_an_example(rule) -> None:
 
 def test_every_docstring_has_the_sections_that_a_page_shows() -> None:
     for rule in RULES:
-        sections = set(make_rule_pages.split_docstring(rule))
+        sections = set(make_rule_pages.split_manual(rule))
         assert sections == {*make_rule_pages.SECTIONS, "References"} - {"Example"}, rule.rule
 
 
