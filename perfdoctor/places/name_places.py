@@ -161,12 +161,10 @@ def _at_only_line(trace: Trace, locations: list[SourceLocation]) -> dict[SourceL
 
     A call in which a function calls nothing has no line of its own, and other calls of the function have.
     """
-    definitions = {
-        (frame.line, frame.function)
-        for each in trace.name_ids(trace.frames)
-        for frame in (parse_user_frame(trace.strings[each]),)
-        if frame is not None
-    }
+    frames = [parse_user_frame(trace.strings[each]) for each in trace.name_ids(trace.frames)]
+    marks = [vocabulary.parse_source_mark(trace.strings[each]) for each in trace.name_ids(trace.ranges)]
+    definitions = {(frame.line, frame.function) for frame in frames if frame is not None}
+    definitions -= {(mark.line, mark.function) for mark in marks if mark is not None}
     lines: dict[tuple[str, str | None], set[int]] = {}
     for each in locations:
         if each.line is not None and (each.line, each.function) not in definitions:
