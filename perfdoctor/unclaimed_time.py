@@ -16,6 +16,7 @@ from perfdoctor.report.report import UnexplainedSlice
 from perfdoctor.report.unexplained import MIN_SHARE
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.quantiles import quantiles
 from perfdoctor.units import format_count, format_time
@@ -108,7 +109,7 @@ def _count(rank: Rank, detail: str, time: Intervals, rows: Int64Array) -> str:
     noun = (_CPU_NOUNS if is_cpu else _NOUNS).get(detail, "stretch" if is_cpu else "gap")
     dur_ns = time[:, 1] - time[:, 0]
     if noun in _NOUNS.values():
-        items = np.unique(pieces.item[rows])
+        items = distinct(pieces.item[rows])
         dur_ns = rank.trace.gpu.dur_ns[items[items >= 0]]
     elif noun == "op":
         dur_ns = pieces.time_ns[rows]
@@ -151,7 +152,7 @@ def _explain_limit(rank: Rank, rows: Int64Array) -> str:
     """How near kernels are to their roof, or why that is not known."""
     if rank.device_kind == "cpu":
         return "how fast this CPU can be is not known"
-    items = np.unique(rank.places.timed.pieces.item[rows])
+    items = distinct(rank.places.timed.pieces.item[rows])
     efficiency = rank.bounds.efficiency[items]
     known = ~np.isnan(efficiency)
     if known.any() and 2 * known.sum() >= len(known):

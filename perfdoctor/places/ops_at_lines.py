@@ -18,6 +18,7 @@ from perfdoctor.analysis.timeline.own_time import cut_by_op, label_gpu_items
 from perfdoctor.places.name_places import find_lines
 from perfdoctor.trace.arrays import NONE, IntArray
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
@@ -76,13 +77,13 @@ def find_ops_at_lines(trace: Trace, steps: Intervals, loading: Intervals, *, on_
         codes, step_of = ops.dims[op[some]], step[op[some]]
         of_steps = [
             max((sizes[code] for code in set(codes[step_of == each].tolist())), key=count_elements)
-            for each in np.unique(step_of)
+            for each in distinct(step_of)
         ]
         of_steps.sort(key=count_elements)
         smallest, largest = (of_steps[0], of_steps[-1]) if count_elements(of_steps[0]) else ((), ())
         share = int(time_ns[some].sum()) / total_ns[label]
         shapes = frozenset(dims[code] for code in set(codes.tolist()))
-        calls = len(np.unique(call[some])) / max(len(steps), 1)
+        calls = len(distinct(call[some])) / max(len(steps), 1)
         result.append(OpAtLine(label, location, share, calls, smallest, largest, shapes))
     return tuple(result)
 

@@ -89,7 +89,7 @@ def test_the_rank_that_sleeps_is_named_with_its_line(tmp_path: Path) -> None:
     assert [trace["rank"] for trace in report["traces"]] == [0, 1]
     [late] = [finding for finding in report["findings"] if finding["rule"] == "PD409"]
     assert late["rank"] == 1
-    assert late["severity"] == "high"
+    assert late["severity"] == "medium"  # a bound, as nobody has tried it
     assert re.match(r"Rank 1 enters the step [\d.]+ ms late in each step, ", late["title"])
     assert Path(late["location"]["file"]).name == "job.py"
     assert (late["location"]["line"], late["location"]["function"]) == (LINE, "prepare")
