@@ -22,7 +22,7 @@ PLACES_TITLE = "The places that take most of the time, what may go first"
 # Work that is made cheaper mostly stays in part, while a wait or overhead may go: published fixes of work (rules PD2xx
 # and PD3xx of a collection of 93) take away 18 % of the step in the median, and 54 % in the upper quartile.
 _WORK = ("compute", "bandwidth")
-_SHARE_OF_WORK_THAT_GOES = 1 / 3
+_SHARE_OF_WORK_THAT_GOES = 0.2
 # A smaller part of a place is not named.
 _MIN_PART = 0.1
 _MOST = 0.5
