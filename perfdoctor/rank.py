@@ -780,13 +780,15 @@ class Rank:
     @cached_property
     def places(self) -> PlaceAccount:
         """The account by place: which line of the user's code each nanosecond of the step belongs to."""
-        timed, evidence = self._place_window(iv.EMPTY), self.evidence
+        evidence = self.evidence
         if evidence is None or has_locations(self.trace) or not has_locations(evidence.trace):
+            timed = self._place_window()
             return PlaceAccount(timed, timed, self.mean_step_ns, self.rank)
-        lined = evidence._place_window(find_recorder_time(evidence.trace))
+        timed = self._place_window(is_split=True)
+        lined = evidence._place_window(find_recorder_time(evidence.trace), is_split=True)
         return PlaceAccount(timed, lined, self.mean_step_ns, self.rank)
 
-    def _place_window(self, without: Intervals) -> PlacedWindow:
+    def _place_window(self, without: Intervals = iv.EMPTY, *, is_split: bool = False) -> PlacedWindow:
         """The window with the place of each of its pieces; time in `without` is left out of a program on the CPU."""
         if self.device_kind == "gpu":
             rows = gpu_rows_by_detail(self.kernel_classes, self.roof_classes)
@@ -803,6 +805,7 @@ class Rank:
             time=self.window,
             loading=self._loading,
             steps=max(self.steps.count, 1),
+            is_split=is_split,
         )
 
     @cached_property

@@ -20,6 +20,7 @@ from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.places.answer_questions import answer_questions
 from perfdoctor.places.name_places import (
+    BETWEEN,
     PHASES,
     CalledFunctions,
     Labels,
@@ -112,10 +113,14 @@ def place_window(
     time: Intervals,
     loading: Intervals,
     steps: int,
+    is_split: bool = False,
 ) -> PlacedWindow:
-    """A window with the places of its pieces; `loading` is when the loop waits for its DataLoader."""
+    """A window with the places of its pieces; `loading` is when the loop waits for its DataLoader.
+
+    `is_split` where another window has the lines of this one, or the times.
+    """
     pieces = charge_engine(trace, joins, pieces)
-    labels = label_pieces(trace, joins, pieces, loading)
+    labels = label_pieces(trace, joins, pieces, loading, with_neighbours=is_split)
     places, place = name_places(trace, joins, modules, pieces, labels)
     return PlacedWindow(trace, joins, pieces, labels, places, place, time, steps)
 
@@ -148,6 +153,8 @@ def move_to_lines(cells: Cells, lines: Cells) -> Cells:
 def _keys(what: _What, cause: int) -> tuple[tuple[object, ...], ...]:
     """What cells of two windows may have in common, the most first."""
     phase, outer, inner = what
+    if inner.startswith(BETWEEN):  # how long it takes decides on its cause, and stacks lengthen it
+        return (what, (outer, inner), ((phase, outer), cause), (phase, outer), (phase,))
     return ((*what, cause), (phase, outer, inner), (phase, outer), (phase,))
 
 
@@ -226,7 +233,8 @@ class PlaceAccount:
         """The innermost ops in which some pieces of the timed window lie, with their time in it, the largest first."""
         sums: dict[str, int] = defaultdict(int)
         for what, _, _, ns in zip(*self.timed.tally(rows), strict=True):
-            sums[what[2]] += ns
+            if not what[2].startswith(BETWEEN):
+                sums[what[2]] += ns
         sums.pop("", None)
         return sorted(sums.items(), key=lambda item: -item[1])
 
@@ -302,7 +310,8 @@ class PlaceAccount:
         inner: dict[str, int] = defaultdict(int)
         for what, ns in self._contents.get(place, ()):
             outer[what[1]] += ns
-            inner[what[2]] += ns
+            if not what[2].startswith(BETWEEN):
+                inner[what[2]] += ns
         total = sum(outer.values())
         found: list[Within] = []
         counts = self._counts.get(place, _NO_COUNTS)

@@ -32,6 +32,8 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
 PHASES = ("loader", "zero_grad", "optimizer", "backward", "forward", "other")
+BETWEEN = "\0"
+"""With what the label of Python between two ops begins, that no name of an op has."""
 _NO_ANNOTATIONS = (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.OWN_MARK, vocabulary.SOURCE_MARK)
 
 
@@ -53,8 +55,13 @@ class Labels(NamedTuple):
     names: list[str]
 
 
-def label_pieces(trace: Trace, joins: ForwardOps, pieces: Pieces, loading: Intervals) -> Labels:
-    """The labels of some pieces; `loading` is when the loop waits for its DataLoader."""
+def label_pieces(
+    trace: Trace, joins: ForwardOps, pieces: Pieces, loading: Intervals, *, with_neighbours: bool = False
+) -> Labels:
+    """The labels of some pieces; `loading` is when the loop waits for its DataLoader.
+
+    `with_neighbours` labels Python by the ops before and after it: it is the same code in another window, however long.
+    """
     ranges, at_ns = trace.ranges, pieces.at_ns
     phase = np.full(len(at_ns), PHASES.index("other"))
 
@@ -80,7 +87,26 @@ def label_pieces(trace: Trace, joins: ForwardOps, pieces: Pieces, loading: Inter
     numbers = np.array([number_of[name] for name in names], np.int64)
     outer, inner = np.zeros(len(at_ns), np.int64), np.zeros(len(at_ns), np.int64)
     outer[known], inner[known] = np.split(numbers[label], 2) if len(known) else (0, 0)
+    if with_neighbours:
+        python = np.flatnonzero((outer_op < 0) & (at_ns >= 0))
+        between = _name_neighbours(trace, pieces.thread[python], at_ns[python])
+        inner[python] = [number_of.setdefault(name, len(number_of)) for name in between]
     return Labels(phase, outer, inner, outer_op, list(number_of))
+
+
+def _name_neighbours(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[str]:
+    """For each instant between ops that Python calls the last and the next one on its thread, as one name."""
+    ops = trace.ops
+    top = np.flatnonzero(ops.parent < 0)
+    top = top[np.lexsort((ops.start_ns[top], ops.thread[top]))]
+    following = nesting.count_preceding(thread, at_ns, ops.thread[top], ops.start_ns[top])
+    rows = np.concatenate(([NONE], top, [NONE]))
+    sides = []
+    for row in (rows[following], rows[following + 1]):
+        on_thread = (row >= 0) & (np.append(ops.thread, NONE)[row] == thread)
+        sides.append(np.where(on_thread, np.append(ops.name, NONE)[row], NONE).tolist())
+    names = [*trace.strings, ""]  # NONE finds the last
+    return [f"{BETWEEN}{names[before]}{BETWEEN}{names[after]}" for before, after in zip(*sides, strict=True)]
 
 
 def name_places(

@@ -239,6 +239,19 @@ def test_what_the_recorder_does_is_no_time_of_the_line_it_runs_at() -> None:
     }
 
 
+def test_python_between_two_ops_is_the_same_code_however_long_it_takes() -> None:
+    """A callback of 50 us, a short gap, takes 600 us with stacks, where it is a long one; the loop's own gap stays."""
+    timed = TraceBuilder(device=None).step(0, 300)
+    timed.op("aten::linear", 0, 100).op("aten::item", 150, 50).op("aten::mean", 250, 50)
+    lined = TraceBuilder(device=None).step(0, 900)
+    lined.range("@train.py:9 main", 0, 100).op("aten::linear", 0, 100)
+    lined.range("@bar.py:38 update", 100, 600).op("aten::item", 700, 50)
+    lined.range("@train.py:12 main", 700, 200).op("aten::mean", 810, 90)
+    rank = Rank(timed.trace(), evidence_trace=lined.trace())
+    check_sums(rank)
+    assert time_by_name(rank) == {"train.py:9": 100, "bar.py:38": 50, "train.py:12": 150}
+
+
 # --- without lines ---------------------------------------------------------------------------------------------------
 
 
