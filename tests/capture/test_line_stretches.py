@@ -93,7 +93,9 @@ def lines(folder: Path) -> set[tuple[str, int]]:
 def test_the_line_that_calls_and_waits_is_named(
     tmp_path: Path, function: Callable[[], Any], expected: set[tuple[str, int]]
 ) -> None:
-    assert lines(record(tmp_path / "out", function)) == expected
+    found = lines(record(tmp_path / "out", function))
+    # What the function does itself before its first call may take some microseconds, too.
+    assert expected <= found <= expected | {(function.__name__, 1)}
 
 
 def test_the_rows_fit_the_clock_and_the_thread_of_the_trace(tmp_path: Path) -> None:
