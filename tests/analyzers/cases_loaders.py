@@ -265,6 +265,8 @@ def cut_before_the_backward_pass(us: float) -> TraceBuilder:
         trace.frame("nn.Module: Linear_0", at + 850, 110)
         trace.op("aten::linear", at + 855, 100, sequence=number + 1)
     return trace
+
+
 def after_backward(op: str) -> TraceBuilder:
     """Steps of 1 ms that begin at zero_grad: a backward pass of 300 us, an op before the model, and a layer."""
     trace = TraceBuilder(device=None)
