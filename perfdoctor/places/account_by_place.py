@@ -125,22 +125,25 @@ def place_window(
     return PlacedWindow(trace, joins, pieces, labels, places, place, time, steps)
 
 
-def move_to_lines(cells: Cells, lines: Cells) -> Cells:
-    """The cells with their time at the places that the same time has in another window, which knows more of them.
-
-    Of each cell the most that both windows have in common decides: all of what it is and its cause, then what it is,
-    the op that Python called, the part of the loop. The time of each cell is kept to the nanosecond.
-    """
+def weigh_places(lines: Cells) -> Mapping[tuple[object, ...], dict[PlaceName, int]]:
+    """The time of a window at each place, by what its cells may have in common with those of another."""
     weights: dict[tuple[object, ...], dict[PlaceName, int]] = defaultdict(lambda: defaultdict(int))
     for what, cause, place, ns in zip(*lines, strict=True):
         for key in _keys(what, cause):
             weights[key][place] += ns
+    return {key: places for key, places in weights.items() if any(places.values())}
+
+
+def move_to_lines(cells: Cells, weights: Mapping[tuple[object, ...], dict[PlaceName, int]]) -> Cells:
+    """The cells with their time at the places that the same time has in another window, which knows more of them.
+
+    `weights` are those of the other window, see `weigh_places`. Of each cell the most that both windows have in common
+    decides: all of what it is and its cause, then what it is, the op that Python called, the part of the loop. The time
+    of each cell is kept to the nanosecond.
+    """
     moved = Cells([], [], [], [])
     for what, cause, place, ns in zip(*cells, strict=True):
-        found = next(
-            (weights[key] for key in _keys(what, cause) if key in weights and any(weights[key].values())), None
-        )
-        shares = {place: 1} if found is None else found
+        shares = next((weights[key] for key in _keys(what, cause) if key in weights), {place: 1})
         for each, part_ns in zip(shares, apportion(ns, list(shares.values())), strict=True):
             if part_ns:
                 moved.what.append(what)
@@ -206,7 +209,11 @@ class PlaceAccount:
 
     def locate(self, cells: Cells) -> Cells:
         """Cells of the timed window with the places of the window that has lines."""
-        return cells if self.lined is self.timed else move_to_lines(cells, self.lined.all_cells)
+        return cells if self.lined is self.timed else move_to_lines(cells, self._weights)
+
+    @cached_property
+    def _weights(self) -> Mapping[tuple[object, ...], dict[PlaceName, int]]:
+        return weigh_places(self.lined.all_cells)
 
     @cached_property
     def window_ns(self) -> dict[PlaceName, dict[str, int]]:
@@ -219,8 +226,11 @@ class PlaceAccount:
 
     def per_step(self, ns: int) -> int:
         """Time in the window as time a step."""
-        whole_ns = sum(self.cells.ns)
-        return round(ns * self.step_ns / whole_ns) if whole_ns else 0
+        return round(ns * self.step_ns / self._whole_ns) if self._whole_ns else 0
+
+    @cached_property
+    def _whole_ns(self) -> int:
+        return sum(self.cells.ns)
 
     def places_of(self, rows: Int64Array) -> list[tuple[PlaceName, int]]:
         """Where some pieces of the timed window are, with their time in it, the largest first."""

@@ -14,7 +14,6 @@ from perfdoctor.analysis.host.locations import (
     code_locations,
     frame_thread_of,
     has_locations,
-    is_user_frame,
     loop_thread_of,
     name_files_alike,
     parse_user_frame,
@@ -253,10 +252,10 @@ class CalledFunctions(NamedTuple):
 def called_functions(trace: Trace, pieces: Pieces) -> CalledFunctions:
     """What the user's code called when no op ran: the outermost function below its innermost frame, no wrapper."""
     frames, code = trace.frames, np.full(len(pieces.at_ns), NONE, np.int64)
-    entry = _entries(trace)
     rows = np.flatnonzero((pieces.op < 0) & (pieces.at_ns >= 0))
     if not len(frames) or not len(rows):
         return CalledFunctions([], code, rows[:0], rows[:0])
+    entry = _entries(trace)
     threads = distinct(pieces.thread[rows])
     of_frames = np.array([frame_thread_of(trace, each) for each in threads.tolist()], np.int32)
     thread = of_frames[np.searchsorted(threads, pieces.thread[rows])]
@@ -286,7 +285,7 @@ def _entries(trace: Trace) -> Int64Array:
     frames = trace.frames
     user = np.zeros(len(trace.strings) + 1, bool)
     for each in trace.name_ids(frames):
-        user[each] = is_user_frame(trace.strings[each])
+        user[each] = parse_user_frame(trace.strings[each]) is not None
     is_user = user[frames.name]
     wraps = trace.match_rows(frames, vocabulary.RECORDER_FRAME) | trace.match_rows(frames, vocabulary.WRAPPER_FRAME)
     entry = np.full(len(frames), NONE, np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -38,22 +39,25 @@ def with_findings(places: Sequence[Place], findings: Sequence[Finding]) -> tuple
     """
     lines = {(place.rank, _line_of(place.location)): place.name for place in places if place.location is not None}
     shown = {(place.rank, place.name) for place in places}
+    of_rank: dict[int | None, list[int]] = defaultdict(list)  # thousands of ranks have findings of their own
+    for number, finding in enumerate(findings):
+        is_of_all = finding.rank is None or not (finding.places or finding.location)
+        of_rank[None if is_of_all else finding.rank].append(number)
     waiting = {(p.rank, p.name) for p in places if 2 * (p.ns - p.working_ns) > p.ns}
 
     def is_at(finding: Finding, place: Place) -> bool:
         if not finding.places and not finding.location:
             return (place.rank, place.name) in waiting
-        if finding.rank not in (None, place.rank):
-            return False
         if not finding.places:
             return place.name == lines.get((place.rank, _line_of(finding.location)))
         rest = place.name == OUTSIDE and any((place.rank, each) not in shown for each in finding.places)
         return rest or place.name in finding.places
 
-    return tuple(
-        replace(place, findings=tuple(number for number, each in enumerate(findings) if is_at(each, place)))
-        for place in places
-    )
+    def findings_at(place: Place) -> tuple[int, ...]:
+        of_place = of_rank[None] if place.rank is None else sorted(of_rank[None] + of_rank[place.rank])
+        return tuple(number for number in of_place if is_at(findings[number], place))
+
+    return tuple(replace(place, findings=findings_at(place)) for place in places)
 
 
 def _line_of(location: SourceLocation | None) -> tuple[str, int | None] | None:

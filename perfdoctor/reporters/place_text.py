@@ -82,12 +82,8 @@ def main_places(report: Report) -> list[Place]:
 def _rank_of(report: Report) -> int | None:
     if report.late_ns:
         return max(report.late_ns, key=lambda rank: report.late_ns[rank])
-    ranks = [account.rank for account in report.account]
-    return max(ranks, key=lambda rank: _step_ns(report, rank), default=None)
-
-
-def _step_ns(report: Report, rank: int | None) -> float:
-    return max(account.mean_step_ns for account in report.account if account.rank == rank)
+    slowest = max(report.account, key=lambda account: account.mean_step_ns, default=None)
+    return None if slowest is None else slowest.rank
 
 
 def _may_go_ns(place: Place) -> float:

@@ -12,7 +12,7 @@ from real_traces import read_once
 
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.errors import PerfdoctorError
-from perfdoctor.places.account_by_place import Cells, apportion, move_to_lines
+from perfdoctor.places.account_by_place import Cells, apportion, move_to_lines, weigh_places
 from perfdoctor.places.place import PlaceName
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -104,7 +104,7 @@ def test_other_windows_say_where_and_never_how_long(timed: list, lined: list) ->
             total[what, cause] += ns
         return +total
 
-    before, moved = columns(timed), move_to_lines(columns(timed), columns(lined))
+    before, moved = columns(timed), move_to_lines(columns(timed), weigh_places(columns(lined)))
     assert sums(moved) == sums(before)
 
 

@@ -290,8 +290,3 @@ def parse_user_frame(frame: str) -> SourceLocation | None:
     """The location in a frame's name; None for a frame of a library."""
     line = vocabulary.parse_frame(frame)
     return None if line is None or _is_in_library(frame) else SourceLocation(*line)
-
-
-def is_user_frame(frame: str) -> bool:
-    """Whether a frame's name says that it is code of the user's."""
-    return parse_user_frame(frame) is not None
