@@ -18,7 +18,7 @@ from .first_forward import is_in_backward
 from .machine_facts import cuda_is_initialized
 from .messages import leave_marker, warn
 from .rank_folder import RankFolder
-from .recorder import Recorder, StopProgram
+from .recorder import Recorder
 from .recorder_settings import RecorderSettings, TrialOptions
 from .step_meter import StepWork
 from .tracebacks import remove_own_frames
@@ -97,7 +97,7 @@ class TrialRecorder(Recorder):
         self.plan.advance()
         if self.plan.finished:
             self.finish("recorded")
-            raise StopProgram(0)
+            self.stop_program()
         if window != "base" and self.plan.stage.window == "base":
             self._begin_timing()
         self._begin_step()
