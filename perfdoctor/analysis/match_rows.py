@@ -140,8 +140,14 @@ def _same_name(key: RowKey) -> Hashable | None:
     return key.name, key.kind
 
 
+def _same_function_and_work(key: RowKey) -> Hashable | None:
+    """Of a line that moved its function, and what it calls."""
+    return (key.op, key.shape) if key.op and key.shape else None
+
+
 # What rows of one side alone are matched by, one after the other.
 _GROUPINGS: Mapping[str, tuple[_Grouping, ...]] = {
+    "places": (_same_function_and_work, _same_name),
     "kernels": (_same_work, _same_kernel_of_op, _same_op),
     "ops": (_same_name,),
     "modules": (),

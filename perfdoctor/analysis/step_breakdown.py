@@ -50,10 +50,11 @@ class RowKey(NamedTuple):
 
     Attributes:
         name: Of a kernel its name, of an op its name, and so on.
-        op: The op that launched a kernel; "" where not known, and in other tables.
-        shape: The shapes of the op's inputs as recorded, "[[64,784],[784,10]]"; "" where not known.
-        kind: "kernel", "copy", "op", "module", "collective", "rest", or the detail of the account for idle time, such
-            as "idle_launch".
+        op: The op that launched a kernel; of a place its function and file; "" where not known, and in other tables.
+        shape: The shapes of the op's inputs as recorded, "[[64,784],[784,10]]"; of a place what it calls; "" where not
+            known.
+        kind: "kernel", "copy", "op", "module", "collective", "rest", the detail of the account for idle time, such as
+            "idle_launch", or the kind of a place, such as "line".
     """
 
     name: str

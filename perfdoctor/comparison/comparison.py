@@ -20,7 +20,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.value_limits import Positive, Signed
 
-TABLES = ("kernels", "ops", "modules", "collectives")
+TABLES = ("places", "kernels", "ops", "modules", "collectives")
 # Recordings of one program on two devices may differ in these, and what became of its work can still be said.
 _ON_OTHER_DEVICE = {"device", "recorder", "steps", "ranks"}
 
@@ -74,8 +74,8 @@ class Comparison:
         notes: What else a reader should know.
         step: The median step before and after, with its noise.
         account: The mean step by where its time went; empty where one side does not say.
-        kernels, ops, modules, collectives: The rows that explain the difference of the mean step, which each of these
-            tables divides anew.
+        places, kernels, ops, modules, collectives: The rows that explain the difference of the mean step, which each of
+            these tables divides anew.
         memory: The peaks of memory, of the devices whose peak both sides know.
         findings: The findings that were fixed, are new, or still there.
         promises: What was promised for those that went, against what came.
@@ -97,6 +97,7 @@ class Comparison:
     notes: tuple[str, ...]
     step: StepDifference
     account: tuple[AccountChange, ...] = ()
+    places: ChangeTable = UNKNOWN_TABLE
     kernels: ChangeTable = UNKNOWN_TABLE
     ops: ChangeTable = UNKNOWN_TABLE
     modules: ChangeTable = UNKNOWN_TABLE

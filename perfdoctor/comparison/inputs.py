@@ -96,7 +96,8 @@ def _recording_of(source: Report | Mapping[str, Any], path: str, *, unprofiled: 
     recording = recording_of_report(source, path, unprofiled=unprofiled)
     if not only_summary:
         return recording
-    return replace(recording, tables={"ops": summarize_ops(source, recording)})
+    places = {name: rows for name, rows in recording.tables.items() if name == "places"}
+    return replace(recording, tables={"ops": summarize_ops(source, recording), **places})
 
 
 def find_inputs(before: Sequence[_PathLike], after: Sequence[_PathLike]) -> Inputs:

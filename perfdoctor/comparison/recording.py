@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -18,6 +18,7 @@ from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, fin
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
+from perfdoctor.report.to_plain import to_plain
 
 SCHEMA_PREFIX = "perfdoctor.report/"
 
@@ -103,7 +104,10 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         is_unprofiled=unprofiled,
         time_scale=scale,
         account_ns={name: scale * account.detail[name] / steps for name in DETAILS},
-        tables={name: rows_of_table(table, scale) for name, table in breakdown.tables.items()},
+        tables={
+            **_tabulate_places(to_plain(report.places), account.rank, means[longest]),
+            **{name: rows_of_table(table, scale) for name, table in breakdown.tables.items()},
+        },
         device=device,
         is_device_inferred=is_inferred,
         device_kind=breakdown.device_kind,
@@ -162,6 +166,7 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * mean_ns]), row["count"])
         for row in report["tables"]["ops"]
     }
+    rank = accounts[longest]["rank"] if longest is not None else None
     devices = [(trace["device"], trace["device_from"] == "kernels") for trace in traces if trace["device"]]
     device, is_inferred = devices[0] if devices else (None, False)
     return Recording(
@@ -172,7 +177,7 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         is_unprofiled=unprofiled,
         time_scale=1.0,
         account_ns=account_ns,
-        tables={"ops": ops} if ops else {},
+        tables={**({"ops": ops} if ops else {}), **_tabulate_places(report["places"], rank, mean_ns)},
         device=device,
         is_device_inferred=is_inferred,
         device_kind=None,
@@ -186,6 +191,21 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
             "largest ops; give the trace or the capture folder for the rest",
         ),
     )
+
+
+def _tabulate_places(
+    places: Iterable[Mapping[str, Any]], rank: int | None, mean_ns: float
+) -> dict[str, dict[RowKey, RowTime]]:
+    """The table of the places of a rank, given as plain data; no table where there are no places."""
+    rows = {}
+    for place in (each for each in places if each["rank"] == rank):
+        file = (place["file"] or "").replace("\\", "/").rpartition("/")[2]
+        name = f"{file}:{place['line']}" if file else place["module"] or place["annotation"] or place["function"]
+        calls = ", ".join(sorted(each["name"] for each in place["within"]))
+        owner = f"{place['function'] or ''} in {file}" if file else ""
+        key = RowKey(name or "outside your code", owner, calls, place["kind"])
+        rows[key] = RowTime(np.array([(place["share"] or 0.0) * mean_ns]), place["calls"])
+    return {"places": rows} if rows else {}
 
 
 def summarize_ops(report: Report, recording: Recording) -> dict[RowKey, RowTime]:

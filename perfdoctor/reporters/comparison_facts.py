@@ -24,7 +24,13 @@ from perfdoctor.units import (
     format_size,
 )
 
-TITLES = {"kernels": "By kernel", "ops": "By op", "modules": "By module", "collectives": "By collective"}
+TITLES = {
+    "places": "By line",
+    "kernels": "By kernel",
+    "ops": "By op",
+    "modules": "By module",
+    "collectives": "By collective",
+}
 _MAX_ROWS, _MAX_ROWS_LONG = 6, 25
 # A row that explains a smaller share of the step than this is not shown.
 _MIN_SHARE = 0.001
@@ -186,9 +192,9 @@ def _size_row(change: MemoryChange | CategoryChange, what: str) -> ShownRow:
 
 def change_tables(comparison: Comparison, *, verbose: bool) -> list[ShownTable]:
     """The tables of what explains the difference: the most telling ones, in the long form all that are known."""
-    names = ["kernels" if comparison.kernels.is_known else "ops", "collectives", "modules"]
+    names = ["places", "kernels" if comparison.kernels.is_known else "ops", "collectives", "modules"]
     if verbose:
-        names = ["kernels", "ops", "collectives", "modules"]
+        names = ["places", "kernels", "ops", "collectives", "modules"]
     tables = [_change_table(name, comparison, verbose=verbose) for name in names]
     return [table for table in tables if table is not None]
 
@@ -198,6 +204,8 @@ def _change_table(name: str, comparison: Comparison, *, verbose: bool) -> ShownT
     if not table.is_known or not any(row.difference_ns for row in table.rows):
         return None
     rows = _rows_to_show(table, comparison, verbose=verbose)
+    if name == "places" and all(row.kind != "line" for row in rows):
+        return None  # without lines places are ops and modules, which have tables of their own
     if name in ("modules", "collectives") and all(row.kind.startswith("idle_") for row in rows):
         return None  # the idle time is in the other tables, too
     shown = [_shown_row(row, comparison) for row in rows]
@@ -230,8 +238,9 @@ def describe_row(row: RowChange, *, runs_on_gpu: bool) -> str:
         return f"{label} (within its noise)" if row.beyond_noise is False else label
     name = _short_name(row.name)
     if row.status == "replaced":
-        name = f"{name} -> {_short_name(row.new_name)}" if row.new_name else f"{name} on other shapes"
-    name = f"{clean_line(row.op)}: {name}" if row.op else name
+        other = "calls something else" if row.kind == "line" else "on other shapes"
+        name = f"{name} -> {_short_name(row.new_name)}" if row.new_name else f"{name} {other}"
+    name = f"{clean_line(row.op)}: {name}" if row.op and row.kind != "line" else name
     if row.status in ("came", "went"):
         name = f"{row.status}: {name}"
     details = [shorten_end(clean_line(row.shape), _MAX_SHAPE)] if row.shape else []

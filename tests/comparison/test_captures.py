@@ -66,17 +66,21 @@ def test_captures_of_a_real_program(tmp_path: Path) -> None:
     assert comparison.step.difference_ns == pytest.approx(-40e6, rel=0.4)
     # Rows add up, and the evidence window says which modules there are.
     difference_ns = comparison.after.mean_ns - comparison.before.mean_ns
-    for name in ("ops", "modules"):
+    for name in ("places", "ops", "modules"):
         table = comparison.table(name)
         assert sum(row.difference_ns for row in table.rows) + (table.remainder_ns or 0) == difference_ns, name
     assert comparison.ops.rows[0].name == "Python, outside of ops"
     assert {"Linear_0", "GELU_0", "outside of modules"} <= {row.name for row in comparison.modules.rows}
-    # The report alone says the same of the step.
+    slept = comparison.places.rows[0]
+    assert (slept.name, slept.kind, slept.status) == ("train.py:9", "line", "faster")
+    assert slept.difference_ns == pytest.approx(-40e6, rel=0.4)
+    # The report alone says the same of the step, and of the line.
     by_report = perfdoctor.compare(slow / "report.json", fast)
     assert by_report.step.verdict == "faster"
     assert by_report.before.is_unprofiled
     assert by_report.step.before_ns == pytest.approx(comparison.step.before_ns, rel=0.01)
     assert by_report.before.mean_ns == pytest.approx(comparison.before.mean_ns, rel=0.01)
+    assert by_report.places.rows[0].name == "train.py:9"
 
 
 def write_capture(folder: Path, batch: int) -> Path:
