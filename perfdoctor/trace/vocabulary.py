@@ -280,6 +280,14 @@ COMPILED_REGION = r"^Torch-Compiled Region"
 """Pattern of the range or op around each call of a compiled piece, once a call: others lie within it."""
 COMPILED_CODE = rf"{COMPILED_REGION}|^## Call CompiledFxGraph"
 """Pattern of ranges and ops that show that compiled code runs."""
+FUNCTION_OP = (
+    r"^(?!\w*(Compiled|Dynamo)|(CopySlices|CopyBackwards|AccumulateGrad)$)"
+    r"_?[A-Z]\w*(?<!Backward\d)(?<!Backward\d\d)$"
+)
+"""Pattern of the ops in which an autograd.Function of Python runs, forward or backward: it has the name of its class.
+
+Nodes of torch's own have a number ("MulBackward0"), and its ops a namespace.
+"""
 COMPILED_OP = r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo"
 """Pattern of every op of torch.compile that can lie around what generated code launches."""
 COMPILE_PHASE = r" \(dynamo_timed\)$|^(entire_frame_compile|entire_backward_compile)$"

@@ -175,9 +175,9 @@ def gpu_rows_by_detail(classes: KernelClasses, roof_classes: Int8Array) -> dict[
 def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     """The layers of a program without a GPU: each instant belongs to its innermost op.
 
-    The time inside a DataLoader's `__next__` (`loading`) is loading, and the time in which torch.compile compiles is
-    overhead, whatever ops run in it. So are the calls of a device's runtime, where the program has some; copies and
-    waits are what they are.
+    What an autograd.Function of the program's own does between its ops is Python. The time inside a DataLoader's
+    `__next__` (`loading`) is loading, and the time in which torch.compile compiles is overhead, whatever ops run in it.
+    So are the calls of a device's runtime, where the program has some; copies and waits are what they are.
     """
     ranges, calls = trace.ranges, trace.calls
     compiling = compile_time(trace)
@@ -185,19 +185,20 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     waits = trace.match_rows(ranges, vocabulary.COLLECTIVE_RANGE)
     start, end, owner = innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
+    in_python = trace.match_rows(trace.ops, vocabulary.FUNCTION_OP)
     short = end - start <= LATENCY_FLOOR_NS
     communication = category == "communication"
     matrix = np.isin(category, list(MATRIX_CATEGORIES))
     groups = {
         "compute": matrix & ~short,
-        "bandwidth": ~matrix & ~communication & ~short,
+        "bandwidth": ~matrix & ~communication & ~short & ~in_python[owner],
         "communication": communication,
-        "latency": short & ~communication,
+        "latency": short & ~communication & ~in_python[owner],
     }
     layers = {name: iv.subtract(iv.union(start[rows], end[rows]), not_work) for name, rows in groups.items()}
     waiting = iv.subtract(iv.union(ranges.start_ns[waits], ranges.end_ns[waits]), loading)
     layers["communication"] = iv.union_of((layers["communication"], waiting))
-    layers |= {"idle_dataloader": loading, "idle_launch": iv.union_of((compiling, _between_ops(trace.ops)))}
+    layers |= {"idle_dataloader": loading, "idle_launch": iv.union_of((compiling, _between_ops(trace.ops, ~in_python)))}
     return _add_calls(trace, layers) if len(calls) else layers
 
 
@@ -259,11 +260,11 @@ def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
     return table[trace.ops.name]
 
 
-def _between_ops(ops: Ops) -> Intervals:
-    """Short breaks between the outermost ops of a thread: Python and the framework."""
+def _between_ops(ops: Ops, which: BoolArray) -> Intervals:
+    """Short breaks between some ops of a thread: Python and the framework."""
     parts = []
     for thread in distinct(ops.thread).tolist():
-        on_thread = ops.thread == thread
+        on_thread = (ops.thread == thread) & which
         busy = iv.union(ops.start_ns[on_thread], ops.end_ns[on_thread])
         if len(busy):
             breaks = iv.gaps(busy, int(busy[0, 0]), int(busy[-1, 1]))
