@@ -21,7 +21,7 @@ FEW_PLACES = 3
 PLACES_TITLE = "The places that take most of the time, what may go first"
 # Work that is made cheaper mostly stays in part, while a wait or overhead may go: published fixes of work (rules PD2xx
 # and PD3xx of a collection of 93) take away 18 % of the step in the median, and 54 % in the upper quartile.
-_WORK = ("compute", "bandwidth")
+WORK = ("compute", "bandwidth")
 _SHARE_OF_WORK_THAT_GOES = 0.2
 # A smaller part of a place is not named.
 _MIN_PART = 0.1
@@ -88,7 +88,7 @@ def _rank_of(report: Report) -> int | None:
 
 def _may_go_ns(place: Place) -> float:
     """How much of a place may go, if its waits and overhead go, and its work gets as much cheaper as work does."""
-    work_ns = sum(place.causes[name] for name in _WORK)
+    work_ns = sum(place.causes[name] for name in WORK)
     return place.ns - (1 - _SHARE_OF_WORK_THAT_GOES) * work_ns
 
 
@@ -125,21 +125,17 @@ def _text_of(place: Place, report: Report, findings: tuple[tuple[int, Finding], 
 
 def name_place(place: Place, *, in_full: bool = False) -> str:
     """What a place is called: "train.py:41", in full with its function; "layer4.0.conv2", "conv2d"."""
-    if place.kind == "outside" and place.file is None:
-        return "outside your code"
     short = place.name.short
     if place.kind == "op":
         short = short_kernel_name(short)
-    has_function = in_full and place.kind in ("line", "outside") and place.function not in (None, "<module>")
+    has_function = in_full and place.file is not None and place.function not in (None, "<module>")
     return clean_line(f"{short} in {place.function}" if has_function else short)
 
 
 def describe_place(report: Report, place: Place) -> str:
     """A place as the rest of a sentence: "8.36 ms (41%) of it is train.py:41: array 8 times, waiting for ..."."""
-    name = name_place(place)
-    where = "outside your code" if place.kind == "outside" and place.file is None else name
-    runs = describe_runs(place)
-    if place.kind == "op" and runs.startswith(name):  # the op itself
+    where, runs = name_place(place), describe_runs(place)
+    if place.kind == "op" and runs.startswith(where):  # the op itself
         where, runs = runs, ""
     what = "; ".join(filter(None, (runs, _describe_wait(place, report))))
     return f"{format_duration(place.ns)} ({format_share(place.share)}) of it is {where}{f': {what}' if what else ''}"
@@ -174,7 +170,7 @@ def describe_calls(calls: float | None) -> str:
     if not calls:
         return ""
     if calls < 0.95:
-        return f" once in {1 / calls:.0f} steps"
+        return f" once in {1 / calls:.0f} steps" if calls <= 0.6 else " in most steps"
     return f" {calls:,.0f} times" if calls >= _SEVERAL else " once"
 
 

@@ -11,7 +11,7 @@ from perfdoctor.report.finding import ONCE, Finding
 from perfdoctor.report.report import OnceOnly, Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.once_only import is_first_run, name_causes, name_largest, once_of
-from perfdoctor.reporters.place_text import describe_place, main_places
+from perfdoctor.reporters.place_text import WORK, describe_place, main_places
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import (
     gpu_not_recorded,
@@ -44,8 +44,6 @@ _MIN_NAMED_SHARE = 0.10
 # their recorded time, so that below it the figure only says what the waits cost.
 _MIN_KNOWN_SHARE = 0.50
 _ALL_KNOWN_SHARE = 0.995
-# Details of the account whose time is work: unexplained they cannot be judged, while other time waits for something.
-_WORK = ("compute", "bandwidth")
 _MOST_OF_STEP = 0.5
 # What limits the kernels of a bucket.
 _LIMITS: Mapping[str, str] = {"compute": "arithmetic", "bandwidth": "memory bandwidth"}
@@ -89,7 +87,8 @@ def _describe_program(report: Report) -> str:
     subject = _describe_step(report)
     if is_first_run(report) and not step_length_ns(report):
         return f"{subject}."
-    first, place = next(iter(main_findings(report)), None), next(iter(main_places(report)), None)
+    place = next(iter(main_places(report)), None)
+    first = _choose_first_fix(report, place)
     place_share = 0.0 if place is None else place.share or 0.0
     if first is not None and (first.makes_results_wrong or _is_larger(report, first, place)):
         return f"{subject}{_describe_cost(report, first)}"
@@ -106,6 +105,16 @@ def _describe_program(report: Report) -> str:
     return f"{head} {'First to fix: ' if first.cost_ns else ''}{_describe_cost(report, first)[2:]}"
 
 
+def _choose_first_fix(report: Report, place: Place | None) -> Finding | None:
+    """The first finding; one that is more severe at the place that the head names goes before it."""
+    found = main_findings(report)
+    first = next(iter(found), None)
+    if first is None or first.severity != "low" or place is None:
+        return first
+    at_place = (each for each in found if any(each is report.findings[number] for number in place.findings))
+    return next((each for each in at_place if each.severity in ("medium", "high")), first)
+
+
 def _is_larger(report: Report, finding: Finding, place: Place | None) -> bool:
     """Whether a finding has more of the time than the first place, as where no line is known that it has in common."""
     return (
@@ -115,7 +124,7 @@ def _is_larger(report: Report, finding: Finding, place: Place | None) -> bool:
 
 def _find_scattered(report: Report, min_share: float) -> UnexplainedSlice | None:
     """The largest time without an explanation, where it is more than the largest place, and than any finding costs."""
-    parts = (each for each in report.unexplained if each.detail not in _WORK and each.share > min_share)
+    parts = (each for each in report.unexplained if each.detail not in WORK and each.share > min_share)
     largest = max(parts, key=lambda each: each.share, default=None)
     costs = [share_of_step(report, each) or 0.0 for each in main_findings(report)]
     return largest if largest is not None and largest.share > max(costs, default=0.0) else None
@@ -300,7 +309,7 @@ def _describe_no_finding(report: Report) -> str:
         nothing = _say_nothing_found(report) if computes else "no rule found a fix for it"
         judged = f"({format_count(ran, 'rule')} judged it)"
         return f", and {nothing} {judged}{_describe_unexplained(report)}{caution}"
-    if any(each.detail not in _WORK for each in report.unexplained):
+    if any(each.detail not in WORK for each in report.unexplained):
         use += _describe_limit(report)
         return f", and no rule found what to change{use}; not all of its time is explained (below){caution}"
     return f", and {_say_nothing_found(report)} ({format_count(ran, 'rule')} judged it){use}" + (
