@@ -12,9 +12,8 @@ from functools import lru_cache
 import numpy as np
 import orjson
 
-from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace, nesting
+from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, Trace, nesting
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_lines
 
 # An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
 _MIN_NS = 5_000
@@ -185,22 +184,3 @@ def rows_argument(name: str, sizes: tuple[tuple[int, ...], ...]) -> tuple[int, .
     """The same by the op's name without its namespace, and by the sizes of its arguments."""
     argument = ROWS_ARGUMENT.get(name)
     return sizes[argument] if argument is not None and len(sizes) > argument else ()
-
-
-def dearest_line_of(rank: Rank, rows: Int64Array) -> SourceLocation | None:
-    """The user's line that the most time of some ops belongs to, that of the backward pass to the line of the forward.
-
-    None where it is not known.
-    """
-    ops = rank.trace.ops
-    places, code = find_lines(rank.trace, rank.forward_ops, ops.start_ns[rows], ops.thread[rows], rows)
-    locations = [place.location for place in places]
-    spent_ns = np.bincount(code[code >= 0], ops.dur_ns[rows][code >= 0], minlength=len(locations))
-    return max(zip(spent_ns.tolist(), map(str, locations), locations, strict=True), default=(0, "", None))[2]
-
-
-def line_of(rank: Rank | None, rows: Int64Array) -> SourceLocation | None:
-    """The user's line that calls most of some ops of a window; None where that does not say."""
-    if rank is None:
-        return None
-    return rank.locations.of_ops(rows)

@@ -22,11 +22,10 @@ from perfdoctor.rules import (
     Trace,
     captured_location,
     format_time,
-    most_common_location,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_locations, loader_waits_of, loop_thread_of
+from perfdoctor.rules.internal import loader_waits_of, loop_thread_of
 
 COLLECT, SAVE, FSYNC, DEEPCOPY, PRINT = "gc.collect", "torch.save", "os.fsync", "copy.deepcopy", "print"
 # The Python frames of each call, as stacks name them.
@@ -289,11 +288,9 @@ def _in_stacks(rank: Rank, call: str) -> HostPause | None:
     in_step_ns = iv.overlap(steps.intervals[:, 0], steps.intervals[:, 1], time)
     if not in_step_ns.any():
         return None
-    longest = rows[np.argsort(-frames.dur_ns[rows], kind="stable")[:64]]
-    found = find_locations(trace, frames.thread[longest], frames.start_ns[longest])
     return HostPause(
         call,
-        most_common_location(found),
+        shown.places.line_in(time),
         iv.total(time) / max(iv.total(steps.window), 1),
         len(time),
         shown.per_step(iv.total(time)) * steps.count,

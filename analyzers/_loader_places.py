@@ -11,7 +11,7 @@ def find_loader_place(rank: Rank, captured: LoaderFacts) -> SourceLocation | Non
         place = captured_location(line)
         if place is not None:
             return place
-    return rank.locations.of_range(vocabulary.DATALOADER_NEXT)
+    return rank.places.line_of_named(vocabulary.DATALOADER_NEXT)
 
 
 def evidence_of_use(captured: LoaderFacts) -> Evidence:

@@ -132,7 +132,7 @@ class MissedTensorCores(RankAnalyzer):
             else cause.advice,
             claim=Claim() if is_float64 else Claim(missed.time, kernels=True),
             confidence=cause.confidence,
-            location=rank.locations.of_op(op) if op else None,
+            location=missed.kernels.location,
             evidence=(
                 Evidence("launched by", op),
                 Evidence("peak of the remedy over the present peak", cause.remedy.peak_ratio, "x"),

@@ -15,7 +15,6 @@ from perfdoctor.rules import (
     Int64Array,
     Intervals,
     LoaderWaits,
-    Locations,
     Ops,
     Rank,
     SourceLocation,
@@ -27,7 +26,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_epoch_starts, loader_waits_of
+from perfdoctor.rules.internal import find_epoch_starts, find_locations, loader_waits_of
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does, and those of the recorder around them.
@@ -101,7 +100,7 @@ class LoadingWork(NamedTuple):
     name: str
     kind: str | None
     time_ns: int
-    location: SourceLocation | None
+    location: SourceLocation | None = None
 
 
 def evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
@@ -128,8 +127,9 @@ def find_loading_work(rank: Rank, wait: LoaderWait) -> LoadingWork | None:
         others = loader_waits_of(evidence)
         work = _find_work(evidence, others, np.arange(len(others.start_ns)), wait.cost_ns)
         if work is not None:
-            return work._replace(location=_find_busiest_line(rank, evidence, others) or work.location)
-    return _find_work(rank.trace, waits, rows, wait.cost_ns)
+            return work._replace(location=_find_busiest_line(rank, evidence, others))
+    work = _find_work(rank.trace, waits, rows, wait.cost_ns)
+    return work and work._replace(location=_find_busiest_line(rank, rank.trace, waits))
 
 
 def _find_busiest_line(rank: Rank, evidence: Trace, waits: LoaderWaits) -> SourceLocation | None:
@@ -138,7 +138,7 @@ def _find_busiest_line(rank: Rank, evidence: Trace, waits: LoaderWaits) -> Sourc
     None where no line takes `_MIN_PART_OF_LOADING`, or lines were not recorded. The hot path often ends in a library,
     such as pandas; what the user can change is the line that calls it.
     """
-    loop = Locations(evidence, None).at(waits.thread[:1], waits.start_ns[:1])[0]
+    loop = find_locations(evidence, waits.thread[:1], waits.start_ns[:1])[0]
     loading = rank.places.in_phase("loader")
     min_ns = max(_MIN_LINE_SHARE * rank.window_ns, _MIN_PART_OF_LOADING * sum(ns for _, ns in loading))
     lines = ((place.location, ns) for place, ns in loading if place.kind == "line")
@@ -162,10 +162,8 @@ def _find_work(trace: Trace, waits: LoaderWaits, rows: Int64Array, wait_ns: int)
     inside = tuple(each for each in inside if not re.search(_LOADER, each.name))
     if not inside:
         return None
-    loop = Locations(trace, None).at(waits.thread[rows[:1]], waits.start_ns[rows[:1]])[0]
-    location = path.location if path.location != loop and inside[-1] == path.deepest else None
     time_ns = iv.total(path.kind_time) if path.kind is not None else inside[-1].time_ns
-    return LoadingWork(inside[-1].name, path.kind, round(wait_ns * time_ns / max(path.time_ns, 1)), location)
+    return LoadingWork(inside[-1].name, path.kind, round(wait_ns * time_ns / max(path.time_ns, 1)))
 
 
 class Unhidden(NamedTuple):

@@ -7,18 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
-from perfdoctor.rules import (
-    HOT_PATH,
-    Activity,
-    Advice,
-    Evidence,
-    HotPath,
-    PauseGroup,
-    Rank,
-    SourceLocation,
-    advise,
-    vocabulary,
-)
+from perfdoctor.rules import HOT_PATH, Activity, Advice, Evidence, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules.internal import frozen_dataclass
 
@@ -89,7 +78,7 @@ def describe_pause(group: PauseGroup, rank: Rank) -> PauseWork:
         return _describe_activity(group, rank)
     # Of some kinds the function itself is worth its name: what is prepared, logged, read, loaded.
     if path.deepest is not None and _adds_a_name(path.kind, path.deepest):
-        doing += f" in {_name_in(path, path.deepest)}"
+        doing += f" in {_name_in(rank, group, path.deepest)}"
     return _with_advice(group, rank, doing, path.kind)
 
 
@@ -119,9 +108,9 @@ def _adds_a_name(kind: str, deepest: Activity) -> bool:
     return deepest.table == "frame" and kind not in kinds.HAPPENING_ONCE
 
 
-def _name_in(path: HotPath, activity: Activity) -> str:
+def _name_in(rank: Rank, group: PauseGroup, activity: Activity) -> str:
     """The short name of an activity, without its file where the location says that already."""
-    name, location = kinds.short_name(activity.name), path.location
+    name, location = kinds.short_name(activity.name), rank.places.line_in(group.time)
     return name.removesuffix(f" ({SourceLocation(location.file).short})") if location else name
 
 
@@ -131,7 +120,7 @@ def _describe_activity(group: PauseGroup, rank: Rank) -> PauseWork:
     activity = path.outermost_op or path.deepest
     if activity is None:
         return _with_advice(group, rank, "does something that the trace does not show", "nothing recorded")
-    doing = f"is in {_name_in(path, activity)}"
+    doing = f"is in {_name_in(rank, group, activity)}"
     if group.usual_ns is not None and path.deepest is not None:
         longest = path.deepest
         return _with_advice(

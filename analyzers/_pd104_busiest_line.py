@@ -11,19 +11,20 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
-from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, SourceLocation, Trace, classify_op, vocabulary
-from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import (
-    MATRIX_CATEGORIES,
-    cpu_zeroing_of,
-    find_locations,
-    framework_time,
-    ops_of_program,
-    user_frame,
+from perfdoctor.rules import (
+    BoolArray,
+    Int64Array,
+    Intervals,
+    Rank,
+    SourceLocation,
+    Trace,
+    classify_op,
+    nesting,
+    vocabulary,
 )
+from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.internal import MATRIX_CATEGORIES, cpu_zeroing_of, framework_time, ops_of_program, user_frame
 
-# Looking a location up costs some us; of longer traces the first ops will do.
-_MAX_OPS = 5_000
 _ARITHMETIC = r"^aten::r?(add|sub|mul|div)_?$"
 # A line that calls one of its ops less often in a step is in no loop over rows.
 MIN_LOOP_CALLS = 32
@@ -59,19 +60,10 @@ def calls_of_program(rank: Rank) -> ProgramCalls:
 def match_ops_that_run_many(rank: Rank) -> BoolArray:
     """For each op whether it is an outermost one with many ops inside, or a part of the backward pass of such a one."""
     ops = rank.trace.ops
-    root = outermost_ops(rank.trace)
+    root = nesting.outermost(ops.parent, np.arange(len(ops), dtype=np.int32))
     runs_many: BoolArray = (np.bincount(root, minlength=len(ops)) > MIN_LOOP_CALLS) & (ops.parent < 0)
     forward = rank.forward_ops.forward
     return runs_many | ((forward >= 0) & runs_many[root[forward]] if len(ops) else runs_many)
-
-
-def outermost_ops(trace: Trace) -> Int64Array:
-    """For each op the outermost one that it runs in, a row of `trace.ops`."""
-    parent = trace.ops.parent
-    root = np.arange(len(parent))
-    while (inner := parent[root] >= 0).any():
-        root[inner] = parent[root[inner]]
-    return root
 
 
 class BusiestLine(NamedTuple):
@@ -104,41 +96,33 @@ class BusiestLine(NamedTuple):
 
 
 def find_busiest_line(rank: Rank) -> BusiestLine | None:
-    """The line whose calls of ops take most of the time of calling them; None where no location is known.
-
-    The line of the backward pass does not count: what runs there was written elsewhere. Where the analysed window has
-    no locations the evidence window is searched.
-    """
-    return next(filter(None, (_find_in_window(each) for each in (rank, rank.evidence) if each is not None)), None)
-
-
-def _find_in_window(rank: Rank) -> BusiestLine | None:
-    trace, ops, step_count = rank.trace, rank.trace.ops, max(rank.steps.count, 1)
-    rows, time = calls_of_program(rank)
-    rows = rows[:_MAX_OPS]
-    # To an op belongs what passes until the next one: Python calls that one.
-    begins_ns = ops.start_ns[rows]
-    spent_ns = iv.overlap(begins_ns, np.append(begins_ns[1:], ops.end_ns[rows[-1:]]), time)
-    counts_by_line: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    ns_by_line: Counter[SourceLocation] = Counter()
-    locations = find_locations(trace, ops.thread[rows], begins_ns)
-    for location, name, ns in zip(locations, ops.name[rows].tolist(), spent_ns.tolist(), strict=True):
-        if location is not None and not re.search(vocabulary.BACKWARD_OP, trace.strings[name]):
-            counts_by_line[location][name] += 1
-            ns_by_line[location] += ns
-    if not counts_by_line:
+    """The line whose calls of ops, forward and backward, take most of the time of calling them; None without lines."""
+    account, window, steps = rank.places, rank.places.lined, len(rank.places.lined.steps)
+    ops, strings = window.trace.ops, window.trace.strings
+    spent = account.places_of(account.timed.pieces.within(calls_of_program(rank).time))
+    ns_at, rows_at = Counter[SourceLocation](), {}
+    counts_at: dict[SourceLocation, Counter[int]] = {}
+    whole_ns = 0  # without lines that call no op: `find_python_time` tells of them
+    for place, ns in spent:
+        called = window.ops_at(place)
+        called = called[~window.trace.match_rows(ops, vocabulary.BACKWARD_OP)[called]]
+        whole_ns += ns if len(called) or place.kind != "line" else 0
+        if place.kind == "line" and place.location is not None and len(called):
+            ns_at[place.location], rows_at[place.location] = ns, called
+            counts_at[place.location] = Counter(ops.name[called].tolist())
+    if not counts_at:
         return None
-    loops = _group_by_loop(trace, counts_by_line, step_count)
-    lines, at, helper = max(loops, key=lambda loop: (sum(ns_by_line[line] for line in loop.lines), str(loop.lines[0])))
-    calls = sum(counts_by_line[line].total() for line in lines)
-    kinds = [name for line in lines for name in counts_by_line[line]]
+    loops = _group_by_loop(window.trace, counts_at, steps)
+    lines, at, helper = max(loops, key=lambda loop: (sum(ns_at[line] for line in loop.lines), str(loop.lines[0])))
+    calls = sum(counts_at[line].total() for line in lines)
+    kinds = [name for line in lines for name in counts_at[line]]
     return BusiestLine(
-        location=at or max(lines, key=lambda line: (ns_by_line[line], str(line))),
-        share=sum(ns_by_line[line] for line in lines) / max(int(spent_ns.sum()), 1),
-        calls_per_step=max(counts_by_line[line].most_common(1)[0][1] for line in lines) // step_count,
-        repeated_share=max(1 - len(kinds) * step_count / calls, 0.0),
-        has_matrix_ops=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in kinds),
-        takes_single_numbers=_take_single_numbers(trace, rows[[location in lines for location in locations]]),
+        location=at or max(lines, key=lambda line: (ns_at[line], str(line))),
+        share=sum(ns_at[line] for line in lines) / max(whole_ns, 1),
+        calls_per_step=max(counts_at[line].most_common(1)[0][1] for line in lines) // steps,
+        repeated_share=max(1 - len(kinds) * steps / calls, 0.0),
+        has_matrix_ops=any(classify_op(strings[name]) in MATRIX_CATEGORIES for name in kinds),
+        takes_single_numbers=_take_single_numbers(window.trace, np.concatenate([rows_at[line] for line in lines])),
         helper=helper,
     )
 

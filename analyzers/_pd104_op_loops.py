@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import project, time_of_ops
 from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS, calls_of_program
 from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, classify_op, vocabulary
-from perfdoctor.rules.internal import MATRIX_CATEGORIES, find_locations
+from perfdoctor.rules.internal import MATRIX_CATEGORIES
 
 # Of the calls of the op that takes most of the loop's time, how many have one size: parameters of a model have many.
 _ALIKE = 0.9
@@ -37,22 +37,18 @@ def find_op_loop(rank: Rank, min_share: float) -> OpLoop | None:
 
     Layers of a model call their ops again and again as well: each in a call of its own of their function.
     """
-    rows = _find_repeated(rank, min_share)
-    shown = rank_with_stacks(rank, with_shapes=True) if len(rows) else None
-    if shown is None:
+    if not len(_find_repeated(rank, min_share)):
         return None
-    trace, ops = shown.trace, shown.trace.ops
-    if shown is not rank:
-        rows = _find_repeated(shown, min_share)
-    rows_at: dict[SourceLocation, list[int]] = defaultdict(list)
-    for row, location in zip(rows.tolist(), find_locations(trace, ops.thread[rows], ops.start_ns[rows]), strict=True):
-        if location is not None:
-            rows_at[location].append(row)
-    if not rows_at:
-        return None
-    location, at_line = max(rows_at.items(), key=lambda pair: (int(ops.dur_ns[pair[1]].sum()), str(pair[0])))
-    marked = np.array(at_line, np.int64)
-    if not _is_loop(shown, location, marked):
+    window = rank.places.lined
+    shown = rank.evidence if rank.evidence is not None and window is not rank.places.timed else rank
+    ops, repeated = window.trace.ops, _find_repeated(shown, min_share)
+    at_lines = [(place, np.intersect1d(window.ops_at(place), repeated)) for place in window.places]
+    spent = [
+        (int(ops.dur_ns[rows].sum()), place.short, place, rows) for place, rows in at_lines if place.kind == "line"
+    ]
+    _, _, place, marked = max(spent, key=lambda each: each[:2], default=(0, "", None, repeated[:0]))
+    location = None if place is None else place.location
+    if location is None or not len(marked) or not _is_loop(shown, location, marked):
         return None
     marks = np.zeros(len(ops), bool)
     marks[marked] = True

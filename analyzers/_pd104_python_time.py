@@ -23,14 +23,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import (
-    find_locations,
-    find_steps,
-    has_locations,
-    loader_waits_of,
-    loop_thread_of,
-    user_frame,
-)
+from perfdoctor.rules.internal import find_steps, has_locations, loader_waits_of, loop_thread_of, user_frame
 
 # Shorter breaks between ops are the framework's: 3 to 5 us in the median on a machine with a free core. Where those of
 # a recording are longer, on a slow or busy machine, so are the longest of the framework, up to a limit: a program that
@@ -39,7 +32,6 @@ _MIN_BREAK_NS, _MAX_BREAK_OF_FRAMEWORK_NS = 100_000, 300_000
 _TIMES_THE_USUAL_BREAK, _MIN_BREAKS = 30, 30
 # Where calls of other rules take so much of the time without ops, they are what is to be reported.
 _MIN_SHARE_OF_CALLS = 0.3
-_INSTANTS = 1_024
 # What `perfdoctor run` does around each torch call of the evidence window, which the profiler records as well: up to
 # 0.1 ms a call. The module's call itself is around the user's forward pass and stays.
 _OWN_FRAME = r"/_perfdoctor_inject/(source_lines|user_code|module_call_lines\.py\(\d+\): _open_range)"
@@ -89,8 +81,8 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     there before the first batch is asked for, and ended after the last one, which is PD101's to tell.
     """
     parts = rank.account.parts
-    free = iv.union_of((parts["idle_unexplained"], parts["idle_launch"]))
-    time = _long_breaks(rank.trace, iv.intersect(free, rank.window))
+    idle = iv.union_of((parts["idle_unexplained"], parts["idle_launch"]))
+    time = _long_breaks(rank.trace, iv.intersect(idle, rank.window))
     trace = next((each for each in (rank.evidence_trace, rank.trace) if each is not None and has_locations(each)), None)
     if trace is None or not len(time):
         return None
@@ -98,7 +90,6 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     busy = iv.union(trace.ops.start_ns, trace.ops.end_ns)
     free = iv.subtract(window, busy)
-    own = iv.subtract(_own_breaks(trace, free), _time_of_hooks(trace))
     breaks = iv.subtract(_long_breaks(trace, free), _time_of_hooks(trace))
     if trace is not rank.trace and not has_ranges_of_calls(rank.trace):
         # Recorded before such calls were: how much of the time they are is known of the evidence window alone.
@@ -107,7 +98,9 @@ def find_python_time(rank: Rank) -> PythonTime | None:
             return None
     if not len(breaks):
         return None
-    spent, in_short = _time_at_lines(trace, breaks), _time_at_lines(trace, iv.subtract(own, breaks))
+    short = iv.subtract(_own_breaks(rank.trace, iv.intersect(idle, rank.window)), time)
+    without_hooks = [iv.subtract(each, _time_of_hooks(rank.trace)) for each in (time, short)]
+    spent, in_short = (_time_at_lines(rank, each) for each in without_hooks)
     if not spent:
         return None
     location = max(spent, key=lambda line: (spent[line], str(line)))
@@ -116,7 +109,9 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     outer = find_outer_loop(trace, location, max(steps.count, 1))
     helper = None if outer is None else location.function
     at = [each for each in spent if each == location or (helper and each.function == helper)]
-    share, short_share = (sum(found[each] for each in at) / max(iv.total(breaks), 1) for found in (spent, in_short))
+    share, short_share = (
+        sum(found[each] for each in at) / max(iv.total(without_hooks[0]), 1) for found in (spent, in_short)
+    )
     path = find_hot_path(trace, breaks, loop_thread_of(trace))
     if path.kind == activity_kinds.SLEEP:
         return None  # who sleeps wants to
@@ -132,16 +127,10 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     )
 
 
-def _time_at_lines(trace: Trace, time: Intervals) -> Counter[SourceLocation]:
-    """How long the loop's thread is at each line in some time, in ns, by instants at equal distances in it."""
-    ends_ns = np.cumsum(time[:, 1] - time[:, 0])
-    each_ns = int(ends_ns[-1]) / _INSTANTS if len(time) else 0.0
-    passed_ns = ((np.arange(_INSTANTS) + 0.5) * each_ns).astype(np.int64)[: _INSTANTS if len(time) else 0]
-    at = np.searchsorted(ends_ns, passed_ns, "right")
-    at_ns = time[at, 1] - (ends_ns[at] - passed_ns)
-    locations = find_locations(trace, np.full(len(at_ns), loop_thread_of(trace), np.int32), at_ns)
-    counts = Counter(location for location in locations if location is not None)
-    return Counter({line: round(count * each_ns) for line, count in counts.items()})
+def _time_at_lines(rank: Rank, time: Intervals) -> Counter[SourceLocation]:
+    """How long the program is at each line in some time of the window, in ns."""
+    places = rank.places.places_of(rank.places.timed.pieces.within(time))
+    return Counter({place.location: ns for place, ns in places if place.kind == "line" and place.location})
 
 
 def _is_definition(trace: Trace, line: SourceLocation) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_stacks, size_of_rows, time_of_both_passes
+from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, size_of_rows, time_of_both_passes
 from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, vocabulary
 from perfdoctor.rules import intervals as iv
 
@@ -50,7 +50,7 @@ def find_row_calls(rank: Rank) -> RowCalls | None:
     time = time_of_both_passes(rank, forward)
     module = trace.strings[name].removeprefix(vocabulary.MODULE_FRAME_PREFIX).rpartition("_")[0]
     number = shown.count_per_step(int((frames.name[rows] == name).sum()))
-    return RowCalls(module, number, time, line_of(shown, np.flatnonzero(inside)))
+    return RowCalls(module, number, time, shown.places.line_of_ops(inside))
 
 
 def _choose_module(rank: Rank, rows: np.ndarray) -> tuple[int, BoolArray] | None:

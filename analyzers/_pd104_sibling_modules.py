@@ -8,14 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import (
-    line_of,
-    project,
-    rank_with_stacks,
-    size_of_rows,
-    sizes_of,
-    time_of_both_passes,
-)
+from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, size_of_rows, sizes_of, time_of_both_passes
 from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, SourceLocation, vocabulary
 from perfdoctor.rules import intervals as iv
 
@@ -76,7 +69,9 @@ def find_sibling_modules(rank: Rank) -> SiblingModules | None:
     _, name, number, inside, cuts = max(found, key=lambda each: each[:2])
     forward = project(rank, shown, inside)
     time = time_of_both_passes(rank, forward)
-    return SiblingModules(name.removeprefix(vocabulary.MODULE_FRAME_PREFIX), number, time, line_of(shown, cuts))
+    return SiblingModules(
+        name.removeprefix(vocabulary.MODULE_FRAME_PREFIX), number, time, shown.places.line_of_ops(cuts)
+    )
 
 
 def _find_cuts(shown: Rank, calls: Int64Array, inside: BoolArray) -> Int64Array | None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_stacks, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, time_of_ops
 from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, optimizer_steps_of, vocabulary
 from perfdoctor.rules import intervals as iv
 
@@ -42,7 +42,7 @@ def find_preparation(rank: Rank) -> Preparation | None:
     if not marks.any():
         return None
     rows = project(rank, shown, marks)
-    return Preparation(time_of_ops(rank, rows), int(rows.sum()), line_of(shown, np.flatnonzero(marks)))
+    return Preparation(time_of_ops(rank, rows), int(rows.sum()), shown.places.line_of_ops(marks))
 
 
 def _match_preparation(rank: Rank) -> BoolArray:

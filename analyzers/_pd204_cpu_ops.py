@@ -17,14 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.analyzers._cpu_evidence import (
-    computing_ops,
-    line_of,
-    own_time_of,
-    project,
-    rank_with_shapes,
-    time_of_ops,
-)
+from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, project, rank_with_shapes, time_of_ops
 from perfdoctor.rules import (
     BoolArray,
     Intervals,
@@ -106,7 +99,7 @@ def find_float64_work(rank: Rank) -> Float64Work | None:
         saving=_saving(rank, rows, matrix),
         matrix_ns=rank.per_step(iv.total(time_of_ops(rank, matrix))),
         source=source,
-        location=location or line_of(shaped, forward[:1]),
+        location=location or shaped.places.line_of_ops(forward[:1]),
         first_op=first_op,
     )
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.analyzers._cpu_evidence import line_of, own_time_of, rank_with_shapes
+from perfdoctor.analyzers._cpu_evidence import own_time_of, rank_with_shapes
 from perfdoctor.analyzers._pd205_attention import Attentions, find_attentions
-from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, Saving, SourceLocation, nesting
+from perfdoctor.rules import BoolArray, Intervals, Rank, Saving, SourceLocation, nesting
 from perfdoctor.rules import intervals as iv
 
 # Times of the fused op over those of the products, at best, as expected, at worst.
@@ -73,16 +73,8 @@ def find_cpu_attention(rank: Rank) -> CpuAttention | None:
         sequence=sequence,
         products_ns=products_ns,
         saving=Saving(low, expected, high, "bounded"),
-        location=line_of(rank, first) or line_of(rank.evidence, _first_products(rank.evidence)),
+        location=rank.places.line_of_ops(first),
     )
-
-
-def _first_products(rank: Rank | None) -> Int64Array:
-    """The ops that begin an attention's forward pass."""
-    if rank is None:
-        return np.empty(0, np.int64)
-    spans = find_attentions(rank)
-    return spans.first_product[~spans.is_backward]
 
 
 def _sequence_length(shaped: Rank) -> int | None:

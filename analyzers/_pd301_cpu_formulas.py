@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, own_time_of, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import own_time_of, time_of_ops
 from perfdoctor.rules import (
     BoolArray,
     Int64Array,
@@ -67,11 +67,7 @@ def find_formulas(rank: Rank) -> Formulas | None:
     time = time_of_ops(rank, forward | belongs)
     cost_ns = rank.per_step(iv.total(time))
     high, expected, low = (round(cost_ns * (1 - remaining)) for remaining in _REMAINING)
-    evidence = rank.evidence
-    location = line_of(rank, np.concatenate(chains))
-    if location is None and evidence is not None:
-        there = _find_chains(evidence)
-        location = line_of(evidence, np.concatenate(there)) if there else None
+    location = rank.places.line_of_ops(np.concatenate(chains))
     return Formulas(
         time=time,
         chains=len(chains),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, name_longest, project, rank_with_shapes, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import name_longest, project, rank_with_shapes, time_of_ops
 from perfdoctor.rules import Intervals, Rank, RecordedInputs, Saving, SourceLocation, UnusableInputsError, distinct_rows
 from perfdoctor.rules import intervals as iv
 
@@ -86,7 +86,7 @@ def find_large_passes(rank: Rank) -> LargePasses | None:
         tensor_bytes=size_bytes,
         chunk_rows=int(2 ** np.clip(np.round(np.log2(_CHUNK_BYTES * count / size_bytes)), 8, 16)),
         saving=Saving(0, None, rank.per_step(round(_MAX_SAVED * iv.total(time))), "bounded"),
-        location=rank.locations.of_ops(np.flatnonzero(marks)) or line_of(shaped, large),
+        location=rank.places.line_of_ops(marks),
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import computing_ops, line_of, own_time_of, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, time_of_ops
 from perfdoctor.analyzers._pd205_attention import find_attentions
 from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, optimizer_steps_of
 from perfdoctor.rules import intervals as iv
@@ -33,7 +33,7 @@ class CpuCopies(NamedTuple):
         time: When they run.
         number: How many there are in the window.
         times_ns: The time by op, such as "contiguous" or "reshape in CloneBackward0", in ns a step, costliest first.
-        location: The user's line of the costliest, in the forward pass where that has some.
+        location: The user's line of most of them.
     """
 
     time: Intervals
@@ -48,10 +48,7 @@ def find_cpu_copies(rank: Rank) -> CpuCopies | None:
     if not rows.any():
         return None
     times_ns = _times_by_op(rank, rows)
-    location = _locate(rank, rows)
-    if location is None and rank.evidence is not None:
-        location = _locate(rank.evidence, _match_copies(rank.evidence))
-    return CpuCopies(time_of_ops(rank, rows), int(rows.sum()), times_ns, location)
+    return CpuCopies(time_of_ops(rank, rows), int(rows.sum()), times_ns, rank.places.line_of_ops(rows))
 
 
 def _match_copies(rank: Rank) -> BoolArray:
@@ -93,9 +90,3 @@ def _times_by_op(rank: Rank, rows: BoolArray) -> dict[str, int]:
         times[name] = times.get(name, 0) + int(own_ns[row])
     costliest = sorted(times, key=lambda name: (-times[name], name))
     return {name: rank.per_step(times[name]) for name in costliest}
-
-
-def _locate(rank: Rank, rows: BoolArray) -> SourceLocation | None:
-    """The line of most of the copies of the forward pass, which says where those of the backward pass come from."""
-    forward = rows & ~rank.forward_ops.in_backward
-    return line_of(rank, np.flatnonzero(forward if forward.any() else rows))

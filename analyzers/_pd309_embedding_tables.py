@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import project, rank_with_shapes, time_of_ops
 from perfdoctor.rules import (
     BoolArray,
     Edit,
@@ -234,7 +234,7 @@ def _locate(rank: Rank, shaped: Rank, table: Table) -> SourceLocation | None:
     lookups = np.flatnonzero(trace.match_rows(ops, _LOOKUP) & (ops.dims >= 0))
     sizes = [_read(trace.text(int(code))) for code in ops.dims[lookups]]
     of_table = [bool(each) and each[0] == list(table) for each in sizes]
-    return line_of(shaped, lookups[np.array(of_table, bool)])
+    return shaped.places.line_of_ops(lookups[np.array(of_table, bool)])
 
 
 def _read(text: str | None) -> list[Any]:

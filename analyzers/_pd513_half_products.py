@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import project, rank_with_shapes, time_of_ops
 from perfdoctor.rules import Int64Array, Intervals, OpCost, Rank, Saving, SourceLocation, cost_of_op, distinct_rows
 from perfdoctor.rules import intervals as iv
 
@@ -81,7 +81,7 @@ def find_half_products(rank: Rank) -> HalfProducts | None:
         flops_per_s=flops / there_ns * 1e9,
         float32_flops_per_s=flops / float32_ns * 1e9,
         saving=Saving(low, expected, high, "bounded"),
-        location=rank.locations.of_ops(np.flatnonzero(marks)) or line_of(shaped, np.flatnonzero(slow)),
+        location=rank.places.line_of_ops(marks),
     )
 
 

@@ -141,7 +141,9 @@ def may_be_differentiated(rank: Rank) -> bool:
 def locate_calls(rank: Rank, *, trains: bool) -> SourceLocation | None:
     """The line that calls the model in these passes, or the function; without modules that of the first op."""
     traces = [
-        (trace, find_unused_graphs(trace, trains=trains, is_proof=False).first_ops) for trace in rank.locations.traces
+        (trace, find_unused_graphs(trace, trains=trains, is_proof=False).first_ops)
+        for trace in (rank.trace, rank.evidence_trace)
+        if trace is not None
     ]
     by_call = [line for trace, rows in traces for line in lines_of_module_calls(trace, rows)]
     by_op = [

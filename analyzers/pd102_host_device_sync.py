@@ -100,7 +100,7 @@ class HostDeviceSync(RankAnalyzer):
         return cost_ns is not None and self.exceeds_min_share(rank, cost_ns)
 
     def _report(self, rank: Rank, waits: WaitsAtLine) -> Finding:
-        location = waits.location or (rank.locations.of_op(waits.op) if waits.op else None)
+        location = waits.location or rank.places.line_in(waits.idle)
         where = f" at {location.short}" if location else ""
         return self._finding_of(
             rank,
@@ -182,7 +182,7 @@ def _group_by_line(rank: Rank, blocking: BlockingCalls) -> Iterator[WaitsAtLine]
         return
     calls = rank.trace.calls
     some = blocking.call[:_MAX_CALLS]
-    lines = rank.locations.at(calls.thread[some], calls.start_ns[some])
+    lines = rank.places.lines_at(calls.thread[some], calls.start_ns[some])
     lines += [None] * (len(blocking) - len(lines))
     groups: dict[tuple[str, SourceLocation | None], list[int]] = {}
     gaps = find_engine_gaps(rank)  # PD801 reports the waits of an engine between its passes

@@ -27,7 +27,6 @@ from perfdoctor.rules import (
     count_recurrence,
     distinct,
     format_time,
-    most_common_location,
     move_work,
     pausing_threads,
     remove_cpu_time,
@@ -251,13 +250,8 @@ def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
 
 
 def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:
-    """The user's line on the hot path, else the one that was executing in the middle of most of the longest pauses."""
-    pauses = group.time
-    longest = pauses[np.argsort(pauses[:, 0] - pauses[:, 1], kind="stable")[:_LONGEST_PAUSES]]
-    threads = pausing_threads(rank.trace, rank.gaps, longest)
-    return group.path.location or most_common_location(
-        rank.locations.at(threads, longest.mean(axis=1).astype(np.int64))
-    )
+    """The user's line that the GPU waits for."""
+    return rank.places.line_in(group.time)
 
 
 def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:

@@ -390,7 +390,7 @@ class LaunchBound(RankAnalyzer):
             advice=_advise_lstm(cells),
             claim=Claim(passes),
             confidence=0.7,
-            location=rank.locations.of_op(cells.op),
+            location=rank.places.line_in(passes),
             evidence=(Evidence("share of the ops' time in the forward pass", round(100 * cells.share, 1), "%"),),
             subject=cells.module,
         )

@@ -30,7 +30,6 @@ from perfdoctor.rules import (
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import (
     HostCopies,
-    group_by_location,
     host_copies,
     pinned_bytes_per_s,
     select_host_made_tensors,
@@ -63,7 +62,7 @@ class PageableCopy(RankAnalyzer):
             )
             # What could have been made on the device needs no pinning: PD106 reports it.
             copies = large.select(~np.isin(large.rows, host_made.rows[by_factory]))
-            for location, at_line in group_by_location(rank.locations, copies):
+            for location, at_line in copies.group_by(rank.places.lines_of_items(copies.rows)):
                 yield from self._check_copies(rank, at_line, location, to_device=direction == vocabulary.HTOD)
 
     def _check_copies(

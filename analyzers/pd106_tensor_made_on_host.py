@@ -29,13 +29,7 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import (
-    HostCopies,
-    copy_bytes,
-    find_factories_before,
-    group_by_location,
-    time_lost_by_copies,
-)
+from perfdoctor.rules.internal import HostCopies, copy_bytes, find_factories_before, time_lost_by_copies
 
 _ADVICE_ON_VALUES = Advice(
     "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does not help: "
@@ -65,7 +59,8 @@ class TensorMadeOnHost(RankAnalyzer):
         copies, by_factory = find_host_made(rank, self.settings["batch_bytes"])
         is_small = copy_bytes(rank.trace, copies.rows) < self.settings["batch_bytes"]
         for factory, rows in ((True, by_factory), (False, is_small & ~by_factory)):
-            for location, at_line in group_by_location(rank.locations, copies.select(rows)):
+            made = copies.select(rows)
+            for location, at_line in made.group_by(rank.places.lines_of_items(made.rows)):
                 yield from self._check_copies(rank, at_line, location, factory=factory)
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
@@ -82,7 +77,7 @@ class TensorMadeOnHost(RankAnalyzer):
         cost_ns, making_ns = rank.per_step(iv.total(time)), rank.per_step(iv.total(making))
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        location = rank.locations.of_ops(makers)
+        location = rank.places.line_of_ops(makers)
         yield self.finding(
             rank,
             title=_title(rank, location, len(makers)),

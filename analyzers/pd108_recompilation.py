@@ -19,11 +19,9 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    SourceLocation,
     advise,
     count_recurrence,
     format_time,
-    most_common_location,
     remove_cpu_time,
     vocabulary,
 )
@@ -44,7 +42,6 @@ class CompileTime(NamedTuple):
         total_ns: How long it takes in all of them.
         time: When it costs time in the trace; empty for compiling outside of it.
         compile_ids: Ids such as "3/1": frame 3 was compiled a second time.
-        location: Where the user's code calls what is compiled.
         edit: What vanishes without it, for the replay; None in a program without a GPU, and outside of the trace.
     """
 
@@ -53,7 +50,6 @@ class CompileTime(NamedTuple):
     steps: int
     time: Intervals
     compile_ids: tuple[str, ...] = ()
-    location: SourceLocation | None = None
     edit: Edit | None = None
     share: float = 0.0
     total_ns: int = 0
@@ -87,8 +83,7 @@ class Recompilation(RankAnalyzer):
         if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
         advice = advise("recompiles", rank.context)
-        # The evidence window of a capture has lines where the analysed trace has none.
-        location = found.location or rank.locations.of_phases(vocabulary.COMPILE_PHASE)
+        location = rank.places.line_in(found.time) or rank.places.line_of_named(vocabulary.COMPILE_PHASE)
         # In one of several steps it may be the last size that there is; facts of the run may know better.
         once = found is traced and not unprofiled.cost_ns and found.compiling_steps == 1 < found.steps - 1
         is_most = unprofiled.share >= _MOST
@@ -154,9 +149,6 @@ def _compiling_in_trace(rank: Rank, warm_steps: int) -> CompileTime:
         steps=len(steady),
         time=compiling,
         compile_ids=_compile_ids(rank, window),
-        location=most_common_location(
-            _location_of_longest(rank, table, rows) for table, rows in ((trace.ops, in_ops), (trace.ranges, in_ranges))
-        ),
         edit=edit,
     )
 
@@ -165,14 +157,6 @@ def _compile_phases(rank: Rank, table: Ops | Ranges, window: Intervals) -> Int64
     """The rows of a table that are phases of dynamo and inductor and lie at least partly in the window."""
     rows = np.flatnonzero(rank.trace.match_rows(table, vocabulary.COMPILE_PHASE))
     return rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], window) > 0]
-
-
-def _location_of_longest(rank: Rank, table: Ops | Ranges, rows: Int64Array) -> SourceLocation | None:
-    """Where the user's code was when the longest of some events began."""
-    if not len(rows):
-        return None
-    longest = rows[[np.argmax(table.dur_ns[rows])]]
-    return rank.locations.at(table.thread[longest], table.start_ns[longest])[0]
 
 
 def _compile_ids(rank: Rank, window: Intervals) -> tuple[str, ...]:

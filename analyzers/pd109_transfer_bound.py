@@ -89,7 +89,7 @@ class TransferBound(RankAnalyzer):
             claim=Claim(group.exposed),
             edit=edit,
             confidence=0.5 if purpose is Purpose.UNKNOWN else 0.7,
-            location=rank.locations.of_items(group.rows),
+            location=rank.places.line_of_items(group.rows),
             evidence=(
                 Evidence("achieved", _in_gb(group.bytes_per_s), "GB/s"),
                 Evidence("large copies on this link or memory", _in_gb(limit), "GB/s"),

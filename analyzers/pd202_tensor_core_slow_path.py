@@ -84,7 +84,7 @@ class TensorCoreSlowPath(RankAnalyzer):
             advice=_advise(rank, misaligned[0][0] if misaligned else None, op),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8 if over_roofline else 0.5,
-            location=rank.locations.of_op(op) if op else None,
+            location=kernels.location,
             topics=topics_of_op(op),
             evidence=(
                 Evidence("time over the roofline's", round(over_roofline, 1) if over_roofline else None, "x"),

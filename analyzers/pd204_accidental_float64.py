@@ -118,7 +118,7 @@ class AccidentalFloat64(RankAnalyzer):
             advice=_ADVICE_BY_SOURCE["data"],
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8,
-            location=rank.locations.of_ops(np.array([first_op])) if first_op >= 0 else None,
+            location=rank.places.line_of_ops(np.array([first_op])) if first_op >= 0 else None,
             evidence=(
                 Evidence("in matrix products and convolutions", rank.per_step(_sum_ns(rank, matrix)), "ns"),
                 Evidence("launched by", top_op(rank, kernels.mask)),

@@ -126,7 +126,7 @@ class UnfusedAttention(RankAnalyzer):
             advice=advice,
             claim=Claim(time, kernels=True),
             confidence=0.8 if sequence else 0.6,
-            location=rank.locations.of_ops(callers.astype(np.int64)),
+            location=rank.places.line_of_ops(callers.astype(np.int64)),
             evidence=(
                 Evidence("attentions", rank.count_per_step(len(distinct(attention[rows]))), "count"),
                 Evidence("sequence", sequence, "count"),

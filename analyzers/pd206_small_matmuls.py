@@ -81,7 +81,7 @@ class SmallMatmuls(RankAnalyzer):
             advice=advice,
             claim=Claim(small.time, kernels=True),
             confidence=0.7 if cells else 0.5,
-            location=rank.locations.of_op(op) if op else None,
+            location=small.location,
             topics=topics_of_op(op),
             evidence=(
                 Evidence("share of the step's matrix products", round(100 * count / max(len(products), 1), 1), "%"),

@@ -66,7 +66,7 @@ class OldArchitectureKernels(RankAnalyzer):
             advice=advice,
             claim=Claim(kernels.time, kernels=True),
             confidence=0.5,
-            location=rank.locations.of_op(op) if op else None,
+            location=kernels.location,
             evidence=(
                 Evidence("most that the older instructions reach of the peak", old_percent, "%"),
                 Evidence("launched by", op),

@@ -41,7 +41,7 @@ class DepthwiseConvolution(RankAnalyzer):
             cost_ns=cost_ns,
             advice=advise("depthwise convolutions", rank.context),
             confidence=0.8,
-            location=rank.locations.of_op(op) if op else None,
+            location=grouped.location,
             evidence=(Evidence("launched by", op), *top_kernels(rank, grouped.mask)),
         )
         yield replace(finding, severity="info")

@@ -81,7 +81,7 @@ class SlowKernel(RankAnalyzer):
             advice=advise(f"slow kernels: {cause.id}", rank.context),
             claim=Claim(kernels.time, kernels=True),
             confidence=_confidence(rank, cause),
-            location=rank.locations.of_op(op) if op else None,
+            location=kernels.location,
             evidence=(
                 Evidence("launches", format_per_step(rank, len(kernels))),
                 Evidence("all kernels of the family", rank.per_step(round(slow.family_time_ns)), "ns"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import line_of, ops_within, project, rank_with_shapes, sizes_of, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import ops_within, project, rank_with_shapes, sizes_of, time_of_ops
 from perfdoctor.analyzers._pd210_calls import Call, Calls, Sizes
 from perfdoctor.analyzers._pd210_experts import find_dense_experts
 from perfdoctor.analyzers._pd210_ignored_labels import find_ignored_labels
@@ -143,7 +143,7 @@ class NeedlessMatrixWork(RankAnalyzer):
                 advice=kind.advice,
                 claim=Claim(time, kernels=on_gpu),
                 confidence=0.8,
-                location=work.location or line_of(shaped, rows if work.place is None else work.place),
+                location=work.location or shaped.places.line_of_ops(rows if work.place is None else work.place),
                 evidence=(
                     Evidence("ops per {unit}", rank.count_per_step(int(forward.sum())), "count"),
                     Evidence("the first of them", _describe_op(shaped.trace, int(rows[0]))),

@@ -121,7 +121,7 @@ class UnfusedPointwise(RankAnalyzer):
             advice=advice,
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
-            location=rank.locations.of_items(kernels),
+            location=rank.places.line_of_items(kernels),
             evidence=(
                 Evidence("costliest chain", costliest),
                 Evidence("chains per {unit}", rank.count_per_step(chains.count), "count"),

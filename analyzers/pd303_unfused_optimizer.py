@@ -192,4 +192,4 @@ def _place_of_use(rank: Rank, optimizer: str) -> str | None:
 
 def _locate_step(rank: Rank, optimizer: str) -> SourceLocation | None:
     """Where the user's code calls the optimizer's `step`."""
-    return rank.locations.of_range(vocabulary.OPTIMIZER_STEP + re.escape(optimizer))
+    return rank.places.line_of_named(vocabulary.OPTIMIZER_STEP + re.escape(optimizer))

@@ -120,7 +120,7 @@ class GradientZeroing(RankAnalyzer):
             rank,
             title=f"Gradients are filled with zeros: {fill_count:,} fills {rank.per_unit}",
             advice=advice,
-            location=rank.locations.of_range(vocabulary.ZERO_GRAD),
+            location=rank.places.line_of_named(vocabulary.ZERO_GRAD),
             evidence=(
                 Evidence("filling", fill_ns, "ns"),
                 Evidence("adding to zeros", addition_ns, "ns"),

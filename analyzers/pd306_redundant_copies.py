@@ -86,7 +86,7 @@ class RedundantCopies(RankAnalyzer):
             advice=_advise(rank, costliest.name),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=rank.locations.of_items(costliest.rows),
+            location=rank.places.line_of_items(costliest.rows),
             evidence=(
                 *(Evidence(op.name, rank.per_step(op.time_ns), "ns") for op in copying_ops[:_MAX_OPS_SHOWN]),
                 *top_kernels(rank, copies.mask),

@@ -170,7 +170,7 @@ def _bytes_of(rank: Rank, uses_checkpoint: bool) -> int | None:
 
 def _location_of(rank: Rank, checkpointing: CheckpointingFacts) -> SourceLocation | None:
     """The line that calls `checkpoint`, as captured, else by the op of its older kind."""
-    return captured_location(checkpointing.location) or rank.locations.of_op("CheckpointFunction")
+    return captured_location(checkpointing.location) or rank.places.line_of_named("^CheckpointFunction$")
 
 
 def _title_of(rank: Rank, cost_ns: int, memory: Memory | None, fits: float | None) -> str:

@@ -47,7 +47,7 @@ class DataParallelUsed(RankAnalyzer):
             advice=advice,
             claim=Claim(exposed),
             confidence=0.9,
-            location=rank.locations.of_range(vocabulary.DATA_PARALLEL_FORWARD),
+            location=rank.places.line_of_named(vocabulary.DATA_PARALLEL_FORWARD),
             evidence=(
                 Evidence("GPUs in one process", devices, "count"),
                 Evidence("forward passes of DataParallel seen", count or None, "count"),

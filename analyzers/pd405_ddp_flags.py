@@ -165,7 +165,7 @@ class DdpFlags(RankAnalyzer):
         if not self.exceeds_min_share(rank, cost):
             return
         captured = rank.facts.ddp
-        created, used = captured_location(rank.facts.ddp.created), rank.locations.of_range(vocabulary.DDP_FORWARD)
+        created, used = captured_location(rank.facts.ddp.created), rank.places.line_of_named(vocabulary.DDP_FORWARD)
         advice = advise(situation, rank.context)
         if rank.trace.world_size == 1:
             advice = Advice(

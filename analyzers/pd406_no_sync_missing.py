@@ -42,7 +42,7 @@ class NoSyncMissing(RankAnalyzer):
             advice=advice,
             claim=Claim(wasted),
             confidence=0.9,
-            location=rank.locations.of_range(vocabulary.DDP_FORWARD),
+            location=rank.places.line_of_named(vocabulary.DDP_FORWARD),
             evidence=(
                 Evidence("updates of the weights", updates, "count"),
                 Evidence("forward passes", len(passes), "count"),

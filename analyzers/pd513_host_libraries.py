@@ -7,15 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import (
-    dearest_line_of,
-    name_longest,
-    own_time_of,
-    project,
-    rank_with_shapes,
-    rank_with_stacks,
-    sizes_of,
-)
+from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes, sizes_of
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_texts import format_ms
 from perfdoctor.analyzers._pd513_half_products import find_half_products, share_of_large_float32
@@ -175,8 +167,7 @@ class HostLibraries(RankAnalyzer):
             yield self._report(rank, faults, cost_ns, libraries)
 
     def _report(self, rank: Rank, faults: PageFaults, cost_ns: int, libraries: LoadedLibraries) -> Finding:
-        large, shown = find_parallel_ops(rank, faults.threads), rank_with_stacks(rank)
-        asking = None if shown is None else find_parallel_ops(shown, faults.threads).rows
+        large = find_parallel_ops(rank, faults.threads)
         expected_ns = round(cost_ns / _COLD_PAGES)
         system_ns = faults.system_ns * rank.mean_step_ns / max(faults.step_ns, 1)
         return self.finding(
@@ -197,7 +188,7 @@ class HostLibraries(RankAnalyzer):
             topics=("allocator",),
             claim=Claim(iv.shorten(large.time, round(_COLD_PAGES * faults.share * rank.window_ns))),
             confidence=0.7,
-            location=None if shown is None or asking is None else dearest_line_of(shown, asking),
+            location=rank.places.line_of_ops(large.rows),
             evidence=(
                 Evidence("minor page faults per {unit}", round(faults.pages), "count"),
                 Evidence("system CPU time per {unit}", round(faults.system_ns), "ns"),

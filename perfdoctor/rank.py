@@ -20,7 +20,7 @@ from perfdoctor.analysis.device_work import device_work_of
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
-from perfdoctor.analysis.host.locations import Locations, has_locations, loop_thread_of
+from perfdoctor.analysis.host.locations import has_locations, loop_thread_of
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
 from perfdoctor.analysis.kernels.device_scaling import scaling_of_items, split_by_scaling
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization, step_flops
@@ -81,9 +81,11 @@ from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
 from perfdoctor.memory.allocator_replay import AllocatorReplay
 from perfdoctor.memory.device_memory import DeviceMemory, memory_of_devices
-from perfdoctor.places.account_by_place import PlaceAccount, PlacedWindow, place_window
+from perfdoctor.places.account_by_place import PlaceAccount
 from perfdoctor.places.ops_at_lines import OpAtLine, find_ops_at_lines
 from perfdoctor.places.pieces import cut_cpu_window, cut_gpu_window, find_recorder_time
+from perfdoctor.places.placed_window import PlacedWindow, place_window
+from perfdoctor.places.worker_waits import shares_of_workers
 from perfdoctor.report.memory_summary import MemorySummary, summarize_memory
 from perfdoctor.report.pass_summary import PassSummary, summarize_passes
 from perfdoctor.run_watch.run_drift import RunDrift, find_run_drift
@@ -302,7 +304,7 @@ class Rank:
 
     @cached_property
     def _query_facts(self) -> QueryFacts:
-        return QueryFacts(self.trace, self.window, self.kernel_classes, self.locations)
+        return QueryFacts(self.trace, self.window, self.kernel_classes, lambda: self.places)
 
     @property
     def kernels(self) -> GpuQuery:
@@ -484,11 +486,6 @@ class Rank:
         busiest = numbers[counts == counts.max(initial=0)].tolist()
         first_ns = {number: calls.start_ns[calls.thread == number].min() for number in busiest}
         return min(busiest, key=lambda number: (first_ns[number], threads[number]), default=-1)
-
-    @cached_property
-    def locations(self) -> Locations:
-        """The lines of the user's code at which events began."""
-        return Locations(self.trace, self.evidence_trace)
 
     @cached_property
     def _loading(self) -> Intervals:
@@ -780,13 +777,13 @@ class Rank:
     @cached_property
     def places(self) -> PlaceAccount:
         """The account by place: which line of the user's code each nanosecond of the step belongs to."""
-        evidence = self.evidence
+        evidence, workers = self.evidence, shares_of_workers(self.facts.loaders)
         if evidence is None or has_locations(self.trace) or not has_locations(evidence.trace):
             timed = self._place_window()
-            return PlaceAccount(timed, timed, self.mean_step_ns, self.rank)
+            return PlaceAccount(timed, timed, self.mean_step_ns, self.rank, workers)
         timed = self._place_window(is_split=True)
         lined = evidence._place_window(find_recorder_time(evidence.trace), is_split=True)
-        return PlaceAccount(timed, lined, self.mean_step_ns, self.rank)
+        return PlaceAccount(timed, lined, self.mean_step_ns, self.rank, workers)
 
     def _place_window(self, without: Intervals = iv.EMPTY, *, is_split: bool = False) -> PlacedWindow:
         """The window with the place of each of its pieces; time in `without` is left out of a program on the CPU."""
@@ -802,9 +799,8 @@ class Rank:
             self.forward_ops,
             self.module_tree,
             pieces,
-            time=self.window,
+            steps=self.steps.intervals if self.steps.count else self.window,
             loading=self._loading,
-            steps=max(self.steps.count, 1),
             is_split=is_split,
         )
 

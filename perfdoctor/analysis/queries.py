@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import Locations, SourceLocation
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges, marks_of_launching_ops, match_launching_ops
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -26,6 +26,19 @@ from perfdoctor.trace.tables.model import Calls, GpuItems, Ops, Table, Trace
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 
 
+class FindsLines(Protocol):
+    """What finds the line of some rows: `rank.places`."""
+
+    def line_of_items(self, rows: BoolArray) -> SourceLocation | None:
+        """The line that launched some GPU items."""
+
+    def line_of_calls(self, rows: BoolArray) -> SourceLocation | None:
+        """The line that makes some calls."""
+
+    def line_of_ops(self, rows: BoolArray) -> SourceLocation | None:
+        """The line of some ops."""
+
+
 @frozen_dataclass(eq=False)
 class QueryFacts:
     """The facts that the queries of one rank need.
@@ -34,13 +47,13 @@ class QueryFacts:
         trace: The trace.
         window: The analysed time: the steps, or all of the trace where there are none.
         classes: The classes of its kernels.
-        locations: Where the user's code was.
+        places: Gives the account by place, made when a line is asked for.
     """
 
     trace: Trace
     window: Intervals
     classes: KernelClasses
-    locations: Locations
+    places: Callable[[], FindsLines]
 
 
 @frozen_dataclass(eq=False)
@@ -163,8 +176,8 @@ class GpuQuery(_Query):
 
     @property
     def location(self) -> SourceLocation | None:
-        """Where in the user's code most of them were launched; None where the recording does not tell."""
-        return self.facts.locations.of_items(self.mask)
+        """The line to which most of their time belongs; None where the recording does not tell."""
+        return self.facts.places().line_of_items(self.mask)
 
 
 @frozen_dataclass(eq=False)
@@ -183,8 +196,8 @@ class CallQuery(_Query):
 
     @property
     def location(self) -> SourceLocation | None:
-        """Where in the user's code most of them were made; None where the recording does not tell."""
-        return self.facts.locations.of_calls(np.flatnonzero(self.mask).astype(np.int32))
+        """The line that makes most of them, by time; None where the recording does not tell."""
+        return self.facts.places().line_of_calls(self.mask)
 
 
 @frozen_dataclass(eq=False)
@@ -217,5 +230,5 @@ class OpQuery(_Query):
 
     @property
     def location(self) -> SourceLocation | None:
-        """Where in the user's code most of them were called; None where the recording does not tell."""
-        return self.facts.locations.of_ops(np.flatnonzero(self.mask))
+        """The line to which most of their time belongs; None where the recording does not tell."""
+        return self.facts.places().line_of_ops(self.mask)

@@ -52,7 +52,7 @@ def match_recomputed(trace: Trace, at_ns: Int64Array, thread: Int32Array) -> Boo
         if rows.any():
             inside = nesting.innermost(table.start_ns[rows], table.end_ns[rows], table.thread[rows], at_ns, thread)
             began_ns = np.append(table.start_ns[rows], NONE)[inside]
-            again |= (inside >= 0) & (at_ns >= 0) & (node <= began_ns)
+            again |= (inside >= 0) & (at_ns != NONE) & (node <= began_ns)
     return again
 
 

@@ -8,8 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from perfdoctor.gpu.kernel_names import short_kernel_name
-from perfdoctor.places.account_by_place import Stack, apportion
+from perfdoctor.places.account_by_place import Stack
 from perfdoctor.places.place import PlaceName
+from perfdoctor.places.placed_window import apportion
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import FlameGraph
 

@@ -1,42 +1,32 @@
 """The account by place and cause: a two-way table of a rank's window that adds up exactly, both ways.
 
-Where lines were recorded in another window than the one that is timed, the timed one says how long each cause and each
-part of the loop takes, and the one with lines says where within it: what is alike in both (part of the loop, op that
-Python called, op inside) is split over the lines in the proportion in which it takes them there.
+It is what everybody asks for lines: the report for the places of a step, and rules for the line of some work.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import field
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.forward_ops import ForwardOps
-from perfdoctor.analysis.host.module_tree import ModuleTree
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations
+from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.places.answer_questions import answer_questions
-from perfdoctor.places.name_places import (
-    BETWEEN,
-    PHASES,
-    CalledFunctions,
-    Labels,
-    called_functions,
-    find_lines,
-    label_pieces,
-    name_call,
-    name_places,
-)
-from perfdoctor.places.pieces import Pieces, charge_engine
+from perfdoctor.places.name_places import BETWEEN, PHASES, CalledFunctions, called_functions, find_lines, name_call
 from perfdoctor.places.place import OUTSIDE, Place, PlaceName, Within, WithinKind
-from perfdoctor.trace.arrays import NONE, Int64Array
+from perfdoctor.places.placed_window import Cells, PlacedWindow, What, apportion, move_to_lines, weigh_places
+from perfdoctor.places.worker_waits import Shares, move_to_workers
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Trace
 
 MAX_PLACES = 40
 """Places of a rank in a report: the largest; the others are one row."""
@@ -47,133 +37,6 @@ _MIN_WITHIN_SHARE = 0.1
 _MIN_INNER_SHARE = 0.3
 # One that runs as often as what calls it says no more: a `linear` is an `addmm`.
 _MIN_INNER_CALLS = 1.5
-
-_What: TypeAlias = tuple[int, str, str]
-"""Part of the loop, op that Python called, innermost op."""
-
-
-class Cells(NamedTuple):
-    """Time by what it is: a row for each part of the loop, outer op, inner op, cause and place that occur together."""
-
-    what: list[_What]
-    cause: list[int]
-    place: list[PlaceName]
-    ns: list[int]
-
-
-@frozen_dataclass(eq=False)
-class PlacedWindow:
-    """A window of a rank with the place of each of its pieces.
-
-    Attributes:
-        trace: Its trace.
-        joins: The forward ops of its backward passes.
-        pieces: The pieces.
-        labels: What they are.
-        places: The places, each once.
-        place: For each piece the number of its place.
-        time: The window.
-        steps: How many steps it has; 1 where there are none.
-    """
-
-    trace: Trace
-    joins: ForwardOps
-    pieces: Pieces
-    labels: Labels
-    places: Sequence[PlaceName]
-    place: Int64Array
-    time: Intervals
-    steps: int
-
-    def tally(self, rows: Int64Array | slice = slice(None)) -> Cells:
-        """The time of some pieces, or of all, by what it is and by place."""
-        labels = self.labels
-        sizes = len(PHASES), len(labels.names), len(labels.names), len(DETAILS), len(self.places)
-        columns = labels.phase[rows], labels.outer[rows], labels.inner[rows], self.pieces.cause[rows], self.place[rows]
-        flat = np.ravel_multi_index(columns, sizes) if len(columns[0]) else np.empty(0, np.int64)
-        keys, row = np.unique(flat, return_inverse=True)
-        ns = np.zeros(len(keys), np.int64)
-        np.add.at(ns, row, self.pieces.time_ns[rows])
-        phase, outer, inner, cause, place = (each.tolist() for each in np.unravel_index(keys, sizes))
-        what = [(p, labels.names[o], labels.names[i]) for p, o, i in zip(phase, outer, inner, strict=True)]
-        return Cells(what, cause, [self.places[each] for each in place], ns.tolist())
-
-    @cached_property
-    def all_cells(self) -> Cells:
-        """The time of the window."""
-        return self.tally()
-
-
-def place_window(
-    trace: Trace,
-    joins: ForwardOps,
-    modules: ModuleTree,
-    pieces: Pieces,
-    *,
-    time: Intervals,
-    loading: Intervals,
-    steps: int,
-    is_split: bool = False,
-) -> PlacedWindow:
-    """A window with the places of its pieces; `loading` is when the loop waits for its DataLoader.
-
-    `is_split` where another window has the lines of this one, or the times.
-    """
-    pieces = charge_engine(trace, joins, pieces)
-    labels = label_pieces(trace, joins, pieces, loading, with_neighbours=is_split)
-    places, place = name_places(trace, joins, modules, pieces, labels)
-    return PlacedWindow(trace, joins, pieces, labels, places, place, time, steps)
-
-
-def weigh_places(lines: Cells) -> Mapping[tuple[object, ...], dict[PlaceName, int]]:
-    """The time of a window at each place, by what its cells may have in common with those of another."""
-    weights: dict[tuple[object, ...], dict[PlaceName, int]] = defaultdict(lambda: defaultdict(int))
-    for what, cause, place, ns in zip(*lines, strict=True):
-        for key in _keys(what, cause):
-            weights[key][place] += ns
-    return {key: places for key, places in weights.items() if any(places.values())}
-
-
-def move_to_lines(cells: Cells, weights: Mapping[tuple[object, ...], dict[PlaceName, int]]) -> Cells:
-    """The cells with their time at the places that the same time has in another window, which knows more of them.
-
-    `weights` are those of the other window, see `weigh_places`. Of each cell the most that both windows have in common
-    decides: all of what it is and its cause, then what it is, the op that Python called, the part of the loop. The time
-    of each cell is kept to the nanosecond.
-    """
-    moved = Cells([], [], [], [])
-    for what, cause, place, ns in zip(*cells, strict=True):
-        shares = next((weights[key] for key in _keys(what, cause) if key in weights), {place: 1})
-        for each, part_ns in zip(shares, apportion(ns, list(shares.values())), strict=True):
-            if part_ns:
-                moved.what.append(what)
-                moved.cause.append(cause)
-                moved.place.append(each)
-                moved.ns.append(part_ns)
-    return moved
-
-
-def _keys(what: _What, cause: int) -> tuple[tuple[object, ...], ...]:
-    """What cells of two windows may have in common, the most first."""
-    phase, outer, inner = what
-    if inner.startswith(BETWEEN):  # how long it takes decides on its cause, and stacks lengthen it
-        return (what, (outer, inner), ((phase, outer), cause), (phase, outer), (phase,))
-    return ((*what, cause), (phase, outer, inner), (phase, outer), (phase,))
-
-
-def apportion(whole: int, weights: Sequence[int]) -> list[int]:
-    """A whole number in parts that are in proportion to weights and add up to it: the largest remainders get one more.
-
-    Without any weight the first part is all of it.
-    """
-    total = sum(weights)
-    if not total:
-        return [whole, *([0] * (len(weights) - 1))] if weights else []
-    parts = [whole * weight // total for weight in weights]
-    order = sorted(range(len(weights)), key=lambda i: -(whole * weights[i] % total))
-    for i in order[: whole - sum(parts)]:
-        parts[i] += 1
-    return parts
 
 
 class Stack(NamedTuple):
@@ -195,12 +58,14 @@ class PlaceAccount:
         lined: The window that has lines: the same one, or the evidence window.
         step_ns: The mean step without the profiler: what the places of a report add up to.
         rank: The rank's number.
+        workers: Where the workers of its loaders are, see `shares_of_workers`.
     """
 
     timed: PlacedWindow
     lined: PlacedWindow
     step_ns: int
     rank: int | None = None
+    workers: Shares = field(default_factory=dict)
 
     @cached_property
     def cells(self) -> Cells:
@@ -209,7 +74,8 @@ class PlaceAccount:
 
     def locate(self, cells: Cells) -> Cells:
         """Cells of the timed window with the places of the window that has lines."""
-        return cells if self.lined is self.timed else move_to_lines(cells, self._weights)
+        cells = cells if self.lined is self.timed else move_to_lines(cells, self._weights)
+        return move_to_workers(cells, self.workers) if self.workers else cells
 
     @cached_property
     def _weights(self) -> Mapping[tuple[object, ...], dict[PlaceName, int]]:
@@ -218,11 +84,12 @@ class PlaceAccount:
     @cached_property
     def window_ns(self) -> dict[PlaceName, dict[str, int]]:
         """For each place its time in the window by cause; it adds up to the account, in all and by cause."""
-        table: dict[PlaceName, dict[str, int]] = {}
-        for _, cause, place, ns in zip(*self.cells, strict=True):
-            row = table.setdefault(place, dict.fromkeys(DETAILS, 0))
-            row[DETAILS[cause]] += ns
-        return table
+        return _sum_by_place(self.cells)
+
+    def of_step(self, number: int) -> dict[PlaceName, dict[str, int]]:
+        """The same of one recorded step; it adds up to its length in the window."""
+        rows = self.timed.pieces.within(self.timed.steps[number : number + 1])
+        return _sum_by_place(self.locate(self.timed.tally(rows)))
 
     def per_step(self, ns: int) -> int:
         """Time in the window as time a step."""
@@ -237,7 +104,7 @@ class PlaceAccount:
         sums: dict[PlaceName, int] = defaultdict(int)
         for _, _, place, ns in zip(*self.locate(self.timed.tally(rows)), strict=True):
             sums[place] += ns
-        return sorted(sums.items(), key=lambda item: -item[1])
+        return sorted(sums.items(), key=lambda item: (-item[1], item[0].short))
 
     def ops_of(self, rows: Int64Array) -> list[tuple[str, int]]:
         """The innermost ops in which some pieces of the timed window lie, with their time in it, the largest first."""
@@ -305,12 +172,87 @@ class PlaceAccount:
     def in_phase(self, phase: str) -> list[tuple[PlaceName, int]]:
         """The places that take time in a part of the loop, with that time in the window, the largest first."""
         found = [(place, phases[phase]) for place, phases in self.by_phase.items() if phases[phase]]
-        return sorted(found, key=lambda item: -item[1])
+        return sorted(found, key=lambda item: (-item[1], item[0].short))
 
     def main_phase_of(self, place: PlaceName) -> str:
         """The part of the loop that takes most of a place."""
         phases = self.by_phase.get(place, {})
         return max(phases, key=lambda phase: phases[phase], default="other")
+
+    # --- the line of some work, for rules: that which most of it belongs to, backward work to the line of its forward
+    # op; None where the recording does not tell -----------------------------------------------------------------------
+
+    def line_in(self, time: Intervals) -> SourceLocation | None:
+        """The line of some time of the window."""
+        return self._line_of_pieces(self.timed.pieces.within(time))
+
+    def line_of_ops(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
+        """The line of some ops (a mask, or rows of the timed trace's `ops`) and of what runs inside them."""
+        ops = self.timed.trace.ops
+        inside = np.zeros(len(ops) + 1, bool)
+        inside[:-1][rows] = True
+        while (found := ~inside & inside[np.append(ops.parent, NONE)]).any():
+            inside |= found
+        found = self._line_of_pieces(np.flatnonzero(inside[self.timed.pieces.op]))
+        op = np.arange(len(ops))[rows]
+        return found or self.timed.find_line(ops.start_ns[op], ops.thread[op], op, ops.dur_ns[op])
+
+    def line_of_items(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
+        """The line that launched some GPU items (a mask, or rows of the timed trace's `gpu`)."""
+        gpu, pieces = self.timed.trace.gpu, self.timed.pieces
+        chosen = np.zeros(len(gpu) + 1, bool)
+        chosen[:-1][rows] = True
+        rows = np.flatnonzero(chosen[:-1])
+        at_ns, thread = launch_instants(self.timed.trace)
+        return self._line_of_pieces(np.flatnonzero(chosen[pieces.item])) or self.timed.find_line(
+            at_ns[rows], thread[rows], gpu.op[rows], gpu.dur_ns[rows]
+        )
+
+    def lines_of_items(self, rows: Int64Array) -> list[SourceLocation | None]:
+        """For each of some GPU items the line that launched it; else that of those with the same name and size."""
+        trace = self.timed.trace
+        gpu, (at_ns, thread) = trace.gpu, launch_instants(trace)
+        names, code = find_lines(trace, self.timed.joins, at_ns[rows], thread[rows], gpu.op[rows])
+        lines = [name.location if name.kind == "line" else None for name in names] + [None]  # code NONE finds the last
+        found = [lines[each] for each in code.tolist()]
+        lost = np.flatnonzero([each is None for each in found])
+        if self.lined is not self.timed and len(lost):
+            _, alike = np.unique(np.column_stack((gpu.name, gpu.bytes))[rows[lost]], axis=0, return_inverse=True)
+            of_group = [self.line_of_items(rows[lost][alike.ravel() == each]) for each in range(alike.max() + 1)]
+            for row, group in zip(lost.tolist(), alike.ravel().tolist(), strict=True):
+                found[row] = of_group[group]
+        return found
+
+    def line_of_calls(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
+        """The line that makes some runtime calls (a mask, or rows of the timed trace's `calls`)."""
+        calls = self.timed.trace.calls
+        return self.timed.find_line(calls.start_ns[rows], calls.thread[rows], calls.op[rows], calls.dur_ns[rows])
+
+    def line_of_named(self, pattern: str | re.Pattern[str]) -> SourceLocation | None:
+        """The line of the ranges whose name matches, else of the ops; the first window that has one tells it."""
+        for window in (self.timed, self.lined):
+            for table in (window.trace.ranges, window.trace.ops):
+                rows = np.flatnonzero(window.trace.match_rows(table, pattern))
+                op = rows if table is window.trace.ops else np.full(len(rows), NONE)
+                line = window.find_line(table.start_ns[rows], table.thread[rows], op, table.dur_ns[rows])
+                if line is not None:
+                    return line
+        return None
+
+    def lines_at(self, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+        """For each instant and thread of the timed trace the line that was executing."""
+        return find_locations(self.timed.trace, thread, at_ns)
+
+    def _line_of_pieces(self, rows: Int64Array) -> SourceLocation | None:
+        """The line of some pieces: of those of a backward pass without forward ops only where there are no others."""
+        op, joins = self.timed.pieces.op[rows], self.timed.joins
+        node = np.append(joins.node, np.int32(NONE))[op]
+        written = ~np.append(joins.in_backward, False)[op] | (np.append(joins.forward, NONE)[node] >= 0)
+        for some in (rows[written], rows):
+            line = next((place.location for place, _ in self.places_of(some) if place.kind == "line"), None)
+            if line is not None:
+                return line
+        return None
 
     # --- what stands below a place ------------------------------------------------------------------------------------
 
@@ -362,9 +304,9 @@ class PlaceAccount:
         return sums
 
     @cached_property
-    def _contents(self) -> Mapping[PlaceName, list[tuple[_What, int]]]:
+    def _contents(self) -> Mapping[PlaceName, list[tuple[What, int]]]:
         """For each place what it is, with the time of it."""
-        by_place: dict[PlaceName, list[tuple[_What, int]]] = defaultdict(list)
+        by_place: dict[PlaceName, list[tuple[What, int]]] = defaultdict(list)
         for what, _, place, ns in zip(*self.cells, strict=True):
             by_place[place].append((what, ns))
         return by_place
@@ -372,6 +314,14 @@ class PlaceAccount:
     @cached_property
     def _counts(self) -> Mapping[PlaceName, _Counts]:
         return _count_calls(self.lined)
+
+
+def _sum_by_place(cells: Cells) -> dict[PlaceName, dict[str, int]]:
+    table: dict[PlaceName, dict[str, int]] = {}
+    for _, cause, place, ns in zip(*cells, strict=True):
+        row = table.setdefault(place, dict.fromkeys(DETAILS, 0))
+        row[DETAILS[cause]] += ns
+    return table
 
 
 class _Counts(NamedTuple):
@@ -409,7 +359,7 @@ def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
     inner_op = np.where(node >= 0, node, pieces.op)
     for label, op, is_outer in ((labels.outer, labels.outer_op, True), (labels.inner, inner_op, False)):
         rows = np.flatnonzero(op >= 0)
-        rows = rows[iv.contains(window.time, ops.start_ns[op[rows]])]  # a step may end what the one before began
+        rows = rows[iv.contains(window.steps, ops.start_ns[op[rows]])]  # a step may end what the one before began
         _, first = np.unique(op[rows] * np.int64(len(window.places)) + window.place[rows], return_index=True)
         rows = rows[first]
         keys, group = np.unique(window.place[rows] * size + label[rows], return_inverse=True)
@@ -418,9 +368,9 @@ def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
         for key, count, ops_of in zip(keys.tolist(), calls.tolist(), ops_inside.tolist(), strict=True):
             counts, name = found[window.places[key // size]], labels.names[key % size]
             if is_outer:
-                counts.outer[name] = (round(count / window.steps, 2), round(ops_of / count, 1))
+                counts.outer[name] = (round(count / len(window.steps), 2), round(ops_of / count, 1))
             else:
-                counts.inner[name] = round(count / window.steps, 2)
+                counts.inner[name] = round(count / len(window.steps), 2)
     called = called_functions(window.trace, pieces)
     size = len(called.names) + 1
     python = np.flatnonzero(pieces.op < 0)
@@ -430,7 +380,7 @@ def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
     at_lines = _count_at_lines(window, called)
     for key, time_ns in zip(keys.tolist(), ns.tolist(), strict=True):
         place, name = window.places[key // size], ["", *called.names][key % size]
-        found[place].functions[name] = (round(at_lines[place, name] / window.steps, 2), time_ns)
+        found[place].functions[name] = (round(at_lines[place, name] / len(window.steps), 2), time_ns)
     return found
 
 
@@ -438,7 +388,7 @@ def _count_at_lines(window: PlacedWindow, called: CalledFunctions) -> Counter[tu
     """How often the functions are called from each line, in the steps of the window."""
     trace, rows = window.trace, called.frames
     start_ns, thread = trace.frames.start_ns[rows], trace.frames.thread[rows]
-    inside = iv.contains(window.time, start_ns)
+    inside = iv.contains(window.steps, start_ns)
     names, code = find_lines(trace, window.joins, start_ns[inside], thread[inside], np.full(inside.sum(), NONE))
     functions = [called.names[each] for each in called.of_frame[inside].tolist()]
     return Counter((names[at], name) for at, name in zip(code.tolist(), functions, strict=True) if at >= 0)

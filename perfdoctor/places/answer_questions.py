@@ -9,8 +9,8 @@ from perfdoctor.units import format_count, format_time
 
 # One call that runs as many ops loops inside: a composed op, such as an attention layer, runs up to 60.
 _MIN_INNER_OPS = 100
-# So many calls of an op that takes so short are one loop: their cost is that of calling.
-_MIN_CALLS, _SHORT_NS = 50, 50_000
+# So many calls of what takes so short are one loop: their cost is that of calling. A shorter one is Python's own.
+_MIN_CALLS, _MIN_NS, _SHORT_NS = 50, 500, 50_000
 
 
 def answer_questions(within: Iterable[Within]) -> tuple[Answer, ...]:
@@ -22,7 +22,7 @@ def answer_questions(within: Iterable[Within]) -> tuple[Answer, ...]:
             ops = format_count(round(call.inner_ops), "op")
             said = f"one call of {call.name} runs {ops} inside: it loops by itself; another op or argument ends that"
             answers.append(Answer("many", said, call.ns, "measured"))
-        elif not answers and call.calls >= _MIN_CALLS and each_ns <= _SHORT_NS:
+        elif not answers and call.calls >= _MIN_CALLS and _MIN_NS <= each_ns <= _SHORT_NS:
             count = f"{call.calls:,.0f} calls of {call.name}"
             said = f"{count} of {format_time(each_ns)} each: one on all of it at once calls once"
             answers.append(Answer("many", said, call.ns, "measured"))

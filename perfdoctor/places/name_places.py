@@ -20,7 +20,7 @@ from perfdoctor.analysis.host.locations import (
 )
 from perfdoctor.analysis.host.module_tree import ModuleTree
 from perfdoctor.analysis.timeline.own_time import LOADER, label_ops
-from perfdoctor.places.pieces import Pieces
+from perfdoctor.places.pieces import Pieces, neighbouring_ops
 from perfdoctor.places.place import OUTSIDE, PlaceName
 from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
@@ -28,12 +28,16 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct, distinct_rows
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.model import MEMCPY, Trace
 
 PHASES = ("loader", "zero_grad", "optimizer", "backward", "forward", "other")
 BETWEEN = "\0"
-"""With what the label of Python between two ops begins, that no name of an op has."""
+"""With what the label of Python between two ops, or of a copy, begins, that no name of an op has."""
 _NO_ANNOTATIONS = (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.OWN_MARK, vocabulary.SOURCE_MARK)
+
+
+_BUILT_IN = re.compile(r"built-in (?:function|method) (?P<name>\w+)(?: of (?P<owner>\S+).*)?")
+_OWNERS = frozenset(("bytes", "dict", "list", "set", "str", "tuple"))
 
 
 class Labels(NamedTuple):
@@ -59,7 +63,8 @@ def label_pieces(
 ) -> Labels:
     """The labels of some pieces; `loading` is when the loop waits for its DataLoader.
 
-    `with_neighbours` labels Python by the ops before and after it: it is the same code in another window, however long.
+    `with_neighbours` labels Python by the ops before and after it, and copies by their sizes: they are the same code in
+    another window, however long.
     """
     ranges, at_ns = trace.ranges, pieces.at_ns
     phase = np.full(len(at_ns), PHASES.index("other"))
@@ -87,25 +92,18 @@ def label_pieces(
     outer, inner = np.zeros(len(at_ns), np.int64), np.zeros(len(at_ns), np.int64)
     outer[known], inner[known] = np.split(numbers[label], 2) if len(known) else (0, 0)
     if with_neighbours:
-        python = np.flatnonzero((outer_op < 0) & (at_ns >= 0))
-        between = _name_neighbours(trace, pieces.thread[python], at_ns[python])
+        gpu = trace.gpu
+        copies = np.flatnonzero((pieces.item >= 0) & (np.append(gpu.kind, 0)[pieces.item] == MEMCPY))
+        for piece, item in zip(copies.tolist(), pieces.item[copies].tolist(), strict=True):
+            name = f"{BETWEEN}{trace.strings[gpu.name[item]]}{BETWEEN}{gpu.bytes[item]}"
+            inner[piece] = number_of.setdefault(name, len(number_of))
+        python = np.flatnonzero((outer_op < 0) & (at_ns != NONE))
+        neighbours = neighbouring_ops(trace, pieces.thread[python], at_ns[python])
+        texts = [*trace.strings, ""]  # NONE finds the last
+        before, after = (np.append(trace.ops.name, np.int32(NONE))[side].tolist() for side in neighbours)
+        between = [f"{BETWEEN}{texts[first]}{BETWEEN}{texts[last]}" for first, last in zip(before, after, strict=True)]
         inner[python] = [number_of.setdefault(name, len(number_of)) for name in between]
     return Labels(phase, outer, inner, outer_op, list(number_of))
-
-
-def _name_neighbours(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[str]:
-    """For each instant between ops that Python calls the last and the next one on its thread, as one name."""
-    ops = trace.ops
-    top = np.flatnonzero(ops.parent < 0)
-    top = top[np.lexsort((ops.start_ns[top], ops.thread[top]))]
-    following = nesting.count_preceding(thread, at_ns, ops.thread[top], ops.start_ns[top])
-    rows = np.concatenate(([NONE], top, [NONE]))
-    sides = []
-    for row in (rows[following], rows[following + 1]):
-        on_thread = (row >= 0) & (np.append(ops.thread, NONE)[row] == thread)
-        sides.append(np.where(on_thread, np.append(ops.name, NONE)[row], NONE).tolist())
-    names = [*trace.strings, ""]  # NONE finds the last
-    return [f"{BETWEEN}{names[before]}{BETWEEN}{names[after]}" for before, after in zip(*sides, strict=True)]
 
 
 def name_places(
@@ -158,7 +156,7 @@ def find_lines(
     each was launched on the CPU, `op` the innermost op that launched it: NONE where not known.
     """
     ops = trace.ops
-    known = np.flatnonzero(at_ns >= 0)
+    known = np.flatnonzero(at_ns != NONE)
     node = np.append(joins.node, NONE)[op[known]]
     joined = np.flatnonzero((node >= 0) & (np.append(joins.forward, NONE)[node] >= 0))
     node = node[joined]
@@ -217,7 +215,7 @@ def _annotations(
     at_ns = np.where(forward >= 0, np.append(ops.start_ns, 0)[forward], pieces.at_ns[rows])
     thread = np.where(forward >= 0, np.append(ops.thread, 0)[forward], pieces.thread[rows]).astype(np.int32)
     found = nesting.innermost(ranges.start_ns[named], ranges.end_ns[named], ranges.thread[named], at_ns, thread)
-    found = np.where(at_ns >= 0, found, NONE)
+    found = np.where(at_ns != NONE, found, NONE)
     codes, first = distinct_rows((ranges.name[named],), len(trace.strings)) if len(named) else (named, named)
     names = [
         PlaceName("annotation", annotation=_name_range(trace.strings[ranges.name[named[each]]]))
@@ -252,7 +250,7 @@ class CalledFunctions(NamedTuple):
 def called_functions(trace: Trace, pieces: Pieces) -> CalledFunctions:
     """What the user's code called when no op ran: the outermost function below its innermost frame, no wrapper."""
     frames, code = trace.frames, np.full(len(pieces.at_ns), NONE, np.int64)
-    rows = np.flatnonzero((pieces.op < 0) & (pieces.at_ns >= 0))
+    rows = np.flatnonzero((pieces.op < 0) & (pieces.at_ns != NONE))
     if not len(frames) or not len(rows):
         return CalledFunctions([], code, rows[:0], rows[:0])
     entry = _entries(trace)
@@ -269,12 +267,23 @@ def called_functions(trace: Trace, pieces: Pieces) -> CalledFunctions:
     )
 
 
+def entry_frames(trace: Trace) -> Int64Array:
+    """The calls of functions of libraries by the user's code, rows of `Trace.frames`."""
+    entry = _entries(trace)
+    return np.flatnonzero(entry == np.arange(len(entry)))
+
+
 def name_call(name: str) -> str:
     """A function of a library as a program calls it: "copy.deepcopy", "array"; a module by its class."""
     frame = vocabulary.parse_frame(name)
     if frame is not None:
         return f"{PurePosixPath(frame[0]).stem}.{frame[2]}"
-    return re.sub(r"^built-in function ", "", activity_kinds.short_name(name))
+    short = activity_kinds.short_name(name)
+    called = _BUILT_IN.fullmatch(short)
+    if called is None:
+        return short
+    # The owner of a function is a type or a module, which says less than its name.
+    return f"{called['owner']}.{called['name']}" if called["owner"] in _OWNERS else called["name"]
 
 
 def _entries(trace: Trace) -> Int64Array:

@@ -22,7 +22,7 @@ from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
 from perfdoctor.analysis.timeline.idle_pieces import IdleInstants, IdlePieces
 from perfdoctor.analysis.timeline.own_time import cut_by_thread
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
@@ -39,8 +39,8 @@ class Pieces(NamedTuple):
 
     Attributes:
         cause: The cause of each, an index into DETAILS.
+        start_ns: When each begins, on the GPU where its time is what is cut; none of them overlap.
         time_ns: How long each takes.
-        when_ns: An instant of it: of the GPU's time where that is what is cut.
         at_ns: When the CPU was in the code that it comes from; NONE where that is not known.
         thread: On which thread.
         op: The innermost op then, or the one that launched the item; NONE where none did.
@@ -48,29 +48,38 @@ class Pieces(NamedTuple):
     """
 
     cause: Int64Array
+    start_ns: Int64Array
     time_ns: Int64Array
-    when_ns: Int64Array
     at_ns: Int64Array
     thread: Int32Array
     op: Int32Array
     item: Int64Array
 
     def within(self, time: Intervals) -> Int64Array:
-        """The rows of the pieces in some time."""
-        return np.flatnonzero(iv.contains(time, self.when_ns))
+        """The rows of the pieces whose middle lies in some time."""
+        return np.flatnonzero(iv.contains(time, self.start_ns + self.time_ns // 2))
+
+    def cut_at(self, steps: Intervals) -> Pieces:
+        """The pieces, those that go over the end of a step in parts."""
+        order = np.argsort(self.start_ns, kind="stable")
+        spans = np.column_stack((self.start_ns, self.start_ns + self.time_ns))[order]
+        cut, row, _ = iv.intersect_rows(spans, steps)
+        rows = order[row]
+        own = self.cause[rows], cut[:, 0], cut[:, 1] - cut[:, 0]
+        return Pieces(*own, self.at_ns[rows], self.thread[rows], self.op[rows], self.item[rows])
 
 
 def _pieces(
     cause: Int64Array,
+    start_ns: Int64Array,
     time_ns: Int64Array,
-    when_ns: Int64Array,
     at_ns: Int64Array,
     thread: Int32Array,
     op: Int32Array,
     item: Int64Array | None = None,
 ) -> Pieces:
     item = np.full(len(cause), NONE, np.int64) if item is None else item
-    return Pieces(cause, time_ns, when_ns, at_ns.astype(np.int64), thread.astype(np.int32), op.astype(np.int32), item)
+    return Pieces(cause, start_ns, time_ns, at_ns.astype(np.int64), thread.astype(np.int32), op.astype(np.int32), item)
 
 
 def cut_cpu_window(trace: Trace, window: Intervals, parts: Mapping[str, Intervals], without: Intervals) -> Pieces:
@@ -85,10 +94,13 @@ def cut_cpu_window(trace: Trace, window: Intervals, parts: Mapping[str, Interval
     cut, by, row = iv.intersect_rows(by_cause[order], time[by_time])
     cause, op = cause[order[by]], op[by_time[row]]
     start_ns, end_ns = cut.T
-    piece, middle_ns, time_ns = _spread(start_ns, end_ns, op < 0)
+    # In an autograd.Function of the program's own the CPU may be anywhere in its Python.
+    is_python = np.append(trace.match_rows(trace.ops, vocabulary.FUNCTION_OP), True)[op]
+    piece, begins_ns, time_ns = _spread(start_ns, end_ns, is_python)
     op = op[piece]
     thread = np.where(op >= 0, np.append(trace.ops.thread, np.int32(0))[op], loop_thread_of(trace))
-    return _pieces(cause[piece], time_ns, middle_ns, np.where(op >= 0, start_ns[piece], middle_ns), thread, op)
+    at_ns = np.where(is_python[piece], begins_ns + time_ns // 2, start_ns[piece])
+    return _pieces(cause[piece], begins_ns, time_ns, at_ns, thread, op)
 
 
 def find_recorder_time(trace: Trace) -> Intervals:
@@ -107,20 +119,27 @@ def find_recorder_time(trace: Trace) -> Intervals:
 
 def charge_engine(trace: Trace, joins: ForwardOps, pieces: Pieces) -> Pieces:
     """The pieces with what the engine does between two nodes of a backward pass charged to the node that comes next."""
+    free = np.flatnonzero((pieces.op < 0) & (pieces.at_ns != NONE))
+    before, after = neighbouring_ops(trace, pieces.thread[free], pieces.at_ns[free])
+    between = np.append(joins.in_backward, False)[before] & np.append(joins.in_backward, False)[after]
+    between &= np.append(joins.forward, NONE)[after] >= 0
+    op = pieces.op.copy()
+    op[free[between]] = after[between]
+    return pieces._replace(op=op)
+
+
+def neighbouring_ops(trace: Trace, thread: IntArray, at_ns: Int64Array) -> tuple[Int32Array, Int32Array]:
+    """For each instant between ops that Python calls the last and the next one on its thread; NONE where none is."""
     ops = trace.ops
     top = np.flatnonzero(ops.parent < 0)
     top = top[np.lexsort((ops.start_ns[top], ops.thread[top]))]
-    free = np.flatnonzero((pieces.op < 0) & (pieces.at_ns >= 0))
-    if not len(top) or not len(free):
-        return pieces
-    following = nesting.count_preceding(pieces.thread[free], pieces.at_ns[free], ops.thread[top], ops.start_ns[top])
-    between = (following > 0) & (following < len(top))
-    free, before, after = free[between], top[following[between] - 1], top[following[between]]
-    same = (ops.thread[before] == pieces.thread[free]) & (ops.thread[after] == pieces.thread[free])
-    same &= joins.in_backward[before] & joins.in_backward[after] & (joins.forward[after] >= 0)
-    op = pieces.op.copy()
-    op[free[same]] = after[same]
-    return pieces._replace(op=op)
+    following = nesting.count_preceding(thread, at_ns, ops.thread[top], ops.start_ns[top])
+    rows = np.concatenate(([NONE], top, [NONE])).astype(np.int32)
+    on_thread = np.append(ops.thread, np.int32(NONE))
+    before, after = (
+        np.where(on_thread[side] == thread, side, np.int32(NONE)) for side in (rows[following], rows[following + 1])
+    )
+    return before, after
 
 
 def cut_gpu_window(
@@ -140,22 +159,26 @@ def cut_gpu_window(
     found = []
     for number, detail in enumerate(DETAILS):
         if detail in BUSY_DETAILS:
-            item, time_ns, when_ns = _split_among_items(trace, rows_by_detail[detail], parts[detail])
-            columns = np.full(len(item), number), time_ns, when_ns, at_ns[item], thread[item], trace.gpu.op[item]
+            item, start_ns, time_ns = _split_among_items(trace, rows_by_detail[detail], parts[detail])
+            columns = np.full(len(item), number), start_ns, time_ns, at_ns[item], thread[item], trace.gpu.op[item]
             found.append(_pieces(*columns, item))
     calls = trace.calls
     call = np.append(gaps.launch, np.int32(NONE))[idle.gap[instants.piece]]
-    moved = (instants.at_ns < 0) & (call >= 0)
+    moved = (instants.at_ns == NONE) & (call >= 0)
     idle_ns = np.where(moved, np.append(calls.start_ns, 0)[call], instants.at_ns)
     on_thread = np.where(moved, np.append(calls.thread, 0)[call], instants.thread)
     op = np.where(moved, np.append(calls.op, NONE)[call], instants.op)
-    cause, when_ns = _IDLE_DETAILS[idle.cause[instants.piece]], (idle.start_ns + idle.dur_ns // 2)[instants.piece]
-    found.append(_pieces(cause, instants.weight_ns, when_ns, idle_ns, on_thread, op))
+    # The instants of a piece, one after the other in its time.
+    passed_ns = np.cumsum(instants.weight_ns) - instants.weight_ns
+    first = np.searchsorted(instants.piece, instants.piece)
+    start_ns = idle.start_ns[instants.piece] + passed_ns - passed_ns[first]
+    cause = _IDLE_DETAILS[idle.cause[instants.piece]]
+    found.append(_pieces(cause, start_ns, instants.weight_ns, idle_ns, on_thread, op))
     return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
 
 def _split_among_items(trace: Trace, which: BoolArray, part: Intervals) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The items of a part of the account with the time of each that is its own, and when that begins.
+    """The items of a part of the account, and of each when the time begins that is its own, and how long that is.
 
     Where several run the time is that of the first one.
     """
@@ -166,15 +189,15 @@ def _split_among_items(trace: Trace, which: BoolArray, part: Intervals) -> tuple
     spans = np.column_stack((np.maximum(gpu.start_ns[rows], before_ns), end_ns))
     own = spans[:, 1] > spans[:, 0]
     cut, _, row = iv.intersect_rows(part, spans[own])
-    return rows[own][row], cut[:, 1] - cut[:, 0], cut[:, 0]
+    return rows[own][row], cut[:, 0], cut[:, 1] - cut[:, 0]
 
 
 def _spread(start_ns: Int64Array, end_ns: Int64Array, wide: BoolArray) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Instants for pieces of time: for each the number of its piece, the instant, and the time that it stands for."""
+    """Pieces of time in parts, the wide ones in many: for each the number of its piece, its beginning, its length."""
     length = end_ns - start_ns
     count = np.where(wide, np.clip(length // _ONE_PLACE_NS, 1, _MAX_INSTANTS), 1)
     piece = np.repeat(np.arange(len(count)), count)
     number = np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
     length, count = length[piece], count[piece]
-    time_ns = length * (number + 1) // count - length * number // count
-    return piece, start_ns[piece] + length * (2 * number + 1) // (2 * count), time_ns
+    begins_ns = length * number // count
+    return piece, start_ns[piece] + begins_ns, length * (number + 1) // count - begins_ns

@@ -15,6 +15,10 @@ WithinKind: TypeAlias = Literal["function", "op", "kernel", "wait"]
 Question: TypeAlias = Literal["process", "many", "same_again", "needed", "cheaper_form", "consequence"]
 
 
+WAITS_FOR_RANKS = ("communication", "idle_communication")
+"""Details of the account in which a rank waits for others."""
+
+
 @frozen_dataclass
 class PlaceName:
     """What a place is: the same in every window and on every rank.
@@ -122,4 +126,4 @@ class Place:
     @property
     def working_ns(self) -> int:
         """Its time without waits for other ranks."""
-        return self.ns - self.causes["communication"] - self.causes["idle_communication"]
+        return self.ns - sum(self.causes[name] for name in WAITS_FOR_RANKS)

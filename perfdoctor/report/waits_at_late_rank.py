@@ -8,12 +8,11 @@ from statistics import median_low
 from typing import NamedTuple
 
 from perfdoctor.analysis.communication.stragglers import LateRank
-from perfdoctor.places.account_by_place import apportion
-from perfdoctor.places.place import Place, PlaceName, Within
+from perfdoctor.places.place import WAITS_FOR_RANKS, Place, PlaceName, Within
+from perfdoctor.places.placed_window import apportion
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.trace.tables import intervals as iv
 
-_WAITS = ("communication", "idle_communication")
 # Of more ranks the waits are slow to compute: their lower bounds tell as much.
 _MANY_RANKS = 64
 # Two or three places may make a rank late together; what takes less of its lateness makes it late with others.
@@ -76,12 +75,12 @@ def _waits_ns(fleet: Fleet, late: LateRank) -> Mapping[int | None, int]:
 
 def _move_waits(places: tuple[Place, ...], wait_ns: int, to: PlaceName, late_rank: int | None) -> tuple[Place, ...]:
     """The places of a rank with some of its waits at a line; they add up as before."""
-    there = [(number, name, place.causes[name]) for number, place in enumerate(places) for name in _WAITS]
+    there = [(number, name, place.causes[name]) for number, place in enumerate(places) for name in WAITS_FOR_RANKS]
     wait_ns = min(wait_ns, sum(ns for _, _, ns in there))
     if not wait_ns:
         return places
     causes = [dict(place.causes) for place in places]
-    moved = dict.fromkeys(_WAITS, 0)
+    moved = dict.fromkeys(WAITS_FOR_RANKS, 0)
     for (number, name, _), ns in zip(there, apportion(wait_ns, [ns for _, _, ns in there]), strict=True):
         causes[number][name] -= ns
         moved[name] += ns

@@ -14,7 +14,7 @@ from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_stops
-from perfdoctor.analysis.host.locations import Locations, SourceLocation, captured_location, most_common_location
+from perfdoctor.analysis.host.locations import SourceLocation, captured_location, most_common_location
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
@@ -162,7 +162,6 @@ __all__ = [
     "LoadedLibraries",
     "LoaderFacts",
     "LoaderWaits",
-    "Locations",
     "LongerPlace",
     "MatchedCollectives",
     "MixedPrecisionCalls",

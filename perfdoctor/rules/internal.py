@@ -80,13 +80,7 @@ from perfdoctor.analysis.host.cpu_ops import (
     framework_time,
     ops_of_program,
 )
-from perfdoctor.analysis.host.host_copies import (
-    HostCopies,
-    group_by_location,
-    host_copies,
-    pinned_bytes_per_s,
-    time_lost_by_copies,
-)
+from perfdoctor.analysis.host.host_copies import HostCopies, host_copies, pinned_bytes_per_s, time_lost_by_copies
 from perfdoctor.analysis.host.host_made_tensors import copy_bytes, find_factories_before, select_host_made_tensors
 from perfdoctor.analysis.kernels.hardware import find_lowest_device
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass

@@ -124,7 +124,7 @@ class _Nest:
         ranges, rows = self.trace.ranges, self.rows
         start_ns, end_ns, of_thread = ranges.start_ns[rows], ranges.end_ns[rows], ranges.thread[rows]
         found = nesting.innermost(start_ns, end_ns, of_thread, at_ns, thread.astype(np.int32))
-        return np.where(at_ns >= 0, found, NONE).astype(np.int32)
+        return np.where(at_ns != NONE, found, NONE).astype(np.int32)
 
     def around(self, *innermost: Int32Array) -> tuple[Int64Array, Int64Array]:
         """All ranges around some pieces of work, by name, each once: numbers of the pieces, and of the names.

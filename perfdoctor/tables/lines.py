@@ -19,7 +19,7 @@ from perfdoctor.tables.shared_columns import (
     window_columns,
 )
 from perfdoctor.tables.work_in_window import Work, costs_of_work, sum_by, time_column, work_in_window
-from perfdoctor.trace.arrays import FloatArray, Int64Array
+from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 
 _NOT_THE_SAME = "the short table of a report gives the work of the backward pass to the line that calls backward()"
 
@@ -46,7 +46,7 @@ def lines_table(rank: Rank, by: str) -> Table:
     backward_ns = sum_by(row, np.where(work.in_backward, work.time_ns, 0), count)
     # What a program on the CPU does is cut where ops begin and end: such pieces are not counted.
     launches = sum_by(row[: len(work.items)], np.ones(len(work.items), np.int64), count)
-    known = idle.at_ns >= 0  # waits for other ranks, and what no cause explains, are no line's
+    known = idle.at_ns != NONE  # waits for other ranks, and what no cause explains, are no line's
     idle_ns = sum_by(idle_row[known], idle.weight_ns[known], count)
     longest = np.zeros(count, np.int64)
     np.maximum.at(longest, row, work.time_ns)

@@ -97,7 +97,7 @@ def _own_amounts(rank: Rank, work: Work) -> _Amounts:
 def _idle_of(rank: Rank, count: int) -> Int64Array:
     """The idle time that the CPU caused in each module; what it did not cause is in no row."""
     instants = rank.idle_instants
-    known = instants.at_ns >= 0
+    known = instants.at_ns != NONE
     row = modules_of_work(rank, instants.at_ns, instants.thread, instants.op)
     return sum_by(row[known], instants.weight_ns[known], count)
 
@@ -118,7 +118,7 @@ def _calls_in_window(rank: Rank, tree: ModuleTree) -> Int64Array:
     dur_ns, count = rank.trace.gpu.dur_ns, len(outermost) + 1
     all_ns = sum_by(root, dur_ns, count)[outermost]
     inside_ns = sum_by(root, np.where(rank.in_window, dur_ns, 0), count)[outermost]
-    launched_ns = at_ns[rank.in_window & (at_ns >= 0)]
+    launched_ns = at_ns[rank.in_window & (at_ns != NONE)]
     first_ns, last_ns = (launched_ns.min(), launched_ns.max()) if len(launched_ns) else (0, -1)
     during = (start_ns >= first_ns) & (start_ns <= last_ns)
     return sum_by(tree.module, np.where(all_ns > 0, 2 * inside_ns >= all_ns, during), len(tree))

@@ -152,5 +152,5 @@ def _launched_in_clipping(rank: Rank) -> BoolArray:
         return np.zeros(len(trace.gpu), bool)
     at_ns, thread = launch_instants(trace)
     inside = nesting.innermost(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows], at_ns, thread)
-    result: BoolArray = (inside >= 0) & (at_ns >= 0)
+    result: BoolArray = (inside >= 0) & (at_ns != NONE)
     return result

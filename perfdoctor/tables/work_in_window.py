@@ -83,7 +83,7 @@ def modules_of_work(
     module = np.append(tree.module, NONE)[tree.calls_of_work(joins, at_ns, thread, op)]
     outside = np.append(joins.in_backward, False)[op].astype(np.int64)
     if rank.device_kind == "gpu":
-        outside[at_ns < 0] = OUTSIDE.index(UNKNOWN_LAUNCH)
+        outside[at_ns == NONE] = OUTSIDE.index(UNKNOWN_LAUNCH)
     if items is not None and len(items):
         communicates = rank.kernel_classes.match_rows(lambda kernel: kernel.category == "communication")
         outside[communicates[items]] = OUTSIDE.index(COLLECTIVES)

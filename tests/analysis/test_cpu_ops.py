@@ -139,9 +139,7 @@ def test_matrix_maths_makes_layers_of_a_loop() -> None:
 
 
 def test_the_line_of_the_backward_pass_calls_nothing_itself() -> None:
-    line = find_busiest_line(Rank(loop(times=39, backward=True).trace()))
-    assert line is not None
-    assert (str(line.location), line.share) == ("net.py:8", 0)
+    assert find_busiest_line(Rank(loop(times=39, backward=True).trace())) is None
 
 
 def test_no_line_is_known_without_lines() -> None:

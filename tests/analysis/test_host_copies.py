@@ -5,7 +5,7 @@ from __future__ import annotations
 from trace_strategies import TENSOR_GEMM
 
 from perfdoctor import pipeline
-from perfdoctor.analysis.host.host_copies import HostCopies, group_by_location, host_copies
+from perfdoctor.analysis.host.host_copies import HostCopies, host_copies
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
@@ -33,8 +33,9 @@ def copies_to_device(rank: Rank) -> HostCopies:
 
 
 def lines_of(rank: Rank) -> list[tuple[str | None, int]]:
-    found = group_by_location(rank.locations, copies_to_device(rank))
-    return [(str(place) if place else None, len(copies)) for place, copies in found]
+    copies = copies_to_device(rank)
+    found = copies.group_by(rank.places.lines_of_items(copies.rows))
+    return [(str(place) if place else None, len(of_line)) for place, of_line in found]
 
 
 def test_lines_of_the_analysed_window_come_first() -> None:
@@ -44,7 +45,8 @@ def test_lines_of_the_analysed_window_come_first() -> None:
 def test_without_lines_those_of_copies_of_the_same_size_in_the_evidence_window_count() -> None:
     timing, evidence = rank_with_copies(16, 8, 16, 999, lines=False), rank_with_copies(8, 16, lines=True)
     rank = Rank(timing.raw_trace, evidence_trace=evidence.raw_trace)
-    assert lines_of(rank) == [("train.py:2", 2), ("train.py:1", 1), (None, 1)]
+    # Of a size that is not there, that of the other copies in ops of the same name.
+    assert lines_of(rank) == [("train.py:2", 2), ("train.py:1", 2)]
 
 
 def test_without_either_they_are_one_group() -> None:

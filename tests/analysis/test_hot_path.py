@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analysis.host.hot_path import DOMINATING_SHARE, HotPath, find_hot_path, find_pause_path
-from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import activity_kinds as kinds
 from perfdoctor.trace.tables import intervals as iv
@@ -50,14 +49,8 @@ def test_the_deepest_activity_that_takes_most_of_the_time_is_named_not_the_op_in
     assert names(path) == ["train.py(3): main", "train.py(30): load", "/x/site-packages/lib/images.py(8): resize"]
 
 
-def test_the_location_is_the_first_line_of_the_users_own_code_above() -> None:
-    assert hot_path(preprocessing(), (0, 100)).location == SourceLocation("train.py", 30, "load")
-
-
-def test_a_recorded_line_is_the_location_and_no_activity() -> None:
-    path = hot_path(preprocessing().range("@data.py:7 crop", 8, 85), (0, 100))
-    assert path.location == SourceLocation("data.py", 7, "crop")
-    assert "@data.py:7 crop" not in names(path)
+def test_a_recorded_line_is_no_activity() -> None:
+    assert "@data.py:7 crop" not in names(hot_path(preprocessing().range("@data.py:7 crop", 8, 85), (0, 100)))
 
 
 @pytest.mark.parametrize(("length_us", "found"), [(60, ["op"]), (59, [])])
@@ -297,7 +290,7 @@ def test_a_function_around_the_pauses_alone_explains_them() -> None:
 
 def test_pauses_of_which_nothing_is_recorded_have_no_path() -> None:
     path, count = pause_path(TraceBuilder(device=None).op("a", 0, 10).trace(), (20, 60), (70, 90))
-    assert (path.activities, path.kind, path.location, count) == ((), None, None, 2)
+    assert (path.activities, path.kind, count) == ((), None, 2)
 
 
 spans = st.tuples(st.integers(0, 40), st.integers(1, 20))

@@ -94,15 +94,15 @@ def test_a_line_of_5000_digits_is_no_location() -> None:
 def test_frames_on_a_separate_thread_count_for_all_threads() -> None:
     trace = TraceBuilder(device=None).op("aten::mm", 0, 100, thread=1)
     trace.frame("train.py(3): main", 0, 100, thread=2)
-    assert Rank(trace.trace()).locations.of_op("aten::mm") == SourceLocation("train.py", 3, "main")
+    assert Rank(trace.trace()).places.line_of_named("^aten::mm$") == SourceLocation("train.py", 3, "main")
 
 
 def test_the_evidence_trace_is_used_where_the_timing_trace_has_no_frames() -> None:
     timing = TraceBuilder(device=None).op("aten::mm", 0, 100).trace()
     evidence = TraceBuilder(device=None).op("aten::mm", 500, 100)
     evidence.frame("train.py(8): step", 400, 300)
-    assert Rank(timing).locations.of_op("aten::mm") is None
-    assert Rank(timing, evidence_trace=evidence.trace()).locations.of_op("aten::mm") == SourceLocation(
+    assert Rank(timing).places.line_of_named("^aten::mm$") is None
+    assert Rank(timing, evidence_trace=evidence.trace()).places.line_of_named("^aten::mm$") == SourceLocation(
         "train.py", 8, "step"
     )
 
@@ -111,7 +111,7 @@ def test_a_name_with_special_characters_is_no_pattern() -> None:
     trace = TraceBuilder(device=None).op("mm.*", 0, 10).op("mm_x", 20, 10)
     trace.frame("a.py(1): f", 0, 12)
     trace.frame("b.py(2): g", 19, 12)
-    assert Rank(trace.trace()).locations.of_op("mm.*") == SourceLocation("a.py", 1, "f")
+    assert Rank(trace.trace()).places.line_of_named(r"^mm\.\*$") == SourceLocation("a.py", 1, "f")
 
 
 def test_the_most_common_location_is_the_one_found_most_often() -> None:
@@ -129,7 +129,7 @@ def test_a_captured_line_may_name_its_function() -> None:
 
 def test_lines_recorded_among_the_operators_are_locations_and_no_operators() -> None:
     trace = TraceBuilder(device=None).op("@train.py:17 step", 0, 100).op("aten::mm", 10, 50).trace()
-    assert Rank(trace).locations.of_op("aten::mm") == SourceLocation("train.py", 17, "step")
+    assert Rank(trace).places.line_of_named("^aten::mm$") == SourceLocation("train.py", 17, "step")
 
 
 def finding_at(file: str | None, line: int | None = 2) -> Finding:
@@ -181,11 +181,11 @@ def test_a_phase_of_the_evidence_trace_has_the_line_of_the_code_around_it() -> N
     ops = TraceBuilder(device=None).range(lines, 0, 100).op("compile", 10, 50)
     ranges = TraceBuilder(device=None).range(lines, 0, 100).range("compile", 10, 50)
     for evidence in (ops, ranges):
-        locations = Rank(timing.trace(), evidence_trace=evidence.trace()).locations
-        assert locations.of_phases("^compile$") == SourceLocation("/home/me/train.py", 28, "main")
-        assert locations.of_phases("^link$") is None
+        places = Rank(timing.trace(), evidence_trace=evidence.trace()).places
+        assert places.line_of_named("^compile$") == SourceLocation("/home/me/train.py", 28, "main")
+        assert places.line_of_named("^link$") is None
     unmarked = TraceBuilder(device=None).op("compile", 10, 50)
-    assert Rank(timing.trace(), evidence_trace=unmarked.trace()).locations.of_phases("^compile$") is None
+    assert Rank(timing.trace(), evidence_trace=unmarked.trace()).places.line_of_named("^compile$") is None
 
 
 @pytest.mark.parametrize("callers", [(1,), (2, 1), (3, 1, 2)])

@@ -324,13 +324,14 @@ PD104 = [
             ExpectedFinding(
                 "medium",
                 738_000,
-                # at most what is not the long op: 900 us without the profiler less 180
-                (0, round((820_000 - round(202 * 100_000 / 203)) * 199 / 200), 720_493),
+                # At most what is not the long op: 900 us without the profiler less 180. Of the time of calling ops 22
+                # us are behind the line.
+                (0, round((820_000 - round(202 * 100_000 / 203)) * 199 / 200 * 798 / 820), 720_493),
                 location="train.py:7",
                 title="most of them in a loop at train.py:7",
                 advice="Let one op do",
                 confidence=0.8,
-                evidence={"time of calling ops that it takes": 100.0},
+                evidence={"time of calling ops that it takes": 97.3},
             ),
         ),
         base(900),
@@ -359,7 +360,7 @@ PD104 = [
             ExpectedFinding(
                 "medium",
                 492_000,
-                (0, round((820_000 - round(202 * 400_000 / 203)) * 199 / 200), 421_970),
+                (0, round((820_000 - round(202 * 400_000 / 203)) * 199 / 200 * 798 / 820), 421_970),
                 location="train.py:7",
             ),
         ),
@@ -376,7 +377,7 @@ PD104 = [
                 (0, None, 720_493),
                 location="train.py:7",
                 advice="bigger batch",
-                evidence={"time of calling ops that it takes": 100.0},
+                evidence={"time of calling ops that it takes": 97.3},
             ),
         ),
         base(900),
@@ -663,7 +664,7 @@ PD104 = [
         "PD104",
         "cpu-writes-in-pieces",
         lambda: written_in_pieces(),
-        (ExpectedFinding("medium", 450_098, (0, None, 450_098), location="train.py:9", title="for 20% of the step"),),
+        (ExpectedFinding("medium", 450_000, (0, None, 450_000), location="train.py:9", title="for 20% of the step"),),
         base(1000),
     ),
     RuleCase("PD104", "cpu-writes-in-short-pieces", lambda: written_in_pieces(90), facts=base(1000)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,10 +14,12 @@ from real_traces import read_once
 
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.errors import PerfdoctorError
-from perfdoctor.places.account_by_place import Cells, apportion, move_to_lines, weigh_places
+from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.places.place import PlaceName
+from perfdoctor.places.placed_window import Cells, apportion, move_to_lines, weigh_places
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.split_ranks import split_ranks
 from perfdoctor.trace.vocabulary import SINGLE_PROCESS_LOADER, dataloader_next_name
 
@@ -31,6 +35,9 @@ def check_sums(rank: Rank) -> None:
     for causes in places.window_ns.values():
         by_cause.update(causes)
     assert {name: by_cause[name] for name in DETAILS} == {name: rank.account.detail[name] for name in DETAILS}
+    for number in range(len(places.timed.steps)):
+        analysed = iv.intersect(rank.window, places.timed.steps[number : number + 1])
+        assert sum(sum(causes.values()) for causes in places.of_step(number).values()) == iv.total(analysed)
     for most in (1, 3, 40):
         rows = places.rows(most)
         assert len(rows) <= most + 1
@@ -250,6 +257,113 @@ def test_python_between_two_ops_is_the_same_code_however_long_it_takes() -> None
     rank = Rank(timed.trace(), evidence_trace=lined.trace())
     check_sums(rank)
     assert time_by_name(rank) == {"train.py:9": 100, "bar.py:38": 50, "train.py:12": 150}
+
+
+# --- Python: loops, functions of the program's own that the engine runs -----------------------------------------------
+
+
+def python_loop(calls: int, *, op: bool = False) -> dict[str, int]:
+    """The time by place of a function whose lines 10 to 12 run so often, each for 5 us, with a call or an op in two."""
+    trace, at = TraceBuilder(device=None).step(0, 1000).range("@train.py:70 main", 0, 1000), 0
+    for _ in range(calls):
+        for line, name in ((10, "get of dict"), (11, None), (12, "append of list")):
+            trace.range(f"@wer.py:{line} distance", at, 5)
+            if name and op:
+                trace.op("aten::add", at + 1, 3)
+            elif name:
+                caller = trace.frame("wer.py(5): distance", at, 5)
+                trace.frame(f"<built-in method {name} object at 0x7f286cea40>", at + 1, 2, parent=caller)
+            at += 5
+    trace.range("@wer.py:20 distance", at, 100)
+    return time_by_name(Rank(trace.trace()))
+
+
+def test_the_lines_of_a_loop_of_python_are_one_place() -> None:
+    assert python_loop(40) == {"wer.py:10": 600, "wer.py:20": 100, "train.py:70": 300}
+
+
+@pytest.mark.parametrize("calls", [{"calls": 20}, {"calls": 40, "op": True}])
+def test_lines_that_run_seldom_or_call_ops_are_places_by_themselves(calls: dict) -> None:
+    assert {"wer.py:10", "wer.py:11", "wer.py:12", "wer.py:20"} < python_loop(**calls).keys()
+
+
+def own_function(name: str) -> Rank:
+    """A step in which an op of 900 us runs two functions of the program, for 600 and 300 us."""
+    trace = TraceBuilder(device=None).step(0, 1000)
+    main = trace.frame("train.py(60): main", 0, 1000)
+    trace.op(name, 0, 900)
+    forward = trace.frame("loss.py(40): forward", 0, 900, parent=main)
+    trace.frame("loss.py(5): distances", 0, 600, parent=forward)
+    return Rank(trace.trace())
+
+
+def test_an_autograd_function_of_the_program_is_python_at_its_lines() -> None:
+    rank = own_function("SoftDTWFunction")
+    assert time_by_name(rank) == {"loss.py:5": 600, "loss.py:40": 300, "train.py:60": 100}
+    assert rank.account.detail["bandwidth"] == 0
+    check_sums(rank)
+
+
+@pytest.mark.parametrize("name", ["aten::cdist", "MulBackward0"])
+def test_ops_of_torch_are_work(name: str) -> None:
+    assert own_function(name).account.detail["bandwidth"] == 900_000
+
+
+# --- workers of a loader ----------------------------------------------------------------------------------------------
+
+
+def waits_for_workers(**fetch: Any) -> dict[str, int]:
+    """The time by place of a loop that waits 600 us of 1000 for a worker that was captured."""
+    location = {"file": "train.py", "line": 7, "function": "main"}
+    loader = {"num_workers": 1, "location": location, "fetch": {"where": "worker", "median_ns": 1000, **fetch}}
+    loader["items_location"] = {"file": "data.py", "line": 29, "function": "__getitem__"}
+    trace = TraceBuilder(device=None).step(0, 1000).range("@train.py:7 main", 0, 600).range(LOADER, 0, 600)
+    trace.range("@train.py:8 main", 600, 400)
+    facts = CapturedFacts.parse({"schema": "perfdoctor.facts/1", "loaders": [loader]})
+    rank = Rank(trace.trace(), facts=facts)
+    check_sums(rank)
+    return time_by_name(rank)
+
+
+def test_a_wait_for_a_worker_belongs_to_what_the_worker_does() -> None:
+    found = waits_for_workers(items_ns=800, collate_ns=100)
+    assert found == {"data.py:29": 480, "train.py:7": 120, "train.py:8": 400}
+
+
+@pytest.mark.parametrize("fetch", [{"where": "main", "items_ns": 800}, {"median_ns": None}])
+def test_without_times_of_a_worker_a_wait_is_at_the_line_that_waits(fetch: dict) -> None:
+    assert waits_for_workers(**fetch) == {"train.py:7": 600, "train.py:8": 400}
+
+
+# --- lines for rules --------------------------------------------------------------------------------------------------
+
+
+def test_rules_ask_for_the_line_of_ops_and_of_time_with_the_backward_pass() -> None:
+    rank = Rank(backward(1).trace())
+    ops, places = rank.trace.ops, rank.places
+    assert str(places.line_of_ops(rank.trace.match_rows(ops, "Addmm"))) == "model.py:4"
+    assert str(places.line_of_ops(np.flatnonzero(rank.trace.match_rows(ops, "tanh")))) == "model.py:5"
+    assert str(places.line_in(iv.window(910_000, 1_000_000))) == "train.py:9"
+    assert places.line_in(iv.EMPTY) is None
+    assert str(places.line_of_named("^aten::tanh$")) == "model.py:5"
+
+
+def test_rules_ask_for_the_line_that_launched_kernels() -> None:
+    trace = TraceBuilder().step(0, 1000).range("@train.py:8 main", 0, 100).range("@train.py:9 main", 100, 300)
+    trace.op("aten::mm", 10, 50).kernel("gemm", 60, 100, launch_us=20)
+    trace.op("aten::mm", 110, 50).kernel("gemm", 300, 400, launch_us=120)
+    rank = Rank(trace.trace())
+    assert str(rank.places.line_of_items(rank.trace.gpu.start_ns >= 0)) == "train.py:9"  # by time
+    assert list(map(str, rank.places.lines_of_items(np.arange(2)))) == ["train.py:8", "train.py:9"]
+    assert str(rank.places.line_of_calls(np.array([0]))) == "train.py:8"
+
+
+def test_ops_of_a_window_without_lines_have_those_of_the_other_window() -> None:
+    rank = capture()
+    assert str(rank.places.line_of_ops(np.array([0]))) == "model.py:3"
+    assert str(rank.places.line_in(iv.window(0, 400_000))) == "data.py:5"
+    alone = Rank(rank.raw_trace)
+    assert alone.places.line_of_ops(np.array([0])) is None
 
 
 # --- without lines ---------------------------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import Locations, SourceLocation, find_locations, most_common_location
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.gpu import Device
@@ -16,7 +16,7 @@ from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import MEMCPY, Trace
+from perfdoctor.trace.tables.model import Trace
 
 # The parts of the account that a copy can cause; idle time with another known cause is not the copy's.
 _IDLE = ("idle_sync", "idle_launch", "idle_unexplained")
@@ -52,6 +52,13 @@ class HostCopies:
         return HostCopies(
             self.rows[keep], self.calls[keep], self.creator_op[keep], self.op_start_ns[keep], self.resume_ns[keep]
         )
+
+    def group_by(self, lines: Sequence[SourceLocation | None]) -> list[tuple[SourceLocation | None, HostCopies]]:
+        """The copies by the line of each, in the order of the lines' first copies."""
+        rows: dict[SourceLocation | None, list[int]] = defaultdict(list)
+        for i, line in enumerate(lines):
+            rows[line].append(i)
+        return [(line, self.select(np.array(some, np.int64))) for line, some in rows.items()]
 
 
 def host_copies(trace: Trace, window: Intervals, wanted: BoolArray) -> HostCopies:
@@ -110,37 +117,6 @@ def time_lost_by_copies(
     return iv.union_of(
         (iv.intersect(copying, parts["memcpy"]), iv.intersect(iv.union(copies.op_start_ns, until), idle))
     )
-
-
-def group_by_location(locations: Locations, copies: HostCopies) -> list[tuple[SourceLocation | None, HostCopies]]:
-    """The copies by the user's line, in the order of the lines' first copies.
-
-    Where the analysed window has no lines, the line of a copy of the same name and size in the evidence window.
-    """
-    trace = locations.trace
-    found: list[SourceLocation | None] = []
-    if len(copies):
-        found = locations.at(trace.calls.thread[copies.calls], trace.calls.start_ns[copies.calls])
-    by_evidence = _locations_by_name_and_size(locations.evidence_trace) if None in found else {}
-    groups: dict[SourceLocation | None, list[int]] = defaultdict(list)
-    for i, location in enumerate(found):
-        row = copies.rows[i]
-        key = trace.strings[trace.gpu.name[row]], int(trace.gpu.bytes[row])
-        groups[location or by_evidence.get(key)].append(i)
-    return [(location, copies.select(np.array(rows, np.int64))) for location, rows in groups.items()]
-
-
-def _locations_by_name_and_size(trace: Trace | None) -> dict[tuple[str, int], SourceLocation | None]:
-    if trace is None:
-        return {}
-    gpu = trace.gpu
-    rows = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0))
-    calls = gpu.call[rows]
-    groups: dict[tuple[str, int], list[SourceLocation | None]] = defaultdict(list)
-    found = find_locations(trace, trace.calls.thread[calls], trace.calls.start_ns[calls])
-    for row, location in zip(rows.tolist(), found, strict=True):
-        groups[trace.strings[gpu.name[row]], int(gpu.bytes[row])].append(location)
-    return {key: most_common_location(group) for key, group in groups.items()}
 
 
 def pinned_bytes_per_s(facts: CapturedFacts, device: Device | None) -> float | None:

@@ -12,14 +12,13 @@ of 10 ms::
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations, frame_thread_of, user_frame
+from perfdoctor.analysis.host.locations import frame_thread_of
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
@@ -84,7 +83,6 @@ class HotPath:
         activities: Those that take `DOMINATING_SHARE` of it and more: the deepest last, before it those around it.
         kind: One of `activity_kinds.KINDS` that takes `DOMINATING_SHARE`; None where no name says it.
         kind_time: When that kind of work is done, within the asked time; empty without one.
-        location: The first line of the user's own code at or above the deepest activity.
         deepest_time: When the deepest activity runs, within the asked time.
     """
 
@@ -92,7 +90,6 @@ class HotPath:
     activities: tuple[Activity, ...] = ()
     kind: str | None = None
     kind_time: Intervals = field(default_factory=lambda: iv.EMPTY, repr=False, compare=False)
-    location: SourceLocation | None = None
     deepest_time: Intervals = field(default_factory=lambda: iv.EMPTY, repr=False, compare=False)
 
     @property
@@ -161,7 +158,6 @@ def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> Ho
         activities,
         kind,
         kind_time,
-        _find_location(trace, runs, deepest, by_thread),
         iv.intersect(iv.union(runs.start_ns[deepest], runs.end_ns[deepest]), time),
     )
 
@@ -490,33 +486,3 @@ def _find_captures(trace: Trace, thread: int) -> Intervals:
     until_ns = np.where(at < len(end), ends_ns[np.minimum(at, len(end))], calls.end_ns[begin])
     op = calls.op[begin][calls.op[begin] >= 0]
     return iv.union(np.append(calls.start_ns[begin], ops.start_ns[op]), np.append(until_ns, ops.end_ns[op]))
-
-
-def _find_location(
-    trace: Trace, runs: Runs, deepest: Int64Array, by_thread: dict[int, Intervals]
-) -> SourceLocation | None:
-    """The user's line: the recorded one that takes most of the time, else the first user's frame above the activity."""
-    spent_ns: Counter[SourceLocation] = Counter()
-    is_mark = np.array([name.startswith("@") and bool(re.search(vocabulary.SOURCE_MARK, name)) for name in runs.names])
-    marks = np.flatnonzero(is_mark[runs.name]) if len(runs.names) else deepest[:0]
-    for number in set(runs.name[marks].tolist()):
-        line = vocabulary.parse_source_mark(runs.names[number])
-        if line is not None:
-            rows = marks[runs.name[marks] == number]
-            spent_ns[SourceLocation(*line)] += _inclusive_ns(runs, rows, by_thread)
-    if not spent_ns:
-        longest = deepest[np.argsort(-runs.inside_ns[deepest], kind="stable")[:_MAX_LOOKUPS]]
-        for row in longest.tolist():
-            location = _user_location(trace, runs, row)
-            if location is not None:
-                spent_ns[location] += int(runs.inside_ns[row])
-    return max(spent_ns, key=lambda location: (spent_ns[location], str(location))) if spent_ns else None
-
-
-def _user_location(trace: Trace, runs: Runs, row: int) -> SourceLocation | None:
-    """The user's line at or above a run."""
-    if runs.table[row] == _TABLES.index("frame"):
-        return user_frame(trace, int(runs.row[row]))
-    if not len(trace.frames):
-        return None
-    return find_locations(trace, runs.lane[row : row + 1], runs.start_ns[row : row + 1])[0]

@@ -17,7 +17,7 @@ import numpy as np
 from perfdoctor.facts.part import CapturedLine
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.model import Trace
@@ -52,8 +52,6 @@ _LIBRARY = re.compile(
     r"|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
     rf"|perfdoctor/capture|{vocabulary.RECORDER_FRAME}|torchinductor_|^nn\.Module: "
 )
-# Number of instants among which the most common location is found: more would not change it.
-_MAX_INSTANTS = 256
 _NOT_PARSED = -2
 
 
@@ -84,72 +82,6 @@ class SourceLocation:
         return str(SourceLocation(self.file_name, self.line))
 
 
-@frozen_dataclass
-class Locations:
-    """Where the user's code was when the events of a rank began: queries over its traces.
-
-    Attributes:
-        trace: The analysed trace.
-        evidence_trace: The evidence window of a capture, which has lines and stacks where the analysed one has none.
-    """
-
-    trace: Trace
-    evidence_trace: Trace | None = None
-
-    @property
-    def traces(self) -> tuple[Trace, ...]:
-        """The traces to ask, in this order."""
-        return (self.trace,) if self.evidence_trace is None else (self.trace, self.evidence_trace)
-
-    def at(self, thread: Int32Array, instants_ns: Int64Array) -> list[SourceLocation | None]:
-        """For each instant and thread the location that was executing; None where it is not known."""
-        return find_locations(self.trace, thread, instants_ns)
-
-    def of_calls(self, rows: Int32Array) -> SourceLocation | None:
-        """Where most of some runtime calls (rows of `trace.calls`) were made."""
-        some = rows[:_MAX_INSTANTS]
-        calls = self.trace.calls
-        return most_common_location(find_locations(self.trace, calls.thread[some], calls.start_ns[some]))
-
-    def of_items(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
-        """Where most of some GPU items (a mask, or rows of `trace.gpu`) were launched."""
-        calls = self.trace.gpu.call[rows]
-        return self.of_calls(calls[calls >= 0])
-
-    def of_ops(self, rows: Int64Array) -> SourceLocation | None:
-        """Where most of some ops (rows of `trace.ops`) were called."""
-        ops = self.trace.ops
-        return _most_common_at_start(self.trace, ops.thread[rows], ops.start_ns[rows])
-
-    def of_op(self, name: str) -> SourceLocation | None:
-        """Where the user's code calls the op of this name most often."""
-        for trace in self.traces:
-            rows = np.flatnonzero(trace.match_rows(trace.ops, f"^{re.escape(name)}$") & (trace.ops.parent < 0))
-            found = _most_common_at_start(trace, trace.ops.thread[rows], trace.ops.start_ns[rows])
-            if found is not None:
-                return found
-        return None
-
-    def of_phases(self, pattern: str) -> SourceLocation | None:
-        """Where most of the ops and ranges begin whose name matches the pattern."""
-        for trace in self.traces:
-            for table in (trace.ops, trace.ranges):
-                rows = np.flatnonzero(trace.match_rows(table, pattern))
-                found = _most_common_at_start(trace, table.thread[rows], table.start_ns[rows])
-                if found is not None:
-                    return found
-        return None
-
-    def of_range(self, pattern: str) -> SourceLocation | None:
-        """Where most of the ranges begin whose name matches the pattern."""
-        for trace in self.traces:
-            rows = np.flatnonzero(trace.match_rows(trace.ranges, pattern))
-            found = _most_common_at_start(trace, trace.ranges.thread[rows], trace.ranges.start_ns[rows])
-            if found is not None:
-                return found
-        return None
-
-
 def captured_location(captured: CapturedLine) -> SourceLocation | None:
     """A captured line as a location; None where nothing was captured."""
     return SourceLocation(captured.file, captured.line, captured.function) if captured.file else None
@@ -161,11 +93,6 @@ def name_files_alike(locations: Sequence[SourceLocation | None]) -> list[SourceL
     full = {file: next((other for other in files if other.endswith(f"/{file}")), file) for file in files}
     renamed = {each: replace(each, file=full[each.file]) for each in set(locations) if each is not None}
     return [None if each is None else renamed[each] for each in locations]
-
-
-def _most_common_at_start(trace: Trace, thread: Int32Array, start_ns: Int64Array) -> SourceLocation | None:
-    """The location at which most of some events start."""
-    return most_common_location(find_locations(trace, thread[:_MAX_INSTANTS], start_ns[:_MAX_INSTANTS]))
 
 
 def most_common_location(found: Iterable[SourceLocation | None]) -> SourceLocation | None:

@@ -118,7 +118,7 @@ def innermost_calls(trace: Trace, calls: Int64Array, at_ns: Int64Array, thread: 
     on_thread = of_frames[np.searchsorted(threads, thread)] if len(threads) else thread.astype(np.int32)
     start_ns, end_ns = frames.start_ns[calls], frames.end_ns[calls]
     found = nesting.innermost(start_ns, end_ns, frames.thread[calls], at_ns, on_thread)
-    return np.where(at_ns >= 0, found, NONE).astype(np.int64)
+    return np.where(at_ns != NONE, found, NONE).astype(np.int64)
 
 
 def innermost_modules(trace: Trace, at_ns: Int64Array, thread: IntArray) -> Int64Array:

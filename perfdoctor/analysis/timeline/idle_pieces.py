@@ -126,7 +126,7 @@ def idle_instants_of(trace: Trace, pieces: IdlePieces, launching_thread: int) ->
     at_ns = np.where(on_cpu[piece], at_ns, NONE)
     op = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at_ns, thread[piece])
     op = np.where(called, np.append(calls.op, np.int32(NONE))[pieces.call[piece]], op)
-    return IdleInstants(piece, at_ns, thread[piece], np.where(at_ns >= 0, op, NONE).astype(np.int32), weight_ns)
+    return IdleInstants(piece, at_ns, thread[piece], np.where(at_ns != NONE, op, NONE).astype(np.int32), weight_ns)
 
 
 def spread_instants(
