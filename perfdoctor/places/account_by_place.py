@@ -59,6 +59,7 @@ class PlaceAccount:
         step_ns: The mean step without the profiler: what the places of a report add up to.
         rank: The rank's number.
         workers: Where the workers of its loaders are, see `shares_of_workers`.
+        made_at: By the line that calls an optimizer's `step` the line that made it.
     """
 
     timed: PlacedWindow
@@ -66,6 +67,7 @@ class PlaceAccount:
     step_ns: int
     rank: int | None = None
     workers: Shares = field(default_factory=dict)
+    made_at: Mapping[tuple[str | None, int | None], SourceLocation] = field(default_factory=dict)
 
     @cached_property
     def cells(self) -> Cells:
@@ -274,7 +276,7 @@ class PlaceAccount:
                 calls, inside = counts.outer.get(name, (0.0, 0.0))
                 found.append(Within(name, "op", calls, inside, self.per_step(ns)))
             else:
-                found += self._functions_of(counts, ns, _MIN_WITHIN_SHARE * total)
+                found += self._functions_of(place, counts, ns, _MIN_WITHIN_SHARE * total)
         largest = max(inner, key=lambda name: inner[name], default="")
         calls = counts.inner.get(largest, 0.0)
         is_many = calls > _MIN_INNER_CALLS * max((each.calls for each in found), default=0.0)
@@ -282,12 +284,15 @@ class PlaceAccount:
             found.append(Within(largest, "op", calls, 0, self.per_step(inner[largest])))
         return tuple(found[:_MAX_WITHIN])
 
-    def _functions_of(self, counts: _Counts, ns: int, min_ns: float) -> list[Within]:
-        return [
-            Within(name_call(name), "function", counts.functions[name][0], 0, self.per_step(part))
-            for name, part in _split_by_function(counts, ns)
-            if part >= min_ns and name
-        ]
+    def _functions_of(self, place: PlaceName, counts: _Counts, ns: int, min_ns: float) -> list[Within]:
+        made_at, found = self.made_at.get((place.file, place.line)), []
+        for name, part in _split_by_function(counts, ns):
+            if name and part >= min_ns:
+                short = name_call(name)
+                if made_at is not None and short.endswith(".step"):
+                    short += f" (made at {made_at.short})"
+                found.append(Within(short, "function", counts.functions[name][0], 0, self.per_step(part)))
+        return found
 
     def stacks(self) -> dict[Stack, int]:
         """The time of the window by part of the loop, place, what that calls, and the innermost op; it adds up to it.

@@ -335,6 +335,18 @@ def test_without_times_of_a_worker_a_wait_is_at_the_line_that_waits(fetch: dict)
     assert waits_for_workers(**fetch) == {"train.py:7": 600, "train.py:8": 400}
 
 
+def test_an_optimizer_is_said_to_be_made_at_its_line() -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).range("@train.py:9 main", 0, 1000)
+    main = trace.frame("train.py(3): main", 0, 1000)
+    trace.frame("torch/optim/adamw.py(80): step", 100, 800, parent=main)
+    places = [{"file": "train.py", "line": line, "function": "main"} for line in (9, 5)]
+    optimizer = {"class": "AdamW", "location": places[0], "created": places[1]}
+    facts = CapturedFacts.parse({"schema": "perfdoctor.facts/1", "optimizers": [optimizer]})
+    for captured, name in ((facts, "adamw.step (made at train.py:5)"), (CapturedFacts(), "adamw.step")):
+        (place,) = Rank(trace.trace(), facts=captured).places.rows()
+        assert [each.name for each in place.within] == [name]
+
+
 # --- lines for rules --------------------------------------------------------------------------------------------------
 
 
