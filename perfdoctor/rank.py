@@ -20,7 +20,7 @@ from perfdoctor.analysis.device_work import device_work_of
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
-from perfdoctor.analysis.host.locations import captured_location, has_locations, loop_thread_of
+from perfdoctor.analysis.host.locations import SourceLocation, captured_location, has_locations, loop_thread_of
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
 from perfdoctor.analysis.kernels.device_scaling import scaling_of_items, split_by_scaling
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization, step_flops
@@ -779,7 +779,9 @@ class Rank:
         """The account by place: which line of the user's code each nanosecond of the step belongs to."""
         evidence, workers = self.evidence, shares_of_workers(self.facts.loaders)
         made = ((each.location, captured_location(each.created)) for each in self.facts.optimizers)
-        made_at = {(at.file, at.line): line for at, line in made if at.file and line is not None}
+        made_at: dict[tuple[str | None, int | None], SourceLocation] = {
+            (at.file, at.line): line for at, line in made if at.file and line is not None
+        }
         if evidence is None or has_locations(self.trace) or not has_locations(evidence.trace):
             timed = self._place_window()
             return PlaceAccount(timed, timed, self.mean_step_ns, self.rank, workers, made_at)
