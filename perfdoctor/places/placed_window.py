@@ -83,10 +83,23 @@ class PlacedWindow:
         return self.tally()
 
     def ops_at(self, place: PlaceName) -> Int64Array:
-        """The ops that Python calls at a place in the window, rows of `trace.ops`."""
-        numbers = [number for number, each in enumerate(self.places) if each == place]
-        rows = distinct(self.labels.outer_op[np.isin(self.place, numbers)])
-        return rows[(rows >= 0) & iv.contains(self.steps, self.trace.ops.start_ns[rows])].astype(np.int64)
+        """The ops that Python calls at a place in the window, rows of `trace.ops`.
+
+        At a line those below the recorder's hooks count, too, whose time is left out of the pieces.
+        """
+        rows, names, code = self._called_ops
+        if place.kind != "line":
+            names, code = list(self.places), self.place
+            rows = self.labels.outer_op.astype(np.int64)
+        found = distinct(rows[np.isin(code, [number for number, each in enumerate(names) if each == place])])
+        return found[found >= 0]
+
+    @cached_property
+    def _called_ops(self) -> tuple[Int64Array, list[PlaceName], IntArray]:
+        """The outermost ops of the window, the lines that call them, and for each the number of its line."""
+        ops = self.trace.ops
+        rows = np.flatnonzero((ops.parent < 0) & iv.contains(self.steps, ops.start_ns))
+        return rows, *find_lines(self.trace, self.joins, ops.start_ns[rows], ops.thread[rows], rows)
 
     def find_line(
         self, at_ns: Int64Array, thread: IntArray, op: IntArray, time_ns: Int64Array

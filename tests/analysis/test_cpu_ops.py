@@ -142,6 +142,26 @@ def test_the_line_of_the_backward_pass_calls_nothing_itself() -> None:
     assert find_busiest_line(Rank(loop(times=39, backward=True).trace())) is None
 
 
+def test_ops_below_the_hooks_of_the_recorder_are_calls_of_the_line() -> None:
+    """What `perfdoctor run` records with lines: its own function around each op, whose time is not the program's."""
+    timed, lined = loop(times=39), loop(times=39)
+    main = lined.frame("train.py(1): main", 0, 500)
+    for row in range(39):
+        lined.frame(
+            "perfdoctor/capture/inject/_perfdoctor_inject/source_lines.py(47): __torch_function__",
+            5 * row,
+            3,
+            parent=main,
+        )
+    bare = TraceBuilder(device=None).step(0, 1000)
+    for row in range(39):
+        bare.op("aten::mul", 5 * row, 2)
+    line = find_busiest_line(Rank(bare.op("aten::add", 700, 50).trace(), evidence_trace=lined.trace()))
+    assert line is not None
+    assert (str(line.location), line.calls_per_step) == ("train.py:3", 39)
+    assert find_busiest_line(Rank(timed.trace())) is not None
+
+
 def test_no_line_is_known_without_lines() -> None:
     assert find_busiest_line(Rank(TraceBuilder(device=None).op("aten::mul", 0, 5).trace())) is None
 
