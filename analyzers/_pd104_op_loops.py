@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import project, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, time_of_ops
 from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS, calls_of_program
 from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, classify_op, vocabulary
 from perfdoctor.rules.internal import MATRIX_CATEGORIES
@@ -37,11 +37,11 @@ def find_op_loop(rank: Rank, min_share: float) -> OpLoop | None:
 
     Layers of a model call their ops again and again as well: each in a call of its own of their function.
     """
-    if not len(_find_repeated(rank, min_share)):
+    shown = rank_with_stacks(rank, with_shapes=True) if len(_find_repeated(rank, min_share)) else None
+    if shown is None:
         return None
-    window = rank.places.lined
-    shown = rank.evidence if rank.evidence is not None and window is not rank.places.timed else rank
-    ops, repeated = window.trace.ops, _find_repeated(shown, min_share)
+    window, repeated = shown.places.lined, _find_repeated(shown, min_share)
+    ops = window.trace.ops
     at_lines = [(place, np.intersect1d(window.ops_at(place), repeated)) for place in window.places]
     spent = [
         (int(ops.dur_ns[rows].sum()), place.short, place, rows) for place, rows in at_lines if place.kind == "line"

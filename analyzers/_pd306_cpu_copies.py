@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, time_of_ops
 from perfdoctor.analyzers._pd205_attention import find_attentions
-from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, optimizer_steps_of
+from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, nesting, optimizer_steps_of
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.internal import traffic_kinds
 
@@ -59,21 +59,12 @@ def _match_copies(rank: Rank) -> BoolArray:
     attentions = find_attentions(rank)
     rows &= ~iv.contains(iv.union(attentions.start_ns, attentions.end_ns), ops.start_ns)
     copying = trace.match_rows(ops, traffic_kinds.COPY_OPS)
-    forward, is_needed = rank.forward_ops, _any_around(rank, trace.match_rows(ops, _NEEDED))
-    by_torch = _any_around(rank, trace.match_rows(ops, "^aten::") & ~copying & ~trace.match_rows(ops, _MOVING))
-    by_program = _any_around(rank, copying & ~forward.in_backward) & ~by_torch
+    forward, is_needed = rank.forward_ops, nesting.match_within(ops.parent, trace.match_rows(ops, _NEEDED))
+    others = trace.match_rows(ops, "^aten::") & ~copying & ~trace.match_rows(ops, _MOVING)
+    by_torch = nesting.match_within(ops.parent, others)
+    by_program = nesting.match_within(ops.parent, copying & ~forward.in_backward) & ~by_torch
     is_backward_of_it = (forward.forward >= 0) & by_program[forward.forward]
     return rows & (by_program | is_backward_of_it) & ~is_needed
-
-
-def _any_around(rank: Rank, wanted: BoolArray) -> BoolArray:
-    """For each op whether it or an op around it is wanted."""
-    parent, result = rank.trace.ops.parent, wanted.copy()
-    while True:
-        more = result | ((parent >= 0) & result[parent])
-        if (more == result).all():
-            return more
-        result = more
 
 
 def _times_by_op(rank: Rank, rows: BoolArray) -> dict[str, int]:

@@ -22,7 +22,6 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
-    SourceLocation,
     activity_kinds,
     count_recurrence,
     distinct,
@@ -34,8 +33,6 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
-# So many of the longest pauses name the line at which most of the time is lost.
-_LONGEST_PAUSES = 16
 # What takes so many times as long as the next longest pause is another thing than the others.
 _STANDS_OUT = 3
 # Where an op takes less of its pauses, the title says how much: a pause begins and ends with some Python, too.
@@ -83,7 +80,7 @@ class GpuIdle(RankAnalyzer):
         self, rank: Rank, group: PauseGroup, work: PauseWork, idle: Intervals, count: int, number: int
     ) -> Finding:
         cost_ns = rank.per_step(iv.total(idle))
-        location = _location_of(rank, group)
+        location = rank.places.line_in(group.time)
         pauses = "one pause" if count == 1 else f"{count} pauses"
         per_step = " a step" if rank.steps.count else "" if count == 1 else " in all"
         avoidable_ns = rank.per_step(iv.total(_avoidable_time(rank, group)))
@@ -112,7 +109,7 @@ class GpuIdle(RankAnalyzer):
 
     def _report_once(self, rank: Rank, group: PauseGroup) -> Finding:
         """A finding about pauses that no step to come repeats: they cost the median step nothing."""
-        work, location = describe_pause(group, rank), _location_of(rank, group)
+        work, location = describe_pause(group, rank), rank.places.line_in(group.time)
         time_ns = iv.total(group.time)
         steps = group.recurrence.steps if group.recurrence is not None else 1
         return self.finding(
@@ -247,11 +244,6 @@ def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
     ahead = can_be_done_ahead(group)
     edit = remove_cpu_time(threads, spans, rank.window, is_upper_bound=not ahead)
     return move_work(edit, "worker", rank.per_step(iv.total(time))) if ahead else edit
-
-
-def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:
-    """The user's line that the GPU waits for."""
-    return rank.places.line_in(group.time)
 
 
 def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:

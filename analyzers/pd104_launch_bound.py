@@ -390,7 +390,7 @@ class LaunchBound(RankAnalyzer):
             advice=_advise_lstm(cells),
             claim=Claim(passes),
             confidence=0.7,
-            location=rank.places.line_in(passes),
+            location=rank.places.line_of_named(f"^{re.escape(cells.op)}$"),
             evidence=(Evidence("share of the ops' time in the forward pass", round(100 * cells.share, 1), "%"),),
             subject=cells.module,
         )

@@ -191,13 +191,11 @@ class PlaceAccount:
     def line_of_ops(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
         """The line of some ops (a mask, or rows of the timed trace's `ops`) and of what runs inside them."""
         ops = self.timed.trace.ops
-        inside = np.zeros(len(ops) + 1, bool)
-        inside[:-1][rows] = True
-        while (found := ~inside & inside[np.append(ops.parent, NONE)]).any():
-            inside |= found
-        found = self._line_of_pieces(np.flatnonzero(inside[self.timed.pieces.op]))
         op = np.arange(len(ops))[rows]
-        return found or self.timed.find_line(ops.start_ns[op], ops.thread[op], op, ops.dur_ns[op])
+        inside = np.append(nesting.match_within(ops.parent, np.isin(np.arange(len(ops)), op)), False)
+        return self._line_of_pieces(np.flatnonzero(inside[self.timed.pieces.op])) or self.timed.find_line(
+            ops.start_ns[op], ops.thread[op], op, ops.dur_ns[op]
+        )
 
     def line_of_items(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
         """The line that launched some GPU items (a mask, or rows of the timed trace's `gpu`)."""
@@ -376,7 +374,7 @@ def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
                 counts.outer[name] = (round(count / len(window.steps), 2), round(ops_of / count, 1))
             else:
                 counts.inner[name] = round(count / len(window.steps), 2)
-    called = called_functions(window.trace, pieces)
+    called = called_functions(window.trace, pieces, window.entry)
     size = len(called.names) + 1
     python = np.flatnonzero(pieces.op < 0)
     keys, group = np.unique(window.place[python] * size + called.code[python] + 1, return_inverse=True)
@@ -395,5 +393,10 @@ def _count_at_lines(window: PlacedWindow, called: CalledFunctions) -> Counter[tu
     start_ns, thread = trace.frames.start_ns[rows], trace.frames.thread[rows]
     inside = iv.contains(window.steps, start_ns)
     names, code = find_lines(trace, window.joins, start_ns[inside], thread[inside], np.full(inside.sum(), NONE))
-    functions = [called.names[each] for each in called.of_frame[inside].tolist()]
-    return Counter((names[at], name) for at, name in zip(code.tolist(), functions, strict=True) if at >= 0)
+    known = np.flatnonzero(code >= 0)
+    size = len(called.names)
+    keys, counts = np.unique(code[known] * np.int64(size) + called.of_frame[inside][known], return_counts=True)
+    found = Counter[tuple[PlaceName, str]]()
+    for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+        found[names[key // size], called.names[key % size]] += count  # a line may have several numbers
+    return found

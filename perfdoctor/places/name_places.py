@@ -247,13 +247,12 @@ class CalledFunctions(NamedTuple):
     of_frame: Int64Array
 
 
-def called_functions(trace: Trace, pieces: Pieces) -> CalledFunctions:
-    """What the user's code called when no op ran: the outermost function below its innermost frame, no wrapper."""
+def called_functions(trace: Trace, pieces: Pieces, entry: Int64Array) -> CalledFunctions:
+    """What the user's code called when no op ran, by the frames of `find_entries`."""
     frames, code = trace.frames, np.full(len(pieces.at_ns), NONE, np.int64)
     rows = np.flatnonzero((pieces.op < 0) & (pieces.at_ns != NONE))
     if not len(frames) or not len(rows):
         return CalledFunctions([], code, rows[:0], rows[:0])
-    entry = _entries(trace)
     threads = distinct(pieces.thread[rows])
     of_frames = np.array([frame_thread_of(trace, each) for each in threads.tolist()], np.int32)
     thread = of_frames[np.searchsorted(threads, pieces.thread[rows])]
@@ -265,12 +264,6 @@ def called_functions(trace: Trace, pieces: Pieces) -> CalledFunctions:
     return CalledFunctions(
         [trace.strings[each] for each in names.tolist()], code, calls, np.searchsorted(names, frames.name[calls])
     )
-
-
-def entry_frames(trace: Trace) -> Int64Array:
-    """The calls of functions of libraries by the user's code, rows of `Trace.frames`."""
-    entry = _entries(trace)
-    return np.flatnonzero(entry == np.arange(len(entry)))
 
 
 def name_call(name: str) -> str:
@@ -286,7 +279,7 @@ def name_call(name: str) -> str:
     return f"{called['owner']}.{called['name']}" if called["owner"] in _OWNERS else called["name"]
 
 
-def _entries(trace: Trace) -> Int64Array:
+def find_entries(trace: Trace) -> Int64Array:
     """For each frame the outermost one around it below the innermost frame of the user's; NONE in the user's own code.
 
     Functions that only call others, and those of the recorder, do not count, nor does what no user's frame is around.

@@ -8,7 +8,7 @@ Python called, op inside) is split over the lines in the proportion in which it 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +19,7 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.host.module_tree import ModuleTree
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.places.name_places import BETWEEN, PHASES, Labels, find_lines, label_pieces, name_places
+from perfdoctor.places.name_places import BETWEEN, PHASES, Labels, find_entries, find_lines, label_pieces, name_places
 from perfdoctor.places.pieces import Pieces, charge_engine
 from perfdoctor.places.place import PlaceName
 from perfdoctor.places.python_loops import join_loops
@@ -53,6 +53,7 @@ class PlacedWindow:
         labels: What they are.
         places: The places, each once.
         place: For each piece the number of its place.
+        entry: For each Python frame the call of a library's function that it is in, see `find_entries`.
         steps: Its steps; the window in one where there are none.
     """
 
@@ -62,6 +63,7 @@ class PlacedWindow:
     labels: Labels
     places: Sequence[PlaceName]
     place: Int64Array
+    entry: Int64Array
     steps: Intervals
 
     def tally(self, rows: Int64Array | slice = slice(None)) -> Cells:
@@ -131,8 +133,9 @@ def place_window(
     pieces = charge_engine(trace, joins, pieces.cut_at(steps))
     labels = label_pieces(trace, joins, pieces, loading, with_neighbours=is_split)
     places, place = name_places(trace, joins, modules, pieces, labels)
-    place = join_loops(trace, joins, pieces, places, place, steps)
-    return PlacedWindow(trace, joins, pieces, labels, places, place, steps)
+    entry = find_entries(trace)
+    place = join_loops(trace, joins, pieces, places, place, entry=entry, steps=steps)
+    return PlacedWindow(trace, joins, pieces, labels, places, place, entry, steps)
 
 
 def weigh_places(lines: Cells) -> Mapping[tuple[object, ...], dict[PlaceName, int]]:
@@ -151,9 +154,18 @@ def move_to_lines(cells: Cells, weights: Mapping[tuple[object, ...], dict[PlaceN
     decides: all of what it is and its cause, then what it is, the op that Python called, the part of the loop. The time
     of each cell is kept to the nanosecond.
     """
+
+    def shares_of(what: What, cause: int, place: PlaceName) -> Mapping[PlaceName, int]:
+        return next((weights[key] for key in _keys(what, cause) if key in weights), {place: 1})
+
+    return share_cells(cells, shares_of)
+
+
+def share_cells(cells: Cells, shares_of: Callable[[What, int, PlaceName], Mapping[PlaceName, int]]) -> Cells:
+    """The cells with the time of each apportioned to some places by weights; it is kept to the nanosecond."""
     moved = Cells([], [], [], [])
     for what, cause, place, ns in zip(*cells, strict=True):
-        shares = next((weights[key] for key in _keys(what, cause) if key in weights), {place: 1})
+        shares = shares_of(what, cause, place)
         for each, part_ns in zip(shares, apportion(ns, list(shares.values())), strict=True):
             if part_ns:
                 moved.what.append(what)

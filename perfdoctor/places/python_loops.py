@@ -14,7 +14,7 @@ from collections import defaultdict
 import numpy as np
 
 from perfdoctor.analysis.forward_ops import ForwardOps
-from perfdoctor.places.name_places import entry_frames, find_lines
+from perfdoctor.places.name_places import find_lines
 from perfdoctor.places.pieces import Pieces
 from perfdoctor.places.place import PlaceName
 from perfdoctor.trace import vocabulary
@@ -30,13 +30,21 @@ _MAX_SHARE_OF_OPS = 0.1
 
 
 def join_loops(
-    trace: Trace, joins: ForwardOps, pieces: Pieces, places: list[PlaceName], place: Int64Array, steps: Intervals
+    trace: Trace,
+    joins: ForwardOps,
+    pieces: Pieces,
+    places: list[PlaceName],
+    place: Int64Array,
+    *,
+    entry: Int64Array,
+    steps: Intervals,
 ) -> Int64Array:
     """For each piece the number of its place, those of the lines of a loop at the dearest of them.
 
-    Lines of a function are one loop where each calls functions often and hardly any op, and lines between them.
+    Lines of a function are one loop where each calls functions often and hardly any op, and lines between them. `entry`
+    are those of `find_entries`.
     """
-    frames, rows = trace.frames, entry_frames(trace)
+    frames, rows = trace.frames, np.flatnonzero(entry == np.arange(len(entry)))
     rows = rows[iv.contains(steps, frames.start_ns[rows])]
     if len(rows) < _MIN_CALLS * len(steps):
         return place

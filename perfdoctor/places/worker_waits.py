@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
@@ -10,7 +11,7 @@ from perfdoctor.facts.loaders import LoaderFacts
 from perfdoctor.facts.part import CapturedLine
 from perfdoctor.places.name_places import PHASES
 from perfdoctor.places.place import PlaceName
-from perfdoctor.places.placed_window import Cells, apportion
+from perfdoctor.places.placed_window import Cells, What, share_cells
 
 Shares: TypeAlias = Mapping[tuple[str, int | None], tuple[tuple[PlaceName | None, int], ...]]
 """By the line that asks a loader for batches the places that its workers are at, with ns each; None for that line."""
@@ -40,18 +41,16 @@ def shares_of_workers(loaders: Iterable[LoaderFacts]) -> Shares:
 
 def move_to_workers(cells: Cells, shares: Shares) -> Cells:
     """The cells with the waits for workers at the lines that these run; their time is kept to the nanosecond."""
-    moved = Cells([], [], [], [])
-    for what, cause, place, ns in zip(*cells, strict=True):
-        parts: tuple[tuple[PlaceName | None, int], ...] = ((None, 1),)
-        if cause == _WAITING and what[0] == _LOADING and place.file:
-            parts = shares.get((place.file, place.line), parts)
-        for (at, _), part_ns in zip(parts, apportion(ns, [weight for _, weight in parts]), strict=True):
-            if part_ns:
-                moved.what.append(what)
-                moved.cause.append(cause)
-                moved.place.append(at or place)
-                moved.ns.append(part_ns)
-    return moved
+
+    def shares_of(what: What, cause: int, place: PlaceName) -> Mapping[PlaceName, int]:
+        parts = shares.get((place.file, place.line), ()) if place.file else ()
+        weights = Counter[PlaceName]()
+        if cause == _WAITING and what[0] == _LOADING:
+            for at, ns in parts:
+                weights[at or place] += ns
+        return weights or {place: 1}
+
+    return share_cells(cells, shares_of)
 
 
 def _name(line: CapturedLine) -> PlaceName | None:

@@ -197,6 +197,16 @@ def outermost(parent: Int32Array, rows: Int32Array, among: BoolArray | None = No
         top[has_parent] = up[has_parent]
 
 
+def match_within(parent: Int32Array, chosen: BoolArray) -> BoolArray:
+    """For each row whether it is a chosen one, or has one around it."""
+    result = chosen
+    while True:
+        more: BoolArray = result | np.append(result, False)[parent]
+        if (more == result).all():
+            return more
+        result = more
+
+
 def own_durations(parent: Int32Array, dur_ns: Int64Array) -> Int64Array:
     """For each event its duration, or the part of it that is asked about, without that of the events right inside."""
     inside = np.flatnonzero(parent != NONE)
