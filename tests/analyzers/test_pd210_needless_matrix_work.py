@@ -237,9 +237,11 @@ def fires_of_unchanged(why: str, trace: Callable[[], TraceBuilder], line: int = 
     return RuleCase("PD210", why, trace, (expected,))
 
 
-def looked_at(rows: int = 1024) -> TraceBuilder:
+def looked_at(rows: int = 1024, caller: str = "train.py(3): main") -> TraceBuilder:
     """Two steps of two layers, 100 us and 200 us, whose rows were looked at: numbers 1 and 2 in the last step."""
     trace = TraceBuilder(device=None)
+    main = trace.frame("train.py(3): main", 0, 2000)
+    trace.frame(caller, 1, 1998, parent=main)
     for start, numbers in ((0, (11, 12)), (1000, (1, 2))):
         trace.step(start, 1000)
         for at, us, number in ((start + 10, 100, numbers[0]), (start + 200, 200, numbers[1])):
@@ -248,7 +250,7 @@ def looked_at(rows: int = 1024) -> TraceBuilder:
     return trace
 
 
-def needed(kind: str, **share: float) -> dict[str, list[dict[str, object]]]:
+def needed(kind: str, **share: float | None) -> dict[str, list[dict[str, object]]]:
     """Facts of these calls, `_1=0.1` for call 1, and the same ones of the step before."""
     calls = {int(name[1:]): value for name, value in share.items()}
     return {
@@ -569,6 +571,14 @@ CASES = [
         (ExpectedFinding("medium", 300_000, (0, None, 300_000), location="train.py:3", fix="head(h[keep])"),),
         facts=needed("used", _1=0.1),
     ),
+    RuleCase(  # its user does not write the model
+        "PD210",
+        "rows of a model of a library",
+        lambda: looked_at(caller="/x/site-packages/transformers/models/bert/modeling_bert.py(9): forward"),
+        (ExpectedFinding("low", 300_000, (0, 195_000, 210_000), location="net.py:2", fix="layer(x[mask])"),),
+        facts=needed("used", _1=0.5, _2=0.2),
+    ),
+    RuleCase("PD210", "rows that were looked at without an answer", looked_at, facts=needed("used", _1=None, _2=None)),
     RuleCase("PD210", "rows outside of the window", lambda: called_again("rows 7"), facts=needed("used", _1=0.1)),
     RuleCase("PD210", "rows of which nothing was found", looked_at, facts={"needed_rows": []}),
     RuleCase("PD210", "rows of calls of another window", looked_at, facts=needed("equal", _5=0.1)),
