@@ -90,7 +90,7 @@ def _in_parts(text: str) -> Iterator[str]:
 def _in_findings(text: str, head: str) -> Iterator[str]:
     """What a finding costs in its paragraph is what the head says of it, and the share is that of the step."""
     first = re.search(r"^1\. .*?^    costs (.*?)$", text, re.MULTILINE | re.DOTALL)
-    of_first = re.search(rf"First to fix: ({_DURATION})", head)
+    of_first = re.search(rf"(?:First to fix|Worth a look): ({_DURATION})", head)
     if first is not None and of_first is not None and not agree(length_in(first[1]), length_in(of_first[1])):
         yield f"the head says {of_first[1]}, the finding {first[1]!r}"
     now = re.search(r"^now .*", text, re.MULTILINE)
