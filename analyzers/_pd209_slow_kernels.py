@@ -6,7 +6,6 @@ judged, so that single slow launches (the first one, clocks, other streams) do n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -58,7 +57,6 @@ _LONG_SEQUENCE = 1024
 _SHORTEST_SEQUENCE_SHARE = 0.25
 _MIN_CHAIN_KERNELS = 3
 _MIN_CHAIN_SHARE = 0.03
-_OLD_CODE = re.compile(r"sm(\d+)\d\Z")
 # Traffic that a rule of its own judges: PD303, PD304, PD302, PD305, PD306.
 _JUDGED_TRAFFIC = (
     traffic_kinds.OPTIMIZER,
@@ -353,7 +351,7 @@ def _match_judged_elsewhere(rank: Rank) -> BoolArray:
     classes = rank.kernel_classes
     judged: BoolArray = np.isin(rank.traffic.kind, _JUDGED_TRAFFIC)
     judged |= classes.match_rows(lambda k: k.depthwise) | rank.verdicts.slow_path
-    judged |= _match_misaligned(rank) | _match_old_code(rank)
+    judged |= _match_misaligned(rank)
     for category in ("gemm", "convolution"):
         for missed in find_missed_kernels(rank, "gemm" if category == "gemm" else "convolution"):
             judged |= missed.kernels.mask | missed.helpers.mask
@@ -374,20 +372,6 @@ def _match_misaligned(rank: Rank) -> BoolArray:
     found = [op >= 0 and bool(misaligned_dimensions(costs.op_costs[op], strings[name])) for op, name in pairs]
     result: BoolArray = np.array(found, bool)[costs.kind] & costs.is_main_kernel
     return result
-
-
-def _match_old_code(rank: Rank) -> BoolArray:
-    """For each GPU item whether it is a product in Tensor Core code of an older architecture, as PD207 finds them."""
-    capability = rank.device.compute_capability if rank.device else rank.hardware.capability
-    newest = capability[0] if capability and rank.hardware.vendor != "amd" else 0
-
-    def is_old(arch: str | None) -> bool:
-        match = _OLD_CODE.match(arch or "")
-        return match is not None and int(match[1]) < newest
-
-    return rank.kernel_classes.match_rows(
-        lambda k: newest >= 9 and k.category == "gemm" and k.tensor_core == "yes" and is_old(k.arch)
-    )
 
 
 def _rows_of_chains(rank: Rank) -> Int64Array:

@@ -70,10 +70,6 @@ class DurationRange:
         """The same range down to what another fix reaches at best."""
         return replace(self, fastest_ns=np.minimum(self.fastest_ns, other.fastest_ns))
 
-    def or_nothing(self) -> DurationRange:
-        """The same range where the fix may also change nothing."""
-        return replace(self, slowest_ns=self.now_ns)
-
     def with_helpers(self, helpers_ns: FloatArray) -> DurationRange:
         """The same range with kernels that help these: as long as now at worst, else as much less as these."""
         _, expected, high = self.saved_shares
