@@ -120,8 +120,8 @@ from perfdoctor.rules.kernel_ranges import (
 from perfdoctor.rules.kernel_evidence import topics_of_op
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, MatrixCategory, Remedy, exclude_small_products, find_helpers
 
-# The threshold of conditions in the table of advice, for a rule that asks the same itself.
-from perfdoctor.rules.advice.programs import MAIN_SHARE
+# The threshold of conditions of advice, for a rule that asks the same itself.
+from perfdoctor.remedies.advice import MAIN_SHARE
 
 # What stopped a job: asked by the rule on hangs alone.
 from perfdoctor.run_watch.hang import Hang, HangKind
