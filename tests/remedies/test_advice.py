@@ -44,7 +44,10 @@ ENDINGS = re.compile(
     r"|data|default type|model|Adagrad|Adam|SGD|another optimizer))+$"
 )
 # These are found by what only training does, so no forward pass asks for them.
-OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler))")
+OF_TRAINING = re.compile(
+    r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler)|"
+    r"needless matrix work: penalty)"
+)
 # These are found on the CPU, by what is compiled, and on devices of the last generations.
 NOT_BEFORE_VOLTA = re.compile(r"^(bound by ops on the CPU|recompiles|kernels of an old architecture)$")
 # These are found by ranges that DistributedDataParallel, FSDP or DataParallel writes.
@@ -52,7 +55,6 @@ OF_WRAPPERS = re.compile(r"^(DDP |FSDP |DataParallel$|gradients reduced)")
 
 # Rules that find what only training does.
 RULES_OF_TRAINING = (
-    "_pd210_weight_penalty",
     "pd308_retained_graph",
     "pd520_unused_gradients",
     "pd701_peak_owner",  # but for its advice to run without a graph
@@ -352,7 +354,7 @@ def test_what_the_rule_knows_is_filled_in() -> None:
     assert advice.code == "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)"
 
 
-PREFIXES = re.compile(r"^(pause|sync|slow kernels): ")
+PREFIXES = re.compile(r"^(pause|sync|slow kernels|needless matrix work): ")
 
 
 def test_every_situation_is_one_that_a_rule_asks_for() -> None:
