@@ -69,7 +69,7 @@ def _expand(row: Mapping[str, Any], last: Mapping[str, Any]) -> Iterator[Mapping
     same_fix = {key: last[key] for key in _SAME_FIX if key in last}
     cited = _read_shared(row["rows"]) if "rows" in row else None
     for each in (row,) if cited is None else (_combine(row, shared) for shared in cited):
-        yield each if "sentence" in each else same_fix | each
+        yield each if "sentence" in each else {**same_fix, **each}
 
 
 def _combine(row: Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[str, Any]:
