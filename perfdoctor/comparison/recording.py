@@ -13,7 +13,7 @@ from perfdoctor.analysis.match_rows import RowTime, rows_of_table
 from perfdoctor.analysis.step_breakdown import RowKey
 from perfdoctor.analysis.step_noise import StepSample
 from perfdoctor.analysis.timeline.account import DETAILS
-from perfdoctor.comparison.memory_changes import SeenPeak, peaks_of_json, peaks_of_report
+from perfdoctor.comparison.memory_changes import SeenPeak, peaks_of_json
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -118,7 +118,7 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         has_varying_shapes=breakdown.has_varying_shapes,
         recorded=breakdown.recorded,
         findings=tuple(map(finding_of_report, report.findings)),
-        peaks=peaks_of_report(report.memory),
+        peaks=peaks_of_json(to_plain(report.memory)),
         missing=tuple(warning for trace in report.missing for warning in trace.warnings[:1]),
         device_work=breakdown.device_work,
         scaling_ns=breakdown.scaling_ns,
@@ -162,10 +162,7 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         mean_ns *= 1.0 if unprofiled else steps["recorded_median_ns"] / max(steps["median_ns"], 1)
     detail = accounts[longest]["detail"] if longest is not None and lengths[longest] else {}
     account_ns = {name: mean_ns * detail[name] / lengths[longest or 0] for name in DETAILS if name in detail}
-    ops = {
-        RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * mean_ns]), row["count"])
-        for row in report["tables"]["ops"]
-    }
+    ops = tabulate_ops(report["tables"]["ops"], mean_ns)
     rank = accounts[longest]["rank"] if longest is not None else None
     devices = [(trace["device"], trace["device_from"] == "kernels") for trace in traces if trace["device"]]
     device, is_inferred = devices[0] if devices else (None, False)
@@ -208,9 +205,6 @@ def _tabulate_places(
     return {"places": rows} if rows else {}
 
 
-def summarize_ops(report: Report, recording: Recording) -> dict[RowKey, RowTime]:
-    """The rows of `Report.tables["ops"]`, to be compared with those of a report.json."""
-    return {
-        RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * recording.mean_ns]), row["count"])
-        for row in report.tables.get("ops", ())
-    }
+def tabulate_ops(rows: Iterable[Mapping[str, Any]], mean_ns: float) -> dict[RowKey, RowTime]:
+    """The table of ops from the rows that a report has of them."""
+    return {RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * mean_ns]), row["count"]) for row in rows}

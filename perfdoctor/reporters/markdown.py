@@ -76,8 +76,7 @@ def _blocks_above(report: Report) -> Iterator[str]:
     for line in (describe_ladder(report), describe_recorded_step(report, always=True)):
         if line:
             yield escape(line)
-    incomplete = report_notes.describe_incomplete_input(report)
-    if incomplete:
+    if incomplete := report_notes.describe_incomplete_input(report):
         yield f"> **Note:** {incomplete}"
     if has_trials(report):
         yield from trial_markdown(report)
@@ -85,9 +84,13 @@ def _blocks_above(report: Report) -> Iterator[str]:
         yield f"### {PLACES_TITLE}"
         yield "\n".join(places)
     yield from time_split_blocks(report)
-    yield from once_blocks(report)
-    passes = pass_text_of(report)
-    if passes is not None:
+    once = once_text_of(report)
+    if once is not None:
+        yield f"### {escape(once.title)}"
+        yield "\n".join(f"- {row.time} ({row.share}): {escape(row.what)}" for row in once.rows)
+        if once.advice:
+            yield escape(once.advice)
+    if (passes := pass_text_of(report)) is not None:
         yield f"### {escape(passes.title)}"
         yield "\n".join(f"- {row.time} ({row.busy}): {escape(row.what)}" for row in passes.rows)
     if len(report.account) > 1:
@@ -102,16 +105,6 @@ def place_items(report: Report, *, with_source: bool) -> list[str]:
         source = f"  \n  {code_span(f'{text.line} | {text.source}')}" if with_source and text.source else ""
         items.append(f"{item}{source}")
     return items
-
-
-def once_blocks(report: Report) -> Iterator[str]:
-    """What happens once: its causes, and how to record after it."""
-    once = once_text_of(report)
-    if once is not None:
-        yield f"### {escape(once.title)}"
-        yield "\n".join(f"- {row.time} ({row.share}): {escape(row.what)}" for row in once.rows)
-        if once.advice:
-            yield escape(once.advice)
 
 
 def _finding_blocks(report: Report, max_lines: int) -> list[str]:
@@ -143,51 +136,36 @@ def _count_lines(blocks: Iterable[str]) -> int:
 
 
 def _blocks_below(report: Report) -> Iterator[str]:
-    one_offs = one_off_findings(report)
-    if one_offs:
-        yield "### Not in every step"
-        yield _list_items(one_off_line(finding) for finding in one_offs)
-    infos = info_findings(report)
-    if infos:
-        yield "### Also seen"
-        yield _list_items(info_line(finding, report) for finding in infos)
-    yield from _top_tables(report)
-    yield from note_blocks(report)
-
-
-def _list_items(items: Iterable[str]) -> str:
-    """The first items of a list, and how many more there are."""
-    lines = list(items)
-    more = len(lines) - _MAX_LISTED
-    return "\n".join(lines if more <= 1 else [*lines[:_MAX_LISTED], f"- and {more} more"])
-
-
-def _top_tables(report: Report) -> Iterator[str]:
+    yield from _list_of("Not in every step", map(one_off_line, one_off_findings(report)))
+    yield from _list_of("Also seen", (info_line(finding, report) for finding in info_findings(report)))
     for table in top_tables(report, in_full=True):
         yield f"### {table.title}"
         rows = ["| share | time | | |", "|---:|---:|---|---|"]
         rows += [f"| {escape(r.share)} | {r.time} | {escape(r.name)} | {escape(r.what)} |" for r in table.rows]
         yield "\n".join(rows)
+    yield from note_blocks(report)
+
+
+def _list_of(title: str, items: Iterable[str]) -> Iterator[str]:
+    """The first items of a list below their heading, and how many more there are; nothing without any."""
+    lines = list(items)
+    if lines:
+        yield f"### {title}"
+        more = len(lines) - _MAX_LISTED
+        yield "\n".join(lines if more <= 1 else [*lines[:_MAX_LISTED], f"- and {more} more"])
 
 
 def note_blocks(report: Report) -> Iterator[str]:
     """What stands below the findings: time without a finding, rules that did not judge, warnings about the traces."""
     unexplained = report_notes.unexplained_lines(report, of_work=False)
-    if unexplained:
-        yield "### Not explained by a finding"
-        yield _list_items(f"- {escape(share)}: {escape(sentence)}" for share, sentence in unexplained)
-    memory = report_notes.memory_lines(report)
-    if memory:
-        yield "### Memory"
-        yield _list_items(f"- {escape(sentence)}" for sentence in memory)
-    skipped = report_notes.skipped_rules(report)
-    if skipped:
-        yield "### Not judged"
-        yield _list_items(f"- {_skipped_line(group)}" for group in skipped)
-    warnings = report_notes.group_trace_warnings(report)
-    if warnings:
-        yield "### About the trace"
-        yield _list_items(f"- {escape(warning)}" for warning in warnings)
+    lists = {
+        "Not explained by a finding": [f"{escape(share)}: {escape(sentence)}" for share, sentence in unexplained],
+        "Memory": map(escape, report_notes.memory_lines(report)),
+        "Not judged": map(_skipped_line, report_notes.skipped_rules(report)),
+        "About the trace": map(escape, report_notes.group_trace_warnings(report)),
+    }
+    for title, items in lists.items():
+        yield from _list_of(title, (f"- {item}" for item in items))
 
 
 def _skipped_line(group: report_notes.SkippedRules) -> str:
@@ -247,22 +225,17 @@ def finding_body(finding: Finding, report: Report) -> Iterator[str]:
     yield f"**What to do:** {escape(finding.advice)}"
     if finding.fix:
         yield code_block(finding.fix)
-    covered = covered_findings(report, finding)
-    if covered:
+    if covered := covered_findings(report, finding):
         yield "\n".join(f"- also true: {describe_covered(each, escape)}" for each in covered)
     if finding.references:
-        yield "See " + ", ".join(_reference(reference) for reference in finding.references)
+        # A link where the text is nothing but a URL.
+        yield "See " + ", ".join(f"<{each}>" if _URL.fullmatch(each) else escape(each) for each in finding.references)
 
 
 def _evidence_value(evidence: Evidence) -> str:
     """The value; a text is a name as a rule, and a name reads best as code."""
     value = format_evidence(evidence)
     return code_span(value) if isinstance(evidence.value, str) else escape(value)
-
-
-def _reference(text: str) -> str:
-    """A link where the text is nothing but a URL."""
-    return f"<{text}>" if _URL.fullmatch(text) else escape(text)
 
 
 def one_off_line(finding: Finding) -> str:

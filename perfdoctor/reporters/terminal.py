@@ -26,7 +26,7 @@ from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import FEW_PLACES, PlaceText, findings_elsewhere, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.render_blocks import render_each
+from perfdoctor.reporters.render_blocks import render_each, strip_lines
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -136,8 +136,7 @@ class Terminal(Reporter):
     def render_prepared(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
         blocks = self._render(self._quiet_blocks(report)) if self.verbosity < 0 else self._blocks(report)
-        lines = "".join(blocks).replace(NO_BREAK, " ").rstrip("\n").split("\n")
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+        return strip_lines("".join(blocks).replace(NO_BREAK, " "))
 
     def _render(self, blocks: Iterable[RenderableType]) -> list[str]:
         """The text of each block: laid out once, and counted as often as it takes to fill a page."""
@@ -173,7 +172,7 @@ class Terminal(Reporter):
             below = _fit(below, max(room - _count_lines(above), _MIN_LINES_BELOW if has_trials(report) else 0))
         yield from above
         for section in below:
-            yield from self._render([Text(), Text(section.heading, style="bold")])
+            yield from self._render(_heading(section.heading))
             yield from section.rows
         yield from self._render(self._notes(report))
         if self.verbosity > 0:
@@ -192,20 +191,16 @@ class Terminal(Reporter):
     def _blocks_above(self, report: Report, room: _Room) -> Iterator[RenderableType]:
         """The verdict, where the time went, and the findings, in that many lines."""
         yield make_text(verdict_of(report), style="bold")
-        ladder = describe_ladder(report)
-        if ladder:
+        if ladder := describe_ladder(report):
             yield make_text(ladder)
-        recorded = describe_recorded_step(report, always=self.verbosity > 0)
-        if recorded:
+        if recorded := describe_recorded_step(report, always=self.verbosity > 0):
             yield make_text(f"({recorded})", style="dim")
         if report.run is not None:
             yield make_text(describe_run(report.run, self.width, unicode=self.unicode), style="dim")
-        incomplete = report_notes.describe_incomplete_input(report)
-        if incomplete:
+        if incomplete := report_notes.describe_incomplete_input(report):
             yield hanging("!", make_text(incomplete, style="yellow"))
         if has_trials(report):
-            yield Text()
-            yield Text("Trials", style="bold")
+            yield from _heading("Trials")
             yield from (unbroken(line, "") for line in trial_lines(report, self.width))
         texts = place_texts(report, most=None if self.verbosity > 0 else room.places)
         yield from (block for text in texts for block in self._place(text, report, room))
@@ -227,8 +222,7 @@ class Terminal(Reporter):
                 yield from self._finding(number, finding, report, room.finding_lines)
         rows = [self._finding_row(finding, report, number) for number, finding in findings if number > room.paragraphs]
         if rows:
-            yield Text()
-            yield Text("More findings (-v shows them in full)", style="bold")
+            yield from _heading("More findings (-v shows them in full)")
             yield from rows
 
     def _place(self, text: PlaceText, report: Report, room: _Room) -> Iterator[RenderableType]:
@@ -258,8 +252,7 @@ class Terminal(Reporter):
         split = time_split_of(report)
         if split is None:
             return
-        yield Text()
-        yield make_text(split.title, style="bold")
+        yield from _heading(split.title)
         bar = Text("  ")
         cells = allocate_cells([part.share for part in split.buckets], self.width - 4)
         for part, count in zip(split.buckets, cells, strict=True):
@@ -289,8 +282,7 @@ class Terminal(Reporter):
         once = once_text_of(report)
         if once is None:
             return
-        yield Text()
-        yield make_text(once.title, style="bold")
+        yield from _heading(once.title)
         for row in once.rows if with_advice else once.rows[:1]:
             yield make_text(shorten_end(f"  {row.time:>8}  {row.share:>5}  {row.what}", self.width))
         if once.advice and with_advice:
@@ -300,8 +292,7 @@ class Terminal(Reporter):
         passes = pass_text_of(report)
         if passes is None:
             return
-        yield Text()
-        yield make_text(passes.title, style="bold")
+        yield from _heading(passes.title)
         yield from (hanging(f"  {row.time:>8}  {row.busy:>5} ", make_text(row.what)) for row in passes.rows)
 
     def _glyph(self, bucket: str) -> str:
@@ -448,8 +439,7 @@ class Terminal(Reporter):
 
     def _context(self, report: Report) -> Iterator[RenderableType]:
         if report.context.evidence:
-            yield Text()
-            yield Text("What program this is", style="bold")
+            yield from _heading("What program this is")
         for sentence in map(clean_line, report.context.evidence):
             yield hanging(" ", make_text(shorten_words(sentence, MAX_WORD), style="dim"))
 
@@ -461,8 +451,7 @@ class Terminal(Reporter):
             rules = [f"{', '.join(each.rules)}: {shorten_words(each.why, MAX_WORD)}" for each in skipped]
             for heading, lines in (("Memory", memory), ("Not judged", rules), ("About the trace", warnings)):
                 if lines:
-                    yield Text()
-                    yield Text(heading, style="bold")
+                    yield from _heading(heading)
                 yield from (hanging(" ", make_text(shorten_words(line, MAX_WORD), style="dim")) for line in lines)
             return
         not_judged = report_notes.describe_not_judged(report)
@@ -492,6 +481,11 @@ class Terminal(Reporter):
         return Group(Text("Rules", style="bold"), Padding(table, (0, 0, 0, 2)))
 
 
+def _heading(title: str) -> Iterator[Text]:
+    yield Text()
+    yield make_text(title, style="bold")
+
+
 def _fit(sections: list[_Section], max_lines: int) -> list[_Section]:
     """The sections with as many rows as fit: the first rows of all come before the second ones of any."""
     left = max_lines
@@ -519,9 +513,8 @@ def _smaller_rooms(findings: int) -> Iterator[_Room]:
     """Ways to say less above the sections, each less than the one before; the first finding is always a paragraph."""
     yield from (_Room(lines, findings) for lines in range(_MAX_FINDING_LINES - 1, _MIN_FINDING_LINES - 1, -1))
     yield from (_Room(_MIN_FINDING_LINES, count) for count in range(findings - 1, _FEW_FINDINGS - 1, -1))
-    yield from (
-        _Room(_MIN_FINDING_LINES, count, once_advice=False) for count in range(min(findings, _FEW_FINDINGS), 0, -1)
-    )
+    few = range(min(findings, _FEW_FINDINGS), 0, -1)
+    yield from (_Room(_MIN_FINDING_LINES, count, once_advice=False) for count in few)
     yield from (_Room(_MIN_FINDING_LINES, 1, once_advice=False, places=count) for count in range(FEW_PLACES - 1, 0, -1))
 
 

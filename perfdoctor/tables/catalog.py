@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,15 +30,9 @@ class TableSpec(NamedTuple):
     builder: str
 
 
-def read_rows(file: str) -> Iterator[dict[str, str]]:
-    """The rows of a CSV file of this folder, without its comments."""
-    text = (Path(__file__).parent / file).read_text(encoding="utf-8")
-    return csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-
-
 TABLES: Mapping[str, TableSpec] = {
     row["name"]: TableSpec(row["title"], tuple(row["by"].split()), f"{__package__}.{row['module']}:{row['builder']}")
-    for row in read_rows("tables.csv")
+    for row in read_rows("tables/tables.csv")
 }
 """Every table by its name, in the order in which they are listed."""
 COMPARING_RANKS = frozenset({"collectives"})

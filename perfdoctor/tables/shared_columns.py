@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from perfdoctor.analysis.host.locations import has_locations
+from perfdoctor.data_rows import read_rows
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Cell, Column, Table, Unit
 from perfdoctor.rules.requirements import explain_missing
-from perfdoctor.tables.catalog import read_rows
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from perfdoctor.trace.tables.distinct import distinct_rows
@@ -155,7 +155,7 @@ def _declared() -> dict[tuple[str, str], Column]:
         (row["of"], row["name"]): Column(
             row["name"], row["title"], cast(Unit, row["unit"]), (), row["description"], row["main"] == "yes"
         )
-        for row in read_rows("columns.csv")
+        for row in read_rows("tables/columns.csv")
     }
 
 

@@ -211,14 +211,8 @@ def _trace_row(trace: TraceSummary) -> tuple[str, ...]:
     rank = UNKNOWN if trace.rank is None else str(trace.rank)
     of = f" of {trace.world_size}" if trace.world_size else ""
     whole = "complete" if trace.complete else "incomplete"
-    return (
-        words(trace.path),
-        f"{rank}{of}",
-        f"{device}{known}",
-        f"{trace.events:,}",
-        format_duration(trace.span_ns),
-        whole,
-    )
+    figures = f"{trace.events:,}", format_duration(trace.span_ns)
+    return words(trace.path), f"{rank}{of}", f"{device}{known}", *figures, whole
 
 
 def _trials(report: Report) -> dict[str, Any] | None:
