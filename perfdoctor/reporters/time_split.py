@@ -21,14 +21,15 @@ _FULLY_KNOWN = 0.995
 _MIN_VARIATION = 0.10
 
 
-def _labels(words: str) -> Mapping[str, str]:
+def labels_of_details(words: str) -> Mapping[str, str]:
+    """What details.csv has of each part of the account in one of its columns."""
     return {row["detail"]: row[words] for row in _DETAILS}
 
 
 _DETAILS = read_rows("reporters/details.csv")
 # Without GPU items the account is about the program on the CPU.
 DETAIL_LABELS, CPU_DETAIL_LABELS, _SHORT_LABELS, _SHORT_CPU_LABELS = map(
-    _labels, ("gpu", "cpu", "short_gpu", "short_cpu")
+    labels_of_details, ("gpu", "cpu", "short_gpu", "short_cpu")
 )
 # Details that are a whole bucket, or the largest part of one: the bar shows them already.
 _SHOWN_IN_BAR = ("compute", "bandwidth", "communication")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +51,9 @@ def group_items(rank: Rank, items: Int64Array, by: str, of_what: str = "kernels"
     `items` are rows of `rank.trace.gpu`, and `by` is "name", "shape", "category", "op", "module" or "line". By "name"
     and "shape" a row has the item's own name ("kernels") or that of its op ("ops"), as `of_what` says.
     """
-    return _by_name(rank, items, "ops") if by == "op" else _GROUPINGS[by](rank, items, of_what)
+    if by in ("name", "shape"):
+        return (_by_name if by == "name" else _by_shape)(rank, items, of_what)
+    return _GROUPINGS[by](rank, items)
 
 
 def needed_for(by: str) -> Need | None:
@@ -97,8 +99,7 @@ def inputs_of_items(rank: Rank, items: Int64Array) -> tuple[Int32Array, Int32Arr
     )
 
 
-def _by_category(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
-    del of_what
+def _by_category(rank: Rank, items: Int64Array) -> NamedGroups:
     names, code = category_of_items(rank, items)
     return NamedGroups.by_code(Groups.of_gpu(rank.trace, items, code), names, code)
 
@@ -113,9 +114,8 @@ def category_of_items(rank: Rank, items: Int64Array) -> tuple[list[str], Int64Ar
     return list(number_of), np.where(trace.gpu.kind[items] == KERNEL, code[trace.gpu.name[items]], 0)
 
 
-def _by_module(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+def _by_module(rank: Rank, items: Int64Array) -> NamedGroups:
     """By the module alone, wherever in the tree; work of a backward pass by that of its forward op."""
-    del of_what
     trace = rank.trace
     at_ns, thread = launch_instants(trace)
     names, code = code_modules(rank, at_ns[items], thread[items], trace.gpu.op[items], items)
@@ -133,9 +133,8 @@ def code_modules(
     return names, of_module[modules_of_work(rank, at_ns, thread, op, items)]
 
 
-def _by_line(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+def _by_line(rank: Rank, items: Int64Array) -> NamedGroups:
     """By the user's line; work of a backward pass by that of its forward op."""
-    del of_what
     at_ns, thread = launch_instants(rank.trace)
     lines = lines_of_work(rank, at_ns[items], thread[items], rank.trace.gpu.op[items])
     groups = Groups.of_gpu(rank.trace, items, lines.code)
@@ -148,10 +147,9 @@ def name_lines(lines: LinesOfWork, codes: list[int]) -> tuple[list[str], tuple[C
     return names, line_columns(lines, codes, by_line=True)
 
 
-_GROUPINGS: Mapping[str, Callable[[Rank, Int64Array, str], NamedGroups]] = {
-    "name": _by_name,
-    "shape": _by_shape,
+_GROUPINGS: Mapping[str, Callable[[Rank, Int64Array], NamedGroups]] = {
     "category": _by_category,
+    "op": partial(_by_name, of_what="ops"),
     "module": _by_module,
     "line": _by_line,
 }

@@ -66,7 +66,7 @@ def memory_table(rank: Rank, by: str) -> Table:
 
 def _peak_table(rank: Rank, peak: Peak, by: str, notes: Sequence[str]) -> Table:
     parts = np.flatnonzero(peak.bytes)
-    names, code = _GROUPINGS[by](rank, peak)
+    names, code = _by_module(rank, peak) if by == "module" else _GROUPINGS[by](peak)
     groups = Groups.by(parts, peak.bytes[parts], code[parts])
     total = max(peak.allocated_bytes, 1)
     counts = groups.sum(parts < len(peak.holders.places)).astype(np.int64)
@@ -87,13 +87,11 @@ def _peak_table(rank: Rank, peak: Peak, by: str, notes: Sequence[str]) -> Table:
     return Table("memory", by, tuple(columns), rank=rank.rank, notes=tuple(notes)).sort("bytes")
 
 
-def _by_category(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
-    del rank
+def _by_category(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     return CATEGORIES, peak.categories.astype(np.int64)
 
 
-def _by_line(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
-    del rank
+def _by_line(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     lines = LinesOfWork(*peak.lines)
     names = [*map(str, lines.locations), _BEFORE, "line not known"]
     return names, _with_rest(peak, lines.code.astype(np.int64), len(lines.locations))
@@ -107,8 +105,7 @@ def _by_module(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
     return [*names, _BEFORE], np.append(np.where(origin >= 0, code, len(names)), len(names))
 
 
-def _by_op(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
-    del rank
+def _by_op(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     names, code = peak.holders.evidence.op_names, np.append(peak.holders.evidence.op_name, NONE)
     return [*names, _BEFORE, _NO_OP], _with_rest(peak, code.astype(np.int64), len(names))
 
@@ -119,17 +116,15 @@ def _with_rest(peak: Peak, code: Int64Array, count: int) -> Int64Array:
     return np.where((code >= 0) & peak.has_origin, code, np.where(is_before, count, count + 1))
 
 
-def _by_size(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
+def _by_size(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     """By the exact size: what is alike is often allocated by each layer."""
-    del rank
     sizes, code = np.unique(peak.bytes[:-1], return_inverse=True)
     return [*map(format_size, sizes.tolist()), _BEFORE], np.append(code.reshape(-1), len(sizes)).astype(np.int64)
 
 
-_GROUPINGS: Mapping[str, Callable[[Rank, Peak], tuple[Sequence[str], Int64Array]]] = {
+_GROUPINGS: Mapping[str, Callable[[Peak], tuple[Sequence[str], Int64Array]]] = {
     "category": _by_category,
     "line": _by_line,
-    "module": _by_module,
     "op": _by_op,
     "size": _by_size,
 }
