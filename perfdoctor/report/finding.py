@@ -48,6 +48,10 @@ ONCE = "Once in this trace: "
 """How the title of a finding begins that `occurs_once`."""
 
 
+ENGINE_RULE = "PD901"
+"""The rule of findings that say that another rule failed."""
+
+
 def severity_of(share: float | None) -> Severity:
     """Severity of a fix that is worth `share` (0 to 1) of the step; unknown shares are info."""
     for min_share, severity in _SEVERITY_FROM:
@@ -206,6 +210,11 @@ class Finding:
         return next((each.value for each in self.evidence if each.id == key), None)
 
     @property
+    def comes_back(self) -> bool:
+        """Whether it costs time in steps to come, too."""
+        return bool(self.cost_ns) and not self.is_one_off and not self.occurs_once
+
+    @property
     def is_one_off(self) -> bool:
         """Whether it occurs in fewer than half of the steps, so that the median step does not have it."""
         return self.recurrence is not None and 2 * self.recurrence.steps < self.recurrence.of
@@ -259,7 +268,7 @@ def finding_of_failure(rule: str, name: str, error: Exception, rank: int | None 
     `error` is what the rule raised, or what is wrong with its result; `rank` is None where it analysed several.
     """
     return Finding(
-        rule="PD901",
+        rule=ENGINE_RULE,
         name="analyzer-failed",
         title=f"{rule} {name} failed: {describe_error(error)}",
         cost_ns=0,

@@ -141,7 +141,8 @@ class Table:
         Raises:
             UsageError: pandas is not installed.
         """
-        return _import_library("pandas").DataFrame(self._by_name())
+        frame: pandas.DataFrame = _import_library("pandas").DataFrame(self._by_name())
+        return frame
 
     def to_polars(self) -> polars.DataFrame:
         """The table as a polars frame, a column each.
@@ -149,7 +150,8 @@ class Table:
         Raises:
             UsageError: polars is not installed.
         """
-        return _import_library("polars").DataFrame(self._by_name(), strict=False)
+        frame: polars.DataFrame = _import_library("polars").DataFrame(self._by_name(), strict=False)
+        return frame
 
     def _by_name(self) -> Mapping[str, list[Cell]]:
         return {column.name: list(column.values) for column in self.columns}

@@ -158,7 +158,7 @@ def _list_of(title: str, items: Iterable[str]) -> Iterator[str]:
 def note_blocks(report: Report) -> Iterator[str]:
     """What stands below the findings: time without a finding, rules that did not judge, warnings about the traces."""
     unexplained = report_notes.unexplained_lines(report, of_work=False)
-    lists = {
+    lists: dict[str, Iterable[str]] = {
         "Not explained by a finding": [f"{escape(share)}: {escape(sentence)}" for share, sentence in unexplained],
         "Memory": map(escape, report_notes.memory_lines(report)),
         "Not judged": map(_skipped_line, report_notes.skipped_rules(report)),

@@ -54,7 +54,8 @@ def _flops_shares(rank: Rank, groups: Groups) -> FloatArray:
     usable = np.where(rank.verdicts.impossible[groups.items], np.nan, 1.0)
     flops = groups.total(rank.kernel_costs.flops[groups.items] * usable)
     whole = np.nansum(flops)
-    return flops / whole if whole else np.full(len(flops), np.nan)
+    shares: FloatArray = flops / whole if whole else np.full(len(flops), np.nan)
+    return shares
 
 
 def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:

@@ -136,8 +136,8 @@ def choose_source(table: str, rank: Rank, need: Need | None = None, kind: str = 
         step = f"times are of a step of {format_time(step_ns)}, the mean of {format_count(rank.steps.count, 'step')}"
     else:
         step = f"no steps were found: times are of the whole trace, {format_time(step_ns)}"
-    notes, has_need = (step,), True
-    source = rank
+    notes: tuple[str, ...] = (step,)
+    source, has_need = rank, True
     if need is not None and not _HAS[need](rank.trace):
         has_need = evidence is not None and _HAS[need](evidence.trace)
         source = evidence if has_need and evidence is not None else rank
