@@ -13,6 +13,7 @@ from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.group_items import category_of_items, group_items, needed_for
 from perfdoctor.tables.shared_columns import Groups, choose_source, make_column
+from perfdoctor.tables.work_in_window import costs_of_kernels
 from perfdoctor.trace.arrays import FloatArray
 from perfdoctor.trace.tables.model import KERNEL
 
@@ -93,11 +94,7 @@ def work_of_groups(rank: Rank, groups: Groups) -> GroupWork:
     compute is known too roughly. The share of the peak is the time at the theoretical peak of the unit that is used, or
     of the memory if that takes longer, over the time of those kernels for which it is known.
     """
-    items, costs = groups.items, rank.kernel_costs
-    usable = np.where(rank.verdicts.impossible[items], np.nan, 1.0)
-    of_maths = np.where(costs.match_kinds("gemm", "convolution", "attention")[costs.kind[items]], 1.0, np.nan)
-    flops = costs.flops[items] * usable * of_maths
-    moved = costs.bytes[items] * usable
+    items, (flops, moved) = groups.items, costs_of_kernels(rank, groups.items)
     peak_share = share_of_peak(rank, groups)
     cached = peak_share > PEAK_TOLERANCE
     columns = (

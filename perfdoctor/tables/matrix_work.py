@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import orjson
@@ -73,22 +73,7 @@ class _Work:
         return [self.source.column(each, [cost and getattr(cost, each) for cost in costs]) for each in names]
 
 
-def gemms_table(rank: Rank, by: str) -> Table:
-    """Matrix products: M, N, K and how often side by side (batch), by kernel and layout."""
-    return _matrix_table(rank, "gemms", by, _describe_gemms)
-
-
-def convolutions_table(rank: Rank, by: str) -> Table:
-    """Convolutions: channels, groups and the pass, by kernel and layout."""
-    return _matrix_table(rank, "convolutions", by, _describe_convolutions)
-
-
-def attention_table(rank: Rank, by: str) -> Table:
-    """Fused attention: sequences, heads, lengths, by kernel."""
-    return _matrix_table(rank, "attention", by, _describe_attention)
-
-
-def _matrix_table(rank: Rank, name: str, by: str, describe: Callable[[_Work], tuple[list[str], list[Column]]]) -> Table:
+def _matrix_table(rank: Rank, by: str, name: str, describe: Callable[[_Work], tuple[list[str], list[Column]]]) -> Table:
     source = choose_source(name, rank, "shapes", kind="matrix")
     items = _find_kernels(source.rank, name)
     if not len(items):
@@ -312,3 +297,11 @@ def _describe_attention(work: _Work) -> tuple[list[str], list[Column]]:
     passes = [None if not op else "backward" if "backward" in op else "forward" for op in work.ops]
     sizes = work.sizes(costs, "causal", "batch", "heads", "queries", "keys", "head_size")
     return names, [work.source.column("pass", passes), *sizes]
+
+
+gemms_table = partial(_matrix_table, name="gemms", describe=_describe_gemms)
+"""Matrix products: M, N, K and how often side by side (batch), by kernel and layout."""
+convolutions_table = partial(_matrix_table, name="convolutions", describe=_describe_convolutions)
+"""Convolutions: channels, groups and the pass, by kernel and layout."""
+attention_table = partial(_matrix_table, name="attention", describe=_describe_attention)
+"""Fused attention: sequences, heads, lengths, by kernel."""

@@ -101,12 +101,16 @@ def costs_of_work(rank: Rank, work: Work) -> Costs:
     unknown = np.full(len(work), np.nan)
     if not len(work.items):
         return Costs(unknown, unknown)
-    costs, items = rank.kernel_costs, work.items
+    costs, copied = costs_of_kernels(rank, work.items), rank.trace.gpu.bytes[work.items]
+    return costs._replace(bytes=np.where(copied >= 0, copied, costs.bytes))
+
+
+def costs_of_kernels(rank: Rank, items: Int64Array) -> Costs:
+    """The FLOPs of matrix work and the least bytes of some kernels, as far as they are known."""
+    costs = rank.kernel_costs
     usable = np.where(rank.verdicts.impossible[items], np.nan, 1.0)
     of_maths = np.where(costs.match_kinds("gemm", "convolution", "attention")[costs.kind[items]], 1.0, np.nan)
-    copied = rank.trace.gpu.bytes[items]
-    moved = np.where(copied >= 0, copied, costs.bytes[items] * usable)
-    return Costs(costs.flops[items] * usable * of_maths, moved)
+    return Costs(costs.flops[items] * usable * of_maths, costs.bytes[items] * usable)
 
 
 def sum_by(row: IntArray, amounts: IntArray | BoolArray, count: int) -> Int64Array:
