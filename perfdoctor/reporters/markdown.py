@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters import report_notes
+from perfdoctor.reporters import report_facts, report_notes
 from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
 from perfdoctor.reporters.finding_texts import (
     describe_cost,
@@ -26,13 +26,6 @@ from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import PLACES_TITLE, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.report_facts import (
-    covered_findings,
-    has_steps,
-    info_findings,
-    main_findings,
-    one_off_findings,
-)
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.top_rows import top_tables
@@ -109,7 +102,7 @@ def place_items(report: Report, *, with_source: bool) -> list[str]:
 
 def _finding_blocks(report: Report, max_lines: int) -> list[str]:
     """The findings: as many whole as there is room for, the others in a table."""
-    findings = main_findings(report)
+    findings = report_facts.main_findings(report)
     whole = [list(_finding(number, finding, report)) for number, finding in enumerate(findings, 1)]
     for count in range(len(findings), -1, -1):
         blocks = [block for each in whole[:count] for block in each]
@@ -136,8 +129,8 @@ def _count_lines(blocks: Iterable[str]) -> int:
 
 
 def _blocks_below(report: Report) -> Iterator[str]:
-    yield from _list_of("Not in every step", map(one_off_line, one_off_findings(report)))
-    yield from _list_of("Also seen", (info_line(finding, report) for finding in info_findings(report)))
+    yield from _list_of("Not in every step", map(one_off_line, report_facts.one_off_findings(report)))
+    yield from _list_of("Also seen", (info_line(finding, report) for finding in report_facts.info_findings(report)))
     for table in top_tables(report, in_full=True):
         yield f"### {table.title}"
         rows = ["| share | time | | |", "|---:|---:|---|---|"]
@@ -198,7 +191,7 @@ def time_split_blocks(report: Report) -> Iterator[str]:
 def rank_table(report: Report) -> str:
     """The ranks of the job, a row each."""
     rows, left_out = rank_rows(report)
-    step = "step" if has_steps(report) else "window"
+    step = "step" if report_facts.has_steps(report) else "window"
     lines = [f"| rank | {step} | {' | '.join(COLUMNS)} | late by |", "|---:" * (3 + len(COLUMNS)) + "|"]
     lines += [
         f"| {row.rank} | {format_duration(row.step_ns)} | {' | '.join(escape(format_share(s)) for s in row.shares)} "
@@ -225,7 +218,7 @@ def finding_body(finding: Finding, report: Report) -> Iterator[str]:
     yield f"**What to do:** {escape(finding.advice)}"
     if finding.fix:
         yield code_block(finding.fix)
-    if covered := covered_findings(report, finding):
+    if covered := report_facts.covered_findings(report, finding):
         yield "\n".join(f"- also true: {describe_covered(each, escape)}" for each in covered)
     if finding.references:
         # A link where the text is nothing but a URL.

@@ -18,7 +18,7 @@ from rich.text import Text
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters import report_notes
+from perfdoctor.reporters import report_facts, report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_info, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
@@ -27,15 +27,6 @@ from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import FEW_PLACES, PlaceText, findings_elsewhere, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.render_blocks import render_each, strip_lines
-from perfdoctor.reporters.report_facts import (
-    covered_findings,
-    has_steps,
-    info_findings,
-    is_snapshot,
-    main_findings,
-    one_off_findings,
-    share_of_step,
-)
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.run_line import describe_run
 from perfdoctor.reporters.terminal_text import (
@@ -151,7 +142,7 @@ class Terminal(Reporter):
         """A finding in one line: its severity, rule, cost, place and title."""
         title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
         at = f"{place} " if place and place not in title else ""
-        cost = f"{format_duration(finding.cost_ns):>7} {format_share(share_of_step(report, finding)):>5}"
+        cost = f"{format_duration(finding.cost_ns):>7} {format_share(report_facts.share_of_step(report, finding)):>5}"
         if not finding.cost_ns:
             cost = "wrong results" if finding.makes_results_wrong else " " * len(cost)
         severity = (f"{finding.severity.upper():<6} ", _SEVERITY_STYLES[finding.severity])
@@ -160,7 +151,7 @@ class Terminal(Reporter):
         return line
 
     def _blocks(self, report: Report) -> Iterator[str]:
-        findings = len(main_findings(report))
+        findings = len(report_facts.main_findings(report))
         above = self._render(self._blocks_above(report, _Room(_MAX_FINDING_LINES, findings)))
         below = self._sections(report)
         if self.verbosity <= 0:
@@ -311,7 +302,7 @@ class Terminal(Reporter):
             box=box.SIMPLE_HEAD if self.unicode else box.ASCII2, pad_edge=False, show_edge=False, header_style="bold"
         )
         table.add_column("rank", justify="right")
-        table.add_column("step" if has_steps(report) else "window", justify="right")
+        table.add_column("step" if report_facts.has_steps(report) else "window", justify="right")
         for column in (*COLUMNS, "late by"):
             table.add_column(column, justify="right")
         for row in rows:
@@ -336,7 +327,7 @@ class Terminal(Reporter):
         for line in self._finding_lines(finding, report, room):
             # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
             yield line if isinstance(line, Group) else Padding(line, (0, 0, 0, _INDENT))
-        also_true = covered_findings(report, finding)
+        also_true = report_facts.covered_findings(report, finding)
         named = 1 if max_lines == _MIN_FINDING_LINES else _MAX_NAMED_COVERED
         for covered in also_true if self.verbosity > 0 else also_true[:named]:
             worth_ns = covered.saving.alone.expected_ns
@@ -395,7 +386,7 @@ class Terminal(Reporter):
             yield hanging("-", make_text(f"{label}: {format_evidence(evidence)}", style="dim"))
 
     def _one_offs(self, report: Report) -> Iterator[RenderableType]:
-        for finding in one_off_findings(report):
+        for finding in report_facts.one_off_findings(report):
             yield hanging(f"  {finding.rule}", make_text(self._describe_one_off(finding)))
 
     def _describe_one_off(self, finding: Finding) -> str:
@@ -405,7 +396,7 @@ class Terminal(Reporter):
         return line if self.verbosity > 0 else self._shorten_note(line, len("  PD103 "))
 
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:
-        for finding in info_findings(report, in_full=self.verbosity > 0):
+        for finding in report_facts.info_findings(report, in_full=self.verbosity > 0):
             place = f", at {clean_line(str(finding.location))}" if finding.location else ""
             cost = f" ({cost})" if (cost := describe_info(report, finding)) else ""
             end = f"{cost}{shorten_words(place, MAX_WORD)}"
@@ -455,7 +446,9 @@ class Terminal(Reporter):
                 yield from (hanging(" ", make_text(shorten_words(line, MAX_WORD), style="dim")) for line in lines)
             return
         not_judged = report_notes.describe_not_judged(report)
-        memory = memory[1:] if is_snapshot(report) else memory[:1]  # the verdict on a snapshot is the first sentence
+        memory = (
+            memory[1:] if report_facts.is_snapshot(report) else memory[:1]
+        )  # the verdict on a snapshot is the first sentence
         if memory or not_judged or warnings:
             yield Text()
         for sentence in memory:
