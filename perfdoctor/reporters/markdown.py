@@ -77,15 +77,11 @@ def _blocks_above(report: Report) -> Iterator[str]:
         yield f"### {PLACES_TITLE}"
         yield "\n".join(places)
     yield from time_split_blocks(report)
-    once = once_text_of(report)
-    if once is not None:
-        yield f"### {escape(once.title)}"
-        yield "\n".join(f"- {row.time} ({row.share}): {escape(row.what)}" for row in once.rows)
-        if once.advice:
-            yield escape(once.advice)
-    if (passes := pass_text_of(report)) is not None:
-        yield f"### {escape(passes.title)}"
-        yield "\n".join(f"- {row.time} ({row.busy}): {escape(row.what)}" for row in passes.rows)
+    for part in filter(None, (once_text_of(report), pass_text_of(report))):
+        yield f"### {escape(part.title)}"
+        yield "\n".join(f"- {row.time} ({row.share}): {escape(row.what)}" for row in part.rows)
+        if part.advice:
+            yield escape(part.advice)
     if len(report.account) > 1:
         yield rank_table(report)
 

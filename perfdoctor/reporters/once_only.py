@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from perfdoctor.analysis.timeline.first_use import OnceCause
 from perfdoctor.data_rows import read_rows
 from perfdoctor.report.report import OnceOnly, OncePart, Report
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.report_facts import has_steps
+from perfdoctor.reporters.time_rows import TimeRow, TimeRows
 from perfdoctor.units import format_count, format_duration, format_share
 
 # A smaller share of what happens once is not shown.
@@ -24,28 +25,6 @@ _RECORD_LATER = (
 )
 
 
-class OnceRow(NamedTuple):
-    """A cause: its time, its share of the recording, and what it is."""
-
-    time: str
-    share: str
-    what: str
-
-
-class OnceText(NamedTuple):
-    """What happens once, in words.
-
-    Attributes:
-        title: How much it is.
-        rows: The causes.
-        advice: What to do about it; "" where nothing of the analysed time was lost to it.
-    """
-
-    title: str
-    rows: tuple[OnceRow, ...]
-    advice: str
-
-
 def once_of(report: Report) -> OnceOnly | None:
     """What happens once on the rank where that is most; None where nothing does."""
     return max(report.once, key=lambda once: (once.left_out_ns, once.time_ns), default=None)
@@ -56,8 +35,8 @@ def is_first_run(report: Report) -> bool:
     return len(report.once) == len(report.account) > 0 and all(once.is_first_run for once in report.once)
 
 
-def once_text_of(report: Report) -> OnceText | None:
-    """What happens once, in words; None where nothing does."""
+def once_text_of(report: Report) -> TimeRows | None:
+    """What happens once, in words: its causes with their shares of the recording; None where nothing does."""
     once = once_of(report)
     if once is None:
         return None
@@ -70,11 +49,11 @@ def once_text_of(report: Report) -> OnceText | None:
         title += ", before the steps"
     shown = [part for part in once.parts if part.time_ns >= _MIN_SHARE * once.time_ns][:_SHOWN]
     rows = tuple(
-        OnceRow(format_duration(part.time_ns), format_share(part.share), _describe(part, report)) for part in shown
+        TimeRow(format_duration(part.time_ns), format_share(part.share), _describe(part, report)) for part in shown
     )
     avoid = _word("avoid", once.parts[0].cause, report)
     advice = f"{_RECORD_LATER} {avoid}".strip() if once.left_out_ns else ""
-    return OnceText(title, rows, advice)
+    return TimeRows(title, rows, advice)
 
 
 def name_causes(report: Report, once: OnceOnly, whole_ns: float) -> str:

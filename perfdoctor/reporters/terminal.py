@@ -284,7 +284,7 @@ class Terminal(Reporter):
         if passes is None:
             return
         yield from _heading(passes.title)
-        yield from (hanging(f"  {row.time:>8}  {row.busy:>5} ", make_text(row.what)) for row in passes.rows)
+        yield from (hanging(f"  {row.time:>8}  {row.share:>5} ", make_text(row.what)) for row in passes.rows)
 
     def _glyph(self, bucket: str) -> str:
         style = _BUCKET_STYLES[bucket]
