@@ -147,14 +147,8 @@ def _describe_change(old: SeenFinding | None, new: SeenFinding | None) -> Findin
     else:
         status = "smaller" if _is_smaller(old, new) else "still there"
     return FindingChange(
-        rule=shown.rule,
-        name=shown.name,
-        title=shown.title,
-        severity=shown.severity,
+        **{name: getattr(shown, name) for name in ("rule", "name", "title", "severity", "file", "line", "function")},
         status=status,
-        file=shown.file,
-        line=shown.line,
-        function=shown.function,
         before_cost_ns=None if old is None else old.cost_ns,
         after_cost_ns=None if new is None else new.cost_ns,
     )
