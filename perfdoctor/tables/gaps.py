@@ -8,16 +8,8 @@ import numpy as np
 
 from perfdoctor.analysis.host.hot_path import HotPath, find_hot_path
 from perfdoctor.analysis.host.locations import has_locations
+from perfdoctor.analysis.timeline import idle_pieces
 from perfdoctor.analysis.timeline.account import IDLE_CAUSES
-from perfdoctor.analysis.timeline.idle_pieces import (
-    ALLOCATOR,
-    COMMUNICATION,
-    DATALOADER,
-    LAUNCH,
-    SYNC,
-    UNEXPLAINED,
-    IdlePieces,
-)
 from perfdoctor.analysis.timeline.own_time import label_ops
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -124,15 +116,15 @@ class _Roots(dict[str, int]):
         return self.setdefault(name, len(self))
 
 
-def _roots_of(rank: Rank, pieces: IdlePieces) -> tuple[list[str], Int64Array]:
+def _roots_of(rank: Rank, pieces: idle_pieces.IdlePieces) -> tuple[list[str], Int64Array]:
     """What made the GPU wait, each once, and for each piece the number of it."""
     roots = _Roots()
     root = np.full(len(pieces), roots.number(_UNKNOWN), np.int64)
-    root[pieces.cause == DATALOADER] = roots.number("DataLoader")
-    root[pieces.cause == COMMUNICATION] = roots.number(_OTHERS)
-    called = np.flatnonzero(np.isin(pieces.cause, (SYNC, ALLOCATOR)) & (pieces.call >= 0))
+    root[pieces.cause == idle_pieces.DATALOADER] = roots.number("DataLoader")
+    root[pieces.cause == idle_pieces.COMMUNICATION] = roots.number(_OTHERS)
+    called = np.flatnonzero(np.isin(pieces.cause, (idle_pieces.SYNC, idle_pieces.ALLOCATOR)) & (pieces.call >= 0))
     root[called] = _number_calls(rank, pieces, called, roots)
-    launching = pieces.cause == LAUNCH
+    launching = pieces.cause == idle_pieces.LAUNCH
     root[launching] = roots.number(_PYTHON)
     label = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)]
     of_label = np.array([roots.number(f"launch of {name}") for name in _labels(rank)], np.int64)
@@ -144,7 +136,7 @@ def _roots_of(rank: Rank, pieces: IdlePieces) -> tuple[list[str], Int64Array]:
         if name is not None:
             inside_ns = iv.overlap(pieces.start_ns, pieces.end_ns, group.time)
             root[launching & (2 * inside_ns > pieces.dur_ns)] = roots.number(name)
-    stalled = (pieces.cause == UNEXPLAINED) & (pieces.gap >= 0)
+    stalled = (pieces.cause == idle_pieces.UNEXPLAINED) & (pieces.gap >= 0)
     stalled[stalled] = rank.gaps.stall[pieces.gap[stalled]] == StallCause.MISSING_KERNELS
     root[stalled] = roots.number("a CUDA graph of which kernels are missing in the file")
     return list(roots), root
@@ -160,13 +152,13 @@ def _labels(rank: Rank) -> list[str]:
     ]
 
 
-def _next_items(rank: Rank, pieces: IdlePieces) -> Int64Array:
+def _next_items(rank: Rank, pieces: idle_pieces.IdlePieces) -> Int64Array:
     """For each piece the GPU item that ends its gap, or NONE."""
     gap = np.where(pieces.gap >= 0, pieces.gap, len(rank.gaps))
     return np.append(rank.gaps.next_item, NONE)[gap].astype(np.int64)
 
 
-def _number_calls(rank: Rank, pieces: IdlePieces, which: Int64Array, roots: _Roots) -> Int64Array:
+def _number_calls(rank: Rank, pieces: idle_pieces.IdlePieces, which: Int64Array, roots: _Roots) -> Int64Array:
     """The roots of pieces that a call made: "cudaStreamSynchronize in item"."""
     trace, call = rank.trace, pieces.call[which]
     op = trace.calls.op[call]
@@ -210,7 +202,7 @@ def _each_gap(source: Source, idle: _Idle) -> Table:
     roots = [str(each) for each in describing["root"].values]
     for row in order[:_MAX_PATHS].tolist():
         piece = int(groups.items[groups.first[row]])
-        if causes[row] == LAUNCH and end_ns[row] - start_ns[row] >= rank.pause_threshold_ns:
+        if causes[row] == idle_pieces.LAUNCH and end_ns[row] - start_ns[row] >= rank.pause_threshold_ns:
             roots[row] = _name_gap(rank, pieces, piece, iv.window(int(start_ns[row]), int(end_ns[row]))) or roots[row]
     describing["root"] = replace(describing["root"], values=tuple(roots))
     before = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)[groups.items[groups.first]]]
@@ -232,7 +224,7 @@ def _each_gap(source: Source, idle: _Idle) -> Table:
     return replace(table, columns=(numbered, *table.columns))
 
 
-def _name_gap(rank: Rank, pieces: IdlePieces, piece: int, gap: Intervals) -> str | None:
+def _name_gap(rank: Rank, pieces: idle_pieces.IdlePieces, piece: int, gap: Intervals) -> str | None:
     """What the launching thread did in one gap; None where no name says it."""
     call = int(pieces.call[piece])
     path = find_hot_path(rank.trace, gap, int(rank.trace.calls.thread[call]) if call >= 0 else rank.launching_thread)
