@@ -124,31 +124,19 @@ class _Match:
     after: list[RowKey] = field(default_factory=list)
 
 
-def _same_work(key: RowKey) -> Hashable | None:
-    return (key.op, key.shape, key.kind) if key.op and key.shape else None
-
-
-def _same_kernel_of_op(key: RowKey) -> Hashable | None:
-    return (key.op, key.name) if key.op else None
-
-
-def _same_op(key: RowKey) -> Hashable | None:
-    return key.op or None
-
-
 def _same_name(key: RowKey) -> Hashable | None:
     return key.name, key.kind
 
 
-def _same_function_and_work(key: RowKey) -> Hashable | None:
-    """Of a line that moved its function, and what it calls."""
-    return (key.op, key.shape) if key.op and key.shape else None
-
-
 # What rows of one side alone are matched by, one after the other.
 _GROUPINGS: Mapping[str, tuple[_Grouping, ...]] = {
-    "places": (_same_function_and_work, _same_name),
-    "kernels": (_same_work, _same_kernel_of_op, _same_op),
+    # The function and what it calls of a line that moved.
+    "places": (lambda key: (key.op, key.shape) if key.op and key.shape else None, _same_name),
+    "kernels": (
+        lambda key: (key.op, key.shape, key.kind) if key.op and key.shape else None,
+        lambda key: (key.op, key.name) if key.op else None,
+        lambda key: key.op or None,
+    ),
     "ops": (_same_name,),
     "modules": (),
     "collectives": (_same_name,),

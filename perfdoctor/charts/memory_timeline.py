@@ -7,18 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from perfdoctor.charts.extremes import extremes
-from perfdoctor.memory.categories import (
-    ACTIVATIONS,
-    BEFORE_RECORDING,
-    CATEGORIES,
-    COLLECTIVES,
-    GRADIENTS,
-    INPUTS,
-    OPTIMIZER_STATE,
-    PARAMETERS,
-    TEMPORARIES,
-    UNKNOWN,
-)
+from perfdoctor.memory.categories import CATEGORIES
 from perfdoctor.memory.device_memory import DeviceMemory, bytes_of_categories
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import ClaimKey, MemoryTimeline, claim_key
@@ -30,7 +19,10 @@ _MAX_DEVICES = 4
 _MAX_POINTS = 2_000
 # What stays is below what comes and goes.
 _FROM_BELOW = np.array(
-    (BEFORE_RECORDING, PARAMETERS, OPTIMIZER_STATE, GRADIENTS, COLLECTIVES, INPUTS, UNKNOWN, ACTIVATIONS, TEMPORARIES)
+    [
+        *map(CATEGORIES.index, ("before_recording", "parameters", "optimizer_state", "gradients", "collectives")),
+        *map(CATEGORIES.index, ("inputs", "unknown", "activations", "temporaries")),
+    ]
 )
 
 

@@ -15,6 +15,7 @@ from perfdoctor.comparison.match_findings import SAME_CODE, pair_findings
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_report
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
+from perfdoctor.report.finding import ENGINE_RULE
 from perfdoctor.report.report import Report
 
 BaselineState: TypeAlias = Literal["new", "dearer", "accepted"]
@@ -22,7 +23,6 @@ BaselineState: TypeAlias = Literal["new", "dearer", "accepted"]
 DEARER_BY = 0.2
 """A known finding whose cost grows by more than this share is not the one that was accepted."""
 _MAX_NOISE = 0.10
-_ENGINE_RULE = "PD901"
 
 
 @frozen_dataclass
@@ -86,7 +86,7 @@ def baseline_of_report(report: Report, path: str) -> Baseline:
     has_steps = report.steps.source != "none" and report.steps.median_ns is not None
     window_ns = max((account.window_ns for account in report.account), default=0)
     median_ns = report.steps.median_ns if has_steps else window_ns
-    findings = tuple(finding_of_report(each) for each in report.findings if each.rule != _ENGINE_RULE)
+    findings = tuple(finding_of_report(each) for each in report.findings if each.rule != ENGINE_RULE)
     places = [each.file_name for each in findings] + [str(row["file"]) for row in report.tables.get("lines", ())]
     return Baseline(
         path=path,
@@ -144,8 +144,7 @@ def match_baseline(baseline: Baseline, report: Report) -> BaselineMatch:
     seen = iter(now.findings)
     return BaselineMatch(
         tuple(
-            FindingState("accepted") if each.rule == _ENGINE_RULE else states[id(next(seen))]
-            for each in report.findings
+            FindingState("accepted") if each.rule == ENGINE_RULE else states[id(next(seen))] for each in report.findings
         ),
         tuple(finding for finding in lost if finding.rule in ran),
         tuple(finding for finding in lost if finding.rule not in ran),
@@ -187,7 +186,7 @@ def update_baseline(baseline: Baseline | None, report: Report, path: str) -> Bas
     if baseline is None:
         return _sorted(now)
     match = match_baseline(baseline, report)
-    own = [state for finding, state in zip(report.findings, match.states, strict=True) if finding.rule != _ENGINE_RULE]
+    own = [state for finding, state in zip(report.findings, match.states, strict=True) if finding.rule != ENGINE_RULE]
     kept = {id(new): old for old, new in pair_findings(baseline.findings, now.findings, SAME_CODE) if old and new}
     findings = []
     for finding, state in zip(now.findings, own, strict=True):

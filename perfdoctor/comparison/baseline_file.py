@@ -19,6 +19,15 @@ _ANY_SCHEMA = re.compile(r"perfdoctor\.baseline/\d+")
 _NOTHING_PROMISED = Promised(None, None, None, "unknown")
 # So many digits of a cost are kept: more are noise, which a review would show as a change.
 _DIGITS = 3
+# What the file has of a finding, in this order, and the types of it.
+_OF_FINDING: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("rule", "name", "severity", "title", "subject"), (str,)),
+    "file": (str, type(None)),
+    "line": (int, type(None)),
+    "function": (str, type(None)),
+    "source": (str, type(None)),
+    "cost_ns": (int,),
+}
 
 
 def format_baseline(baseline: Baseline, version: str) -> str:
@@ -42,18 +51,7 @@ def format_baseline(baseline: Baseline, version: str) -> str:
 
 
 def _plain_finding(finding: SeenFinding) -> dict[str, Any]:
-    return {
-        "rule": finding.rule,
-        "name": finding.name,
-        "severity": finding.severity,
-        "title": finding.title,
-        "subject": finding.subject,
-        "file": finding.file,
-        "line": finding.line,
-        "function": finding.function,
-        "source": finding.source,
-        "cost_ns": _round(finding.cost_ns),
-    }
+    return {name: getattr(finding, name) for name in _OF_FINDING} | {"cost_ns": _round(finding.cost_ns)}
 
 
 def _round(ns: float) -> int:
@@ -118,22 +116,9 @@ def _parse(plain: Mapping[str, Any], path: str) -> Baseline:
 def _parse_finding(plain: Mapping[str, Any]) -> SeenFinding:
     if plain["severity"] not in SEVERITIES or _typed(plain, "cost_ns", int) < 0:
         raise ValueError("a severity or a cost that does not exist")
-    return SeenFinding(
-        rule=_typed(plain, "rule", str),
-        name=_typed(plain, "name", str),
-        title=_typed(plain, "title", str),
-        severity=plain["severity"],
-        cost_ns=plain["cost_ns"],
-        subject=_typed(plain, "subject", str),
-        file=_typed(plain, "file", str, type(None)),
-        line=_typed(plain, "line", int, type(None)),
-        function=_typed(plain, "function", str, type(None)),
-        promised=_NOTHING_PROMISED,
-        promised_alone=_NOTHING_PROMISED,
-        covered_by=None,
-        is_one_off=False,
-        source=_typed(plain, "source", str, type(None)),
-    )
+    known = {name: _typed(plain, name, *kinds) for name, kinds in _OF_FINDING.items()}
+    none = _NOTHING_PROMISED
+    return SeenFinding(**known, promised=none, promised_alone=none, covered_by=None, is_one_off=False)
 
 
 def _typed(plain: Mapping[str, Any], name: str, *kinds: type) -> Any:

@@ -83,7 +83,8 @@ def _check_work(before: Sequence[Recording], after: Sequence[Recording]) -> Iter
     every = (*before, *after)
     if not all(each.matrix_ops for each in every) or len({is_compiled(each) for each in every}) > 1:
         return
-    for one, other in _pairs(before, after):
+    one, *others_of_both = every
+    for other in others_of_both:
         kinds, others = _by_category(one), _by_category(other)
         if _similarity(kinds, others) < _SAME_MODEL:
             yield Reason(
@@ -101,12 +102,6 @@ def _check_work(before: Sequence[Recording], after: Sequence[Recording]) -> Iter
                 "model",
             )
             return
-
-
-def _pairs(before: Sequence[Recording], after: Sequence[Recording]) -> list[tuple[Recording, Recording]]:
-    """The first recording with every other one, of both sides."""
-    first = before[0]
-    return [(first, other) for other in (*before[1:], *after)]
 
 
 def is_compiled(recording: Recording) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated, Any, ClassVar
 
@@ -120,8 +120,8 @@ class Comparison:
 
     def table(self, name: str) -> ChangeTable:
         """One of the tables of changes by its name."""
-        tables: Mapping[str, ChangeTable] = {each: getattr(self, each) for each in TABLES}
-        return tables[name]
+        table: ChangeTable = getattr(self, name)
+        return table
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data by schema perfdoctor.compare/1: times in int64 ns, None for unknown."""
@@ -202,10 +202,6 @@ def _account_of(side: Sequence[Recording], mean_ns: int) -> list[int]:
     return [int(ns) for ns in np.diff(until, prepend=0)]
 
 
-def _is_compiled_differently(recordings: Sequence[Recording]) -> bool:
-    return len({is_compiled(each) for each in recordings if each.matrix_ops}) > 1
-
-
 # From this factor between the scales of two recordings on, rows that did not change look as if they had.
 _UNLIKE_SCALES = 1.2
 
@@ -219,7 +215,7 @@ def _describe_notes(before: Sequence[Recording], after: Sequence[Recording]) -> 
         notes.append(
             "the shapes change from step to step: the noise has this in it, and rows of other shapes match less"
         )
-    if _is_compiled_differently(every):
+    if len({is_compiled(each) for each in every if each.matrix_ops}) > 1:
         notes.append(
             "one side runs compiled code, which calls other ops and hides some: whether model and shapes are the same "
             "is not known, and rows match only where both have the same"

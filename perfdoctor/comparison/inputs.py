@@ -18,7 +18,7 @@ from perfdoctor.comparison.recording import (
     has_unprofiled_steps,
     recording_of_json,
     recording_of_report,
-    summarize_ops,
+    tabulate_ops,
 )
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import find_traces
@@ -97,7 +97,7 @@ def _recording_of(source: Report | Mapping[str, Any], path: str, *, unprofiled: 
     if not only_summary:
         return recording
     places = {name: rows for name, rows in recording.tables.items() if name == "places"}
-    return replace(recording, tables={"ops": summarize_ops(source, recording), **places})
+    return replace(recording, tables={"ops": tabulate_ops(source.tables.get("ops", ()), recording.mean_ns), **places})
 
 
 def find_inputs(before: Sequence[_PathLike], after: Sequence[_PathLike]) -> Inputs:

@@ -96,24 +96,15 @@ def match_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) 
 
     Of each kind those that make results wrong stand first, the others by their cost.
     """
-    changes = [_describe_change(*pair) for pair in pair_findings(before, after)]
-    order = ("fixed", "smaller", "new", "still there")
-    return tuple(
-        sorted(
-            changes,
-            key=lambda c: (
-                order.index(c.status),
-                not _is_about_results(c),
-                -(c.after_cost_ns or c.before_cost_ns or 0),
-                c.rule,
-            ),
-        )
-    )
+    statuses = ("fixed", "smaller", "new", "still there")
 
+    def order(change: FindingChange) -> tuple[int, bool, int, str]:
+        cost_ns = change.after_cost_ns or change.before_cost_ns or 0
+        # All other findings of high severity cost time.
+        is_about_results = change.severity == "high" and not cost_ns
+        return statuses.index(change.status), not is_about_results, -cost_ns, change.rule
 
-def _is_about_results(change: FindingChange) -> bool:
-    """Whether it makes results wrong: all other findings of high severity cost time."""
-    return change.severity == "high" and not (change.before_cost_ns or change.after_cost_ns)
+    return tuple(sorted((_describe_change(*pair) for pair in pair_findings(before, after)), key=order))
 
 
 def pair_findings(
@@ -122,6 +113,13 @@ def pair_findings(
     """Each finding with the same one of the other side, or None; the same is what agrees in one of `keys`."""
     pairs: list[Pair] = []
     gone, come = list(before), list(after)
+
+    def pair(old: SeenFinding, found: SeenFinding | None) -> None:
+        if found is not None:
+            pairs.append((old, found))
+            gone.remove(old)
+            come.remove(found)
+
     # Where one side does not say what its findings are about, titles have to do on both.
     by_title = any(each.subject is None for each in (*before, *after))
     seen = {id(each): replace(each, subject=None) if by_title else each for each in (*before, *after)}
@@ -129,19 +127,11 @@ def pair_findings(
         for old in list(gone):
             key = same(seen[id(old)])
             alike = (new for new in come if new.rule == old.rule and key is not None and same(seen[id(new)]) == key)
-            found = next(alike, None)
-            if found is not None:
-                pairs.append((old, found))
-                gone.remove(old)
-                come.remove(found)
+            pair(old, next(alike, None))
     for old in list(gone):
         # Of the same rule without a place on one side: a capture knows lines that a bare trace does not.
         lacking = (new for new in come if new.rule == old.rule and None in (old.file, new.file))
-        found = next((new for new in lacking if keys is _SAME or seen[id(old)].kind == seen[id(new)].kind), None)
-        if found is not None:
-            pairs.append((old, found))
-            gone.remove(old)
-            come.remove(found)
+        pair(old, next((new for new in lacking if keys is _SAME or seen[id(old)].kind == seen[id(new)].kind), None))
     return [*pairs, *((old, None) for old in gone), *((None, new) for new in come)]
 
 
@@ -157,14 +147,8 @@ def _describe_change(old: SeenFinding | None, new: SeenFinding | None) -> Findin
     else:
         status = "smaller" if _is_smaller(old, new) else "still there"
     return FindingChange(
-        rule=shown.rule,
-        name=shown.name,
-        title=shown.title,
-        severity=shown.severity,
+        **{name: getattr(shown, name) for name in ("rule", "name", "title", "severity", "file", "line", "function")},
         status=status,
-        file=shown.file,
-        line=shown.line,
-        function=shown.function,
         before_cost_ns=None if old is None else old.cost_ns,
         after_cost_ns=None if new is None else new.cost_ns,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.categories import CATEGORIES
-from perfdoctor.report.memory_summary import MIN_SHOWN_BYTES, MemorySummary
+from perfdoctor.report.memory_summary import MIN_SHOWN_BYTES
 from perfdoctor.value_limits import Signed
 
 
@@ -64,18 +64,8 @@ class MemoryChange:
         return self.after_bytes - self.before_bytes
 
 
-def peaks_of_report(memory: Sequence[MemorySummary]) -> tuple[SeenPeak, ...]:
-    """The peaks that a report knows and tells."""
-    is_fleet = len({each.rank for each in memory}) > 1
-    return tuple(
-        SeenPeak(each.rank if is_fleet else None, each.device, each.peak.allocated_bytes, each.peak.by_category)
-        for each in memory
-        if each.peak is not None and each.peak.allocated_bytes >= MIN_SHOWN_BYTES
-    )
-
-
 def peaks_of_json(memory: Sequence[Mapping[str, Any]]) -> tuple[SeenPeak, ...]:
-    """The same of a report.json; a damaged one raises as `recording_of_json` does."""
+    """The peaks that a report.json knows and tells; a damaged one raises as `recording_of_json` does."""
     is_fleet = len({each["rank"] for each in memory}) > 1
     return tuple(
         SeenPeak(
@@ -92,16 +82,14 @@ def peaks_of_json(memory: Sequence[Mapping[str, Any]]) -> tuple[SeenPeak, ...]:
 def compare_peaks(before: Iterable[SeenPeak], after: Iterable[SeenPeak]) -> tuple[MemoryChange, ...]:
     """The devices whose peak both sides know, that with the highest one first."""
     old, new = _highest(before), _highest(after)
-    changes = [_compare(old[key], new[key]) for key in old.keys() & new.keys()]
-    return tuple(sorted(changes, key=lambda each: (-max(each.before_bytes, each.after_bytes), _order(each))))
+    changes = {key: _compare(old[key], new[key]) for key in old.keys() & new.keys()}
+    places = {key: tuple(-1 if number is None else number for number in key) for key in changes}
+    order = sorted(changes, key=lambda key: (-max(changes[key].before_bytes, changes[key].after_bytes), places[key]))
+    return tuple(changes[key] for key in order)
 
 
 def _highest(peaks: Iterable[SeenPeak]) -> dict[tuple[int | None, int | None], SeenPeak]:
     return {(each.rank, each.device): each for each in sorted(peaks, key=lambda each: each.allocated_bytes)}
-
-
-def _order(change: MemoryChange) -> tuple[int, int]:
-    return -1 if change.rank is None else change.rank, -1 if change.device is None else change.device
 
 
 def _compare(before: SeenPeak, after: SeenPeak) -> MemoryChange:

@@ -13,8 +13,8 @@ from perfdoctor.analysis.match_rows import RowTime, rows_of_table
 from perfdoctor.analysis.step_breakdown import RowKey
 from perfdoctor.analysis.step_noise import StepSample
 from perfdoctor.analysis.timeline.account import DETAILS
-from perfdoctor.comparison.memory_changes import SeenPeak, peaks_of_json, peaks_of_report
-from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
+from perfdoctor.comparison.memory_changes import SeenPeak, peaks_of_json
+from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json
 from perfdoctor.errors import InputError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
@@ -94,8 +94,6 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
     breakdown, scale, account = report.breakdowns[longest], scales[longest], report.account[longest]
     steps = max(len(breakdown.step_ns), 1)
     sample_ns = breakdown.unprofiled_step_ns if unprofiled else tuple((scale * breakdown.step_ns).tolist())
-    devices = [(trace.device, trace.device_from == "kernels") for trace in report.traces if trace.device]
-    device, is_inferred = devices[0] if devices else (None, False)
     return Recording(
         path=path,
         steps=_sample_of(sample_ns) if breakdown.has_steps else StepSample((), None, 0),
@@ -108,21 +106,29 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
             **_tabulate_places(to_plain(report.places), account.rank, means[longest]),
             **{name: rows_of_table(table, scale) for name, table in breakdown.tables.items()},
         },
-        device=device,
-        is_device_inferred=is_inferred,
         device_kind=breakdown.device_kind,
         ranks=max([len(report.breakdowns), *(trace.world_size or 1 for trace in report.traces)]),
         rank=breakdown.rank if len(report.breakdowns) > 1 else None,
-        phase=report.context.phase,
         matrix_ops=breakdown.matrix_ops,
         has_varying_shapes=breakdown.has_varying_shapes,
         recorded=breakdown.recorded,
-        findings=tuple(map(finding_of_report, report.findings)),
-        peaks=peaks_of_report(report.memory),
         missing=tuple(warning for trace in report.missing for warning in trace.warnings[:1]),
         device_work=breakdown.device_work,
         scaling_ns=breakdown.scaling_ns,
+        **_facts_of({name: to_plain(getattr(report, name)) for name in ("traces", "context", "findings", "memory")}),
     )
+
+
+def _facts_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recording says beside its times, from a report as plain data."""
+    trace = next((trace for trace in report["traces"] if trace["device"]), None)
+    return {
+        "device": None if trace is None else trace["device"],
+        "is_device_inferred": trace is not None and trace["device_from"] == "kernels",
+        "phase": str(report["context"]["phase"]),
+        "findings": tuple(map(finding_of_json, report["findings"])),
+        "peaks": peaks_of_json(report.get("memory", ())),
+    }
 
 
 def _sample_of(step_ns: Sequence[float]) -> StepSample:
@@ -162,13 +168,8 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         mean_ns *= 1.0 if unprofiled else steps["recorded_median_ns"] / max(steps["median_ns"], 1)
     detail = accounts[longest]["detail"] if longest is not None and lengths[longest] else {}
     account_ns = {name: mean_ns * detail[name] / lengths[longest or 0] for name in DETAILS if name in detail}
-    ops = {
-        RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * mean_ns]), row["count"])
-        for row in report["tables"]["ops"]
-    }
+    ops = tabulate_ops(report["tables"]["ops"], mean_ns)
     rank = accounts[longest]["rank"] if longest is not None else None
-    devices = [(trace["device"], trace["device_from"] == "kernels") for trace in traces if trace["device"]]
-    device, is_inferred = devices[0] if devices else (None, False)
     return Recording(
         path=path,
         steps=StepSample((), median_ns, int(steps["count"]), steps["variation"]),
@@ -178,18 +179,14 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         time_scale=1.0,
         account_ns=account_ns,
         tables={**({"ops": ops} if ops else {}), **_tabulate_places(report["places"], rank, mean_ns)},
-        device=device,
-        is_device_inferred=is_inferred,
         device_kind=None,
         ranks=max([len(accounts), *(trace["world_size"] or 1 for trace in traces)]),
         rank=None,
-        phase=str(report["context"]["phase"]),
-        findings=tuple(map(finding_of_json, report["findings"])),
-        peaks=peaks_of_json(report.get("memory", ())),
         missing=(
             f"{path} is a report: it holds no single steps, kernels, shapes, modules and collectives, and only its ten "
             "largest ops; give the trace or the capture folder for the rest",
         ),
+        **_facts_of(report),
     )
 
 
@@ -208,9 +205,6 @@ def _tabulate_places(
     return {"places": rows} if rows else {}
 
 
-def summarize_ops(report: Report, recording: Recording) -> dict[RowKey, RowTime]:
-    """The rows of `Report.tables["ops"]`, to be compared with those of a report.json."""
-    return {
-        RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * recording.mean_ns]), row["count"])
-        for row in report.tables.get("ops", ())
-    }
+def tabulate_ops(rows: Iterable[Mapping[str, Any]], mean_ns: float) -> dict[RowKey, RowTime]:
+    """The table of ops from the rows that a report has of them."""
+    return {RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * mean_ns]), row["count"]) for row in rows}

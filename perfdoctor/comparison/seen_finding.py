@@ -91,18 +91,11 @@ def finding_of_json(finding: Mapping[str, Any]) -> SeenFinding:
     saving, place, recurrence = finding["saving"], finding["location"] or {}, finding["recurrence"]
     alone = saving["alone"]
     return SeenFinding(
-        rule=finding["rule"],
-        name=finding["name"],
-        title=finding["title"],
-        severity=finding["severity"],
-        cost_ns=finding["cost_ns"],
+        **{name: finding[name] for name in ("rule", "name", "title", "severity", "cost_ns", "covered_by")},
+        **{name: place.get(name) for name in ("file", "line", "function")},
         subject=finding.get("subject"),
-        file=place.get("file"),
-        line=place.get("line"),
-        function=place.get("function"),
         promised=Promised(saving["low_ns"], saving["expected_ns"], saving["high_ns"], saving["basis"]),
         promised_alone=Promised(alone["low_ns"], alone["expected_ns"], alone["high_ns"], saving["basis"]),
-        covered_by=finding["covered_by"],
         is_one_off=recurrence is not None and 2 * recurrence["steps"] < recurrence["of"],
         source=next((str(each["value"]) for each in finding["evidence"] if _is_source_line(each)), None),
     )

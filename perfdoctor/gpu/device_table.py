@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.errors import UsageError
 
 FILE_VARIABLE = "PERFDOCTOR_DEVICES"
@@ -73,8 +74,7 @@ def _add_user_rows(path: Path, text: str) -> tuple[NamedRow, ...]:
 @functools.cache
 def _read_own_table() -> tuple[NamedRow, ...]:
     """The rows that come with perfdoctor; read on first use, not on import."""
-    text = (Path(__file__).parent / "data" / "devices.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
+    rows = read_rows("gpu/data/devices.csv")
     return _sort_rows(tuple(NamedRow(match.lower(), row) for row in rows for match in row["match"].split("|")))
 
 

@@ -7,12 +7,11 @@ a small part of a regular expression and rejects nearly all names.
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
-from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
 Category = Literal[
@@ -110,9 +109,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 @functools.cache
 def read_rule_families() -> tuple[RuleFamily, ...]:
     """The rules in the order in which they are tried; read on first use, not on import."""
-    text = (Path(__file__).parent / "data" / "kernel_rules.csv").read_text(encoding="utf-8")
     families: list[tuple[tuple[str, ...], list[Rule]]] = []
-    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+    for row in read_rows("gpu/data/kernel_rules.csv"):
         any_of, marks = tuple(row["any_of"].split()), row["marks"].split()
         if row["id"] == "family":
             families.append((any_of, []))

@@ -278,11 +278,7 @@ class CachingAllocator:
         else:
             splits = rest > SMALL_BYTES and (limit is None or size < limit)
         if splits:
-            remaining = Block(block.address + size, rest, block.segment)
-            block.size = size
-            _link(remaining, block.after)
-            _link(block, remaining)
-            pool.add(remaining)
+            pool.add(_cut(block, size))
 
     def _merge(self, block: Block) -> None:
         """Add the neighbours of a block that are free, or not mapped, as it is."""
@@ -379,11 +375,7 @@ class CachingAllocator:
         pool.remove_unmapped(block)
         block.is_mapped = True
         if mapped < block.size:
-            rest = Block(block.address + mapped, block.size - mapped, block.segment)
-            block.size = mapped
-            _link(rest, block.after)
-            _link(block, rest)
-            pool.add_unmapped(rest)
+            pool.add_unmapped(_cut(block, mapped))
         self.reserved_bytes += mapped
         self._merge(block)
         pool.add(block)
@@ -402,10 +394,7 @@ class CachingAllocator:
             _link(before, block)
             pool.add(before)
         if end < block.address + block.size:
-            after = Block(end, block.address + block.size - end, block.segment)
-            _link(after, block.after)
-            _link(block, after)
-            pool.add(after)
+            pool.add(_cut(block, end - block.address))
         block.address, block.size, block.is_mapped = begin, end - begin, False
         self.reserved_bytes -= block.size
         self._merge(block)
@@ -448,6 +437,15 @@ class CachingAllocator:
                     self._give_back(block)
                     reclaimed += block.size
             blocks = [block for block in blocks if age[id(block)] < average]
+
+
+def _cut(block: Block, size: int) -> Block:
+    """Shorten a block to a size; returns the rest, which stands behind it."""
+    rest = Block(block.address + size, block.size - size, block.segment)
+    block.size = size
+    _link(rest, block.after)
+    _link(block, rest)
+    return rest
 
 
 def _link(before: Block | None, after: Block | None) -> None:

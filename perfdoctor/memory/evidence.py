@@ -93,21 +93,13 @@ class _Surroundings:
         ops = self.trace.ops
         return nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, self.at_ns, self.thread)
 
-    def is_in(self, table: Ops | Frames | Ranges, matches: BoolArray) -> BoolArray:
-        """Whether one of some rows of a table is around each."""
+    def is_in(self, table: Ops | Frames | Ranges, which: str | BoolArray) -> BoolArray:
+        """Whether one of some rows of a table, or one whose name a pattern matches, is around each."""
+        matches = self.trace.match_rows(table, which) if isinstance(which, str) else which
         if not matches.any():
             return np.zeros(len(self.at_ns), bool)
         columns = table.start_ns[matches], table.end_ns[matches], table.thread[matches]
         return nesting.innermost(*columns, self.at_ns, self.thread) >= 0
-
-    def is_in_op(self, pattern: str) -> BoolArray:
-        return self.is_in(self.trace.ops, self.trace.match_rows(self.trace.ops, pattern))
-
-    def is_in_frame(self, pattern: str) -> BoolArray:
-        return self.is_in(self.trace.frames, self.trace.match_rows(self.trace.frames, pattern))
-
-    def is_in_range(self, pattern: str) -> BoolArray:
-        return self.is_in(self.trace.ranges, self.trace.match_rows(self.trace.ranges, pattern))
 
 
 class _Stacks:
@@ -142,10 +134,10 @@ def phases_of(trace: Trace, joins: ForwardOps, rows: Int64Array) -> Phases:
     else:
         around = _Surroundings(trace, rows)
         backward = np.append(joins.in_backward, False)[around.op]
-        backward |= around.is_in_range(vocabulary.BACKWARD_RANGE) | around.is_in_frame(_RUNS_BACKWARD)
+        backward |= around.is_in(trace.ranges, vocabulary.BACKWARD_RANGE) | around.is_in(trace.frames, _RUNS_BACKWARD)
         stepping = optimizer_steps_of(trace).around(around.at_ns, around.thread) >= 0
         if not len(trace.ranges):
-            stepping |= around.is_in_frame(_STEPS)
+            stepping |= around.is_in(trace.frames, _STEPS)
     own = np.where(backward, BACKWARD, np.where(stepping, OPTIMIZER, FORWARD)).astype(np.int8)
     is_sure = (trace.memory.bytes[rows] > 0) | backward | stepping
     last = np.maximum.accumulate(np.where(is_sure, np.arange(len(rows)), 0))
@@ -166,20 +158,22 @@ def _by_surroundings(trace: Trace, joins: ForwardOps, rows: Int64Array) -> Evide
     around = _Surroundings(trace, rows)
     makes_node = np.zeros(len(trace.ops) + 1, bool)
     makes_node[joins.forward] = True
-    in_module = around.is_in(trace.ops, makes_node[:-1]) | around.is_in_frame(vocabulary.MODULE_FRAME)
-    loads = around.is_in_range(vocabulary.LOADER_NEXT) | around.is_in_frame(vocabulary.LOADER_NEXT_FRAME)
+    in_module = around.is_in(trace.ops, makes_node[:-1]) | around.is_in(trace.frames, vocabulary.MODULE_FRAME)
+    loads = around.is_in(trace.ranges, vocabulary.LOADER_NEXT) | around.is_in(
+        trace.frames, vocabulary.LOADER_NEXT_FRAME
+    )
     collective = f"{vocabulary.COLLECTIVE_CALL}|{vocabulary.COLLECTIVE_RANGE}"
-    communicates = around.is_in_range(collective) | around.is_in_op(collective)
+    communicates = around.is_in(trace.ranges, collective) | around.is_in(trace.ops, collective)
     op, names = _asking_ops(trace, around.op)
     return Evidence(
         op=op,
         op_name=names,
         op_names=trace.strings,
         in_module=in_module,
-        builds_model=around.is_in_frame(_BUILDS_MODEL) & ~in_module,
+        builds_model=around.is_in(trace.frames, _BUILDS_MODEL) & ~in_module,
         copies_in=loads | around.is_in(trace.ops, _copying_ops(trace)),
         communicates=communicates,
-        accumulates=around.is_in_op(vocabulary.ACCUMULATE_GRAD),
+        accumulates=around.is_in(trace.ops, vocabulary.ACCUMULATE_GRAD),
     )
 
 

@@ -28,10 +28,6 @@ def claim_key(finding: Finding) -> ClaimKey:
     return finding.rule, finding.subject, None if finding.location is None else finding.location.line
 
 
-def _no_times() -> Int64Array:
-    return np.empty(0, np.int64)
-
-
 @frozen_dataclass(eq=False)
 class Track:
     """One row of the timeline: what happened on a stream, on a thread, or in a sequence such as the phases.
@@ -161,8 +157,8 @@ class StepSeries:
 
     recorded_ns: Int64Array
     first: int = 0
-    unprofiled_ns: Int64Array = field(default_factory=_no_times)
-    unprofiled_number: Int64Array = field(default_factory=_no_times)
+    unprofiled_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    unprofiled_number: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     marks: tuple[RunMark, ...] = ()
 
 

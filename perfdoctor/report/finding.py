@@ -6,6 +6,7 @@ A Finding is checked where it is made, so that nothing malformed goes further, w
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -45,6 +46,10 @@ RANKS = "ranks"
 """Id of the evidence that lists the ranks with a finding, as ranges."""
 ONCE = "Once in this trace: "
 """How the title of a finding begins that `occurs_once`."""
+
+
+ENGINE_RULE = "PD901"
+"""The rule of findings that say that another rule failed."""
 
 
 def severity_of(share: float | None) -> Severity:
@@ -158,19 +163,8 @@ class Finding:
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
         *("rule", "name", "severity", "confidence", "title", "rank", "cost_ns", "share_of_step", "recurrence"),
-        *(
-            "saving",
-            "saved_bytes",
-            "covered_by",
-            "location",
-            "evidence",
-            "advice",
-            "fix",
-            "references",
-            "subject",
-            "occurs_once",
-            "actions",
-        ),
+        *("saving", "saved_bytes", "covered_by", "location", "evidence", "advice", "fix", "references", "subject"),
+        *("occurs_once", "actions"),
     )
 
     rule: str
@@ -216,49 +210,34 @@ class Finding:
         return next((each.value for each in self.evidence if each.id == key), None)
 
     @property
+    def comes_back(self) -> bool:
+        """Whether it costs time in steps to come, too."""
+        return bool(self.cost_ns) and not self.is_one_off and not self.occurs_once
+
+    @property
     def is_one_off(self) -> bool:
         """Whether it occurs in fewer than half of the steps, so that the median step does not have it."""
         return self.recurrence is not None and 2 * self.recurrence.steps < self.recurrence.of
 
     def __post_init__(self) -> None:
-        for name in ("rule", "name", "title", "advice", "subject"):
-            _require_type(name, getattr(self, name), str)
-        _require_type("fix", self.fix, str, None)
-        _require_type("rank", self.rank, int, None)
-        _require_type("recurrence", self.recurrence, Recurrence, None)
-        _require_type("covered_by", self.covered_by, int, None)
-        _check_key(self.covering_key)
-        _require_type("covers", self.covers, tuple)
-        for key in self.covers:
+        for name, kinds in _TYPES.items():
+            _require_type(name, getattr(self, name), *kinds)
+        for name, maximum in (("confidence", 1), ("share_of_step", 1), ("order_key_ns", math.inf)):
+            _require_number(name, getattr(self, name), maximum=maximum)
+        for name, (what, kind) in _TYPES_WITHIN.items():
+            _require_type(name, getattr(self, name), tuple)
+            for each in getattr(self, name):
+                _require_type(what, each, kind)
+        for key in (self.covering_key, *self.covers):
             _check_key(key)
-        _require_type("cost_ns", self.cost_ns, int)
-        _require_type("confidence", self.confidence, int, float)
-        _require_number("confidence", self.confidence, maximum=1)
-        _require_number("share_of_step", self.share_of_step, maximum=1)
-        _require_number("order_key_ns", self.order_key_ns)
-        _require_type("severity", self.severity, str)
         if self.severity not in SEVERITIES:
             raise ValueError(f"severity is one of {', '.join(SEVERITIES)}, not {self.severity!r}")
         if self.cost_ns < 0:
             raise ValueError(f"cost_ns cannot be {self.cost_ns}")
-        _require_type("saving", self.saving, Saving)
-        _require_type("makes_results_wrong", self.makes_results_wrong, bool)
-        _require_type("occurs_once", self.occurs_once, bool)
-        _require_type("is_symptom", self.is_symptom, bool)
-        for name, kind in (("references", str), ("topics", str), ("places", PlaceName)):
-            _require_type(name, getattr(self, name), tuple)
-            for each in getattr(self, name):
-                _require_type(f"each of the {name}", each, kind)
-        _require_type("seen_in", self.seen_in, tuple)
-        for step in self.seen_in:
-            _require_type("a step of seen_in", step, int)
         _check_actions(self.actions)
         _check_location(self.location)
         _check_evidence(self.evidence)
         _check_claim(self.claim)
-        _require_type("memory_edit", self.memory_edit, MemoryEdit, None)
-        _require_type("saved_bytes", self.saved_bytes, SavedBytes, None)
-        _require_type("edit", self.edit, Edit, None)
         if self.edit is not None:
             self.edit.check()
         if self.scope is not None:
@@ -289,7 +268,7 @@ def finding_of_failure(rule: str, name: str, error: Exception, rank: int | None 
     `error` is what the rule raised, or what is wrong with its result; `rank` is None where it analysed several.
     """
     return Finding(
-        rule="PD901",
+        rule=ENGINE_RULE,
         name="analyzer-failed",
         title=f"{rule} {name} failed: {describe_error(error)}",
         cost_ns=0,
@@ -300,6 +279,29 @@ def finding_of_failure(rule: str, name: str, error: Exception, rank: int | None 
         rank=rank,
         subject=rule,
     )
+
+
+_TYPES: Mapping[str, tuple[type | None, ...]] = {
+    **dict.fromkeys(("rule", "name", "title", "advice", "subject", "severity"), (str,)),
+    **dict.fromkeys(("makes_results_wrong", "occurs_once", "is_symptom"), (bool,)),
+    **dict.fromkeys(("rank", "covered_by"), (int, None)),
+    "covers": (tuple,),
+    "cost_ns": (int,),
+    "confidence": (int, float),
+    "fix": (str, None),
+    "saving": (Saving,),
+    "recurrence": (Recurrence, None),
+    "memory_edit": (MemoryEdit, None),
+    "saved_bytes": (SavedBytes, None),
+    "edit": (Edit, None),
+}
+_TYPES_WITHIN: Mapping[str, tuple[str, type]] = {
+    "references": ("each of the references", str),
+    "topics": ("each of the topics", str),
+    "places": ("each of the places", PlaceName),
+    "seen_in": ("a step of seen_in", int),
+}
+"""The values of a finding that are tuples: what is in them, and its type."""
 
 
 def _require_type(name: str, value: object, *kinds: type | None) -> None:

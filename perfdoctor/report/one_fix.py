@@ -39,13 +39,13 @@ def _join(group: Sequence[Finding], ledger: Ledger) -> Finding:
 
     What happens once adds nothing to what every step costs. Each other part is named in the evidence.
     """
-    lead = max(group, key=lambda each: (_comes_back(each), each.fix is not None, each.cost_ns))
+    lead = max(group, key=lambda each: (each.comes_back, each.fix is not None, each.cost_ns))
     others = [each for each in group if each is not lead]
     if not others:
         return lead
     evidence = tuple(Evidence(f"part of it ({each.rule}): {each.title}", each.cost_ns, "ns") for each in others)
     lead = replace(lead, evidence=(*lead.evidence, *evidence))
-    costly = [each for each in (lead, *others) if _comes_back(each)]
+    costly = [each for each in (lead, *others) if each.comes_back]
     if len(costly) < 2:
         return lead
     claim = Claim(
@@ -65,10 +65,6 @@ def _join(group: Sequence[Finding], ledger: Ledger) -> Finding:
         claim=claim,
         edit=reduce(or_, edits) if edits else None,
     )
-
-
-def _comes_back(finding: Finding) -> bool:
-    return bool(finding.cost_ns) and not finding.is_one_off and not finding.occurs_once
 
 
 def _cost_of_all(costly: Sequence[Finding], claim: Claim, ledger: Ledger) -> int:

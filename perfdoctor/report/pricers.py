@@ -209,16 +209,13 @@ def link_symptoms(fixes: Sequence[Priced]) -> None:
 
     A cause happens in each step and has something to change; the lines of two ranks are different places.
     """
-    causes = [each for each in fixes if not each.finding.is_symptom and _is_cause(each.finding)]
+    lasting = (each for each in fixes if each.finding.comes_back and each.finding.severity != "info")
+    causes = [each for each in lasting if not each.finding.is_symptom]
     for each in fixes:
         if each.finding.is_symptom and each.finding.location is not None:
             place = each.finding.rank, str(each.finding.location)
             at_line = [other for other in causes if (other.finding.rank, str(other.finding.location)) == place]
             each.cause = max(at_line, key=lambda other: (other.cost_ns, other.finding.key), default=None)
-
-
-def _is_cause(finding: Finding) -> bool:
-    return bool(finding.cost_ns) and finding.severity != "info" and not finding.is_one_off and not finding.occurs_once
 
 
 class Pricer(Protocol):

@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from perfdoctor.errors import UsageError
@@ -140,11 +141,8 @@ class Table:
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("pandas is not installed; `pip install pandas`, or take .rows or .to_csv()") from None
-        return pandas.DataFrame(self._by_name())
+        frame: pandas.DataFrame = _import_library("pandas").DataFrame(self._by_name())
+        return frame
 
     def to_polars(self) -> polars.DataFrame:
         """The table as a polars frame, a column each.
@@ -152,11 +150,15 @@ class Table:
         Raises:
             UsageError: polars is not installed.
         """
-        try:
-            import polars
-        except ImportError:
-            raise UsageError("polars is not installed; `pip install polars`, or take .rows or .to_csv()") from None
-        return polars.DataFrame(self._by_name(), strict=False)
+        frame: polars.DataFrame = _import_library("polars").DataFrame(self._by_name(), strict=False)
+        return frame
 
     def _by_name(self) -> Mapping[str, list[Cell]]:
         return {column.name: list(column.values) for column in self.columns}
+
+
+def _import_library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UsageError(f"{name} is not installed; `pip install {name}`, or take .rows or .to_csv()") from None

@@ -124,25 +124,14 @@ def account_table(comparison: Comparison) -> ShownTable | None:
         return None
     labels = CPU_DETAIL_LABELS if comparison.runs_on_gpu is False else DETAIL_LABELS
     min_ns = _MIN_SHARE * max(comparison.before.mean_ns, comparison.after.mean_ns)
-    rows = [
-        ShownRow(
-            format_signed(row.difference_ns),
-            format_duration(row.before_ns),
-            format_duration(row.after_ns),
-            labels.get(row.detail, row.detail),
-        )
-        for row in comparison.account
-        if max(row.before_ns, row.after_ns) >= min_ns
-    ]
-    rows.append(_sum_row(comparison))
     unit = "the mean step" if comparison.has_steps else "the recording"
-    return ShownTable(f"Where the time of {unit} went", tuple(rows))
-
-
-def _sum_row(comparison: Comparison) -> ShownRow:
-    old_ns, new_ns = comparison.before.mean_ns, comparison.after.mean_ns
-    what = "the mean step" if comparison.has_steps else "the recording"
-    return ShownRow(format_signed(new_ns - old_ns), format_duration(old_ns), format_duration(new_ns), what)
+    rows = [(labels.get(row.detail, row.detail), row.before_ns, row.after_ns) for row in comparison.account]
+    shown = [row for row in rows if max(row[1:]) >= min_ns]
+    shown.append((unit, comparison.before.mean_ns, comparison.after.mean_ns))
+    texts = (
+        ShownRow(format_signed(new - old), format_duration(old), format_duration(new), what) for what, old, new in shown
+    )
+    return ShownTable(f"Where the time of {unit} went", tuple(texts))
 
 
 def memory_lines(comparison: Comparison) -> list[str]:
@@ -190,12 +179,18 @@ def _size_row(change: MemoryChange | CategoryChange, what: str) -> ShownRow:
     return ShownRow(format_signed_size(change.difference_bytes), *sizes, what)
 
 
+def shown_tables(comparison: Comparison, *, verbose: bool) -> list[ShownTable]:
+    """All tables in their order: account and memory, and what explains the difference."""
+    known = (account_table(comparison), memory_table(comparison))
+    return [*(table for table in known if table is not None), *change_tables(comparison, verbose=verbose)]
+
+
 def change_tables(comparison: Comparison, *, verbose: bool) -> list[ShownTable]:
     """The tables of what explains the difference: the most telling ones, in the long form all that are known."""
     names = ["places", "kernels" if comparison.kernels.is_known else "ops", "collectives", "modules"]
     if verbose:
         names = ["places", "kernels", "ops", "collectives", "modules"]
-    tables = [_change_table(name, comparison, verbose=verbose) for name in names]
+    tables = (_change_table(name, comparison, verbose=verbose) for name in names)
     return [table for table in tables if table is not None]
 
 
@@ -208,7 +203,15 @@ def _change_table(name: str, comparison: Comparison, *, verbose: bool) -> ShownT
         return None  # without lines places are ops and modules, which have tables of their own
     if name in ("modules", "collectives") and all(row.kind.startswith("idle_") for row in rows):
         return None  # the idle time is in the other tables, too
-    shown = [_shown_row(row, comparison) for row in rows]
+    shown = [
+        ShownRow(
+            format_signed(row.difference_ns),
+            "-" if row.status == "came" else format_duration(row.before_ns),
+            "-" if row.status == "went" else format_duration(row.after_ns),
+            describe_row(row, runs_on_gpu=comparison.runs_on_gpu is not False),
+        )
+        for row in rows
+    ]
     rest_ns = (table.difference_ns or 0) - sum(row.difference_ns for row in rows)
     if rest_ns or not rows:
         shown.append(ShownRow(format_signed(rest_ns), "", "", "everything else"))
@@ -220,15 +223,6 @@ def _rows_to_show(table: ChangeTable, comparison: Comparison, *, verbose: bool) 
     min_ns = _MIN_SHARE * max(comparison.before.mean_ns, 1)
     large = [row for row in table.rows if abs(row.difference_ns) >= min_ns]
     return large[: _MAX_ROWS_LONG if verbose else _MAX_ROWS]
-
-
-def _shown_row(row: RowChange, comparison: Comparison) -> ShownRow:
-    return ShownRow(
-        format_signed(row.difference_ns),
-        "-" if row.status == "came" else format_duration(row.before_ns),
-        "-" if row.status == "went" else format_duration(row.after_ns),
-        describe_row(row, runs_on_gpu=comparison.runs_on_gpu is not False),
-    )
 
 
 def describe_row(row: RowChange, *, runs_on_gpu: bool) -> str:

@@ -18,35 +18,27 @@ def render_comparison_markdown(comparison: Comparison) -> str:
 def _blocks(comparison: Comparison) -> Iterator[str]:
     yield "## perfdoctor compare"
     yield f"**{escape(facts.verdict_of(comparison))}**"
-    reasons = facts.reason_lines(comparison)
-    if reasons:
+    if reasons := facts.reason_lines(comparison):
         yield "\n".join(f"- {escape(reason)}" for reason in reasons)
     if comparison.devices is not None:
         yield "\n".join(("```", *device_lines(comparison.devices), "```"))
-    noise = facts.describe_noise(comparison)
-    if noise:
+    if noise := facts.describe_noise(comparison):
         yield escape(noise)
-    memory = facts.memory_lines(comparison)
-    if memory:
+    if memory := facts.memory_lines(comparison):
         yield escape("\n".join(memory))
     yield "\n".join(f"- {escape(side)}" for side in facts.describe_sides(comparison))
-    known = (facts.account_table(comparison), facts.memory_table(comparison))
-    tables = [table for table in known if table is not None]
-    for table in (*tables, *facts.change_tables(comparison, verbose=True)):
+    for table in facts.shown_tables(comparison, verbose=True):
         yield f"### {escape(table.title)}"
         yield _table(table)
-    findings = facts.finding_lines(comparison, verbose=True)
-    if findings:
-        yield "### Findings"
-        yield "\n".join(f"- **{status}**: {escape(line)}" for status, line in findings)
-    promises = facts.promise_lines(comparison)
-    if promises:
-        yield "### Promised, and what came"
-        yield "\n".join(f"- {escape(line)}" for line in promises)
-    notes = facts.note_lines(comparison)
-    if notes:
-        yield "### Notes"
-        yield "\n".join(f"- {escape(note)}" for note in notes)
+    lists = {
+        "Findings": [f"**{status}**: {escape(line)}" for status, line in facts.finding_lines(comparison, verbose=True)],
+        "Promised, and what came": list(map(escape, facts.promise_lines(comparison))),
+        "Notes": list(map(escape, facts.note_lines(comparison))),
+    }
+    for title, items in lists.items():
+        if items:
+            yield f"### {title}"
+            yield "\n".join(f"- {item}" for item in items)
 
 
 def _table(table: facts.ShownTable) -> str:

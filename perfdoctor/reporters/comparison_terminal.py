@@ -14,7 +14,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.reporters import comparison_facts as facts
 from perfdoctor.reporters.clean_text import shorten_end, shorten_words
 from perfdoctor.reporters.device_comparison_text import device_lines
-from perfdoctor.reporters.render_blocks import render_blocks
+from perfdoctor.reporters.render_blocks import render_blocks, strip_lines
 from perfdoctor.reporters.terminal_text import hanging
 
 _MAX_WORD = 40
@@ -39,8 +39,7 @@ class ComparisonTerminal:
 
     def render(self, comparison: Comparison) -> str:
         """The comparison as text; lines have no trailing blanks."""
-        text = render_blocks(self._blocks(comparison), self.width, color=self.color)
-        return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n")) + "\n"
+        return strip_lines(render_blocks(self._blocks(comparison), self.width, color=self.color))
 
     def _blocks(self, comparison: Comparison) -> Iterator[RenderableType]:
         verdict = "unknown" if comparison.reasons else comparison.step.verdict
@@ -58,16 +57,13 @@ class ComparisonTerminal:
                 yield hanging("-", _text(note, "dim"))
 
     def _figures(self, comparison: Comparison) -> Iterator[RenderableType]:
-        noise = facts.describe_noise(comparison)
-        if noise:
+        if noise := facts.describe_noise(comparison):
             yield _text(noise)
         for line in facts.memory_lines(comparison):
             yield _text(line)
         for side in facts.describe_sides(comparison):
             yield _text(side, "dim")
-        known = (facts.account_table(comparison), facts.memory_table(comparison))
-        tables = [table for table in known if table is not None]
-        for table in (*tables, *facts.change_tables(comparison, verbose=self.verbosity > 0)):
+        for table in facts.shown_tables(comparison, verbose=self.verbosity > 0):
             yield Text()
             yield Text(table.title, style="bold")
             yield self._table(table)

@@ -6,14 +6,12 @@ from typing import NamedTuple
 
 from perfdoctor.comparison.baseline import Baseline, BaselineMatch, FindingState, match_baseline
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.report.finding import SEVERITIES, Finding, Severity
+from perfdoctor.report.finding import ENGINE_RULE, SEVERITIES, Finding, Severity
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.relative_paths import with_relative_paths
 
 DEFAULT_LEVEL: Severity = "medium"
 """The severity from which on a finding fails where no other was asked for: it is worth 3 % of the step."""
-ENGINE_RULE = "PD901"
-"""The rule of findings that say that another rule failed."""
 
 
 class Judgement(NamedTuple):

@@ -25,16 +25,11 @@ class Json(Reporter):
 
 def render_plain(plain: dict[str, Any]) -> str:
     """Plain data as indented JSON text."""
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
     try:
-        return _dump_json(plain)
+        return orjson.dumps(plain, option=option).decode()
     except TypeError:  # a lone surrogate, from a file name that is not UTF-8: no JSON text can hold it
-        return _dump_json(_replace_surrogates(plain))
-
-
-def _dump_json(value: Any) -> str:
-    return orjson.dumps(
-        value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
-    ).decode()
+        return orjson.dumps(_replace_surrogates(plain), option=option).decode()
 
 
 def _replace_surrogates(value: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters import report_notes
+from perfdoctor.reporters import report_facts, report_notes
 from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
 from perfdoctor.reporters.finding_texts import (
     describe_cost,
@@ -26,13 +26,6 @@ from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import PLACES_TITLE, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.report_facts import (
-    covered_findings,
-    has_steps,
-    info_findings,
-    main_findings,
-    one_off_findings,
-)
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.top_rows import top_tables
@@ -76,8 +69,7 @@ def _blocks_above(report: Report) -> Iterator[str]:
     for line in (describe_ladder(report), describe_recorded_step(report, always=True)):
         if line:
             yield escape(line)
-    incomplete = report_notes.describe_incomplete_input(report)
-    if incomplete:
+    if incomplete := report_notes.describe_incomplete_input(report):
         yield f"> **Note:** {incomplete}"
     if has_trials(report):
         yield from trial_markdown(report)
@@ -85,11 +77,11 @@ def _blocks_above(report: Report) -> Iterator[str]:
         yield f"### {PLACES_TITLE}"
         yield "\n".join(places)
     yield from time_split_blocks(report)
-    yield from once_blocks(report)
-    passes = pass_text_of(report)
-    if passes is not None:
-        yield f"### {escape(passes.title)}"
-        yield "\n".join(f"- {row.time} ({row.busy}): {escape(row.what)}" for row in passes.rows)
+    for part in filter(None, (once_text_of(report), pass_text_of(report))):
+        yield f"### {escape(part.title)}"
+        yield "\n".join(f"- {row.time} ({row.share}): {escape(row.what)}" for row in part.rows)
+        if part.advice:
+            yield escape(part.advice)
     if len(report.account) > 1:
         yield rank_table(report)
 
@@ -104,19 +96,9 @@ def place_items(report: Report, *, with_source: bool) -> list[str]:
     return items
 
 
-def once_blocks(report: Report) -> Iterator[str]:
-    """What happens once: its causes, and how to record after it."""
-    once = once_text_of(report)
-    if once is not None:
-        yield f"### {escape(once.title)}"
-        yield "\n".join(f"- {row.time} ({row.share}): {escape(row.what)}" for row in once.rows)
-        if once.advice:
-            yield escape(once.advice)
-
-
 def _finding_blocks(report: Report, max_lines: int) -> list[str]:
     """The findings: as many whole as there is room for, the others in a table."""
-    findings = main_findings(report)
+    findings = report_facts.main_findings(report)
     whole = [list(_finding(number, finding, report)) for number, finding in enumerate(findings, 1)]
     for count in range(len(findings), -1, -1):
         blocks = [block for each in whole[:count] for block in each]
@@ -143,51 +125,36 @@ def _count_lines(blocks: Iterable[str]) -> int:
 
 
 def _blocks_below(report: Report) -> Iterator[str]:
-    one_offs = one_off_findings(report)
-    if one_offs:
-        yield "### Not in every step"
-        yield _list_items(one_off_line(finding) for finding in one_offs)
-    infos = info_findings(report)
-    if infos:
-        yield "### Also seen"
-        yield _list_items(info_line(finding, report) for finding in infos)
-    yield from _top_tables(report)
-    yield from note_blocks(report)
-
-
-def _list_items(items: Iterable[str]) -> str:
-    """The first items of a list, and how many more there are."""
-    lines = list(items)
-    more = len(lines) - _MAX_LISTED
-    return "\n".join(lines if more <= 1 else [*lines[:_MAX_LISTED], f"- and {more} more"])
-
-
-def _top_tables(report: Report) -> Iterator[str]:
+    yield from _list_of("Not in every step", map(one_off_line, report_facts.one_off_findings(report)))
+    yield from _list_of("Also seen", (info_line(finding, report) for finding in report_facts.info_findings(report)))
     for table in top_tables(report, in_full=True):
         yield f"### {table.title}"
         rows = ["| share | time | | |", "|---:|---:|---|---|"]
         rows += [f"| {escape(r.share)} | {r.time} | {escape(r.name)} | {escape(r.what)} |" for r in table.rows]
         yield "\n".join(rows)
+    yield from note_blocks(report)
+
+
+def _list_of(title: str, items: Iterable[str]) -> Iterator[str]:
+    """The first items of a list below their heading, and how many more there are; nothing without any."""
+    lines = list(items)
+    if lines:
+        yield f"### {title}"
+        more = len(lines) - _MAX_LISTED
+        yield "\n".join(lines if more <= 1 else [*lines[:_MAX_LISTED], f"- and {more} more"])
 
 
 def note_blocks(report: Report) -> Iterator[str]:
     """What stands below the findings: time without a finding, rules that did not judge, warnings about the traces."""
     unexplained = report_notes.unexplained_lines(report, of_work=False)
-    if unexplained:
-        yield "### Not explained by a finding"
-        yield _list_items(f"- {escape(share)}: {escape(sentence)}" for share, sentence in unexplained)
-    memory = report_notes.memory_lines(report)
-    if memory:
-        yield "### Memory"
-        yield _list_items(f"- {escape(sentence)}" for sentence in memory)
-    skipped = report_notes.skipped_rules(report)
-    if skipped:
-        yield "### Not judged"
-        yield _list_items(f"- {_skipped_line(group)}" for group in skipped)
-    warnings = report_notes.group_trace_warnings(report)
-    if warnings:
-        yield "### About the trace"
-        yield _list_items(f"- {escape(warning)}" for warning in warnings)
+    lists: dict[str, Iterable[str]] = {
+        "Not explained by a finding": [f"{escape(share)}: {escape(sentence)}" for share, sentence in unexplained],
+        "Memory": map(escape, report_notes.memory_lines(report)),
+        "Not judged": map(_skipped_line, report_notes.skipped_rules(report)),
+        "About the trace": map(escape, report_notes.group_trace_warnings(report)),
+    }
+    for title, items in lists.items():
+        yield from _list_of(title, (f"- {item}" for item in items))
 
 
 def _skipped_line(group: report_notes.SkippedRules) -> str:
@@ -220,7 +187,7 @@ def time_split_blocks(report: Report) -> Iterator[str]:
 def rank_table(report: Report) -> str:
     """The ranks of the job, a row each."""
     rows, left_out = rank_rows(report)
-    step = "step" if has_steps(report) else "window"
+    step = "step" if report_facts.has_steps(report) else "window"
     lines = [f"| rank | {step} | {' | '.join(COLUMNS)} | late by |", "|---:" * (3 + len(COLUMNS)) + "|"]
     lines += [
         f"| {row.rank} | {format_duration(row.step_ns)} | {' | '.join(escape(format_share(s)) for s in row.shares)} "
@@ -247,22 +214,17 @@ def finding_body(finding: Finding, report: Report) -> Iterator[str]:
     yield f"**What to do:** {escape(finding.advice)}"
     if finding.fix:
         yield code_block(finding.fix)
-    covered = covered_findings(report, finding)
-    if covered:
+    if covered := report_facts.covered_findings(report, finding):
         yield "\n".join(f"- also true: {describe_covered(each, escape)}" for each in covered)
     if finding.references:
-        yield "See " + ", ".join(_reference(reference) for reference in finding.references)
+        # A link where the text is nothing but a URL.
+        yield "See " + ", ".join(f"<{each}>" if _URL.fullmatch(each) else escape(each) for each in finding.references)
 
 
 def _evidence_value(evidence: Evidence) -> str:
     """The value; a text is a name as a rule, and a name reads best as code."""
     value = format_evidence(evidence)
     return code_span(value) if isinstance(evidence.value, str) else escape(value)
-
-
-def _reference(text: str) -> str:
-    """A link where the text is nothing but a URL."""
-    return f"<{text}>" if _URL.fullmatch(text) else escape(text)
 
 
 def one_off_line(finding: Finding) -> str:

@@ -137,8 +137,7 @@ def _comparison_parts(comparison: Comparison) -> Iterator[str]:
     above = (*comparison_facts.reason_lines(comparison), *comparison_facts.memory_lines(comparison))
     lines = [*above, *([noise] if noise else [])]
     yield from (_tag("p", _text(line), _QUIET) for line in (*lines, *comparison_facts.describe_sides(comparison)))
-    sums = (comparison_facts.account_table(comparison), comparison_facts.memory_table(comparison))
-    for table in (*filter(None, sums), *comparison_facts.change_tables(comparison, verbose=False)):
+    for table in comparison_facts.shown_tables(comparison, verbose=False):
         yield _tag("p", f"<b>{_text(table.title)}</b>", "margin: .8em 0 .2em")
         rows = [[_text(cell) for cell in row] for row in table.rows]
         yield _table(("change", "before", "after", ""), rows, numbers=(0, 1, 2))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from perfdoctor.analysis.context.name_signs import SERVING_ENGINES
 from perfdoctor.report.pass_summary import PassSummary
 from perfdoctor.report.report import Report
+from perfdoctor.reporters.time_rows import TimeRow, TimeRows
 from perfdoctor.units import format_count, format_duration, format_share
 
 # What takes less of a pass is not named.
@@ -22,23 +22,8 @@ _WORK: Mapping[str, str] = {
 _ALONE = "recorded alone: in a row of passes the engine prepares each while the GPU works on the one before"
 
 
-class PassRow(NamedTuple):
-    """The passes of one kind: the mean time of a pass, the share of the GPU's work in it, and what is to say of it."""
-
-    time: str
-    busy: str
-    what: str
-
-
-class PassText(NamedTuple):
-    """The passes of an engine or a loop, in words."""
-
-    title: str
-    rows: tuple[PassRow, ...]
-
-
-def pass_text_of(report: Report) -> PassText | None:
-    """The passes on the rank whose passes take longest; None without any."""
+def pass_text_of(report: Report) -> TimeRows | None:
+    """The passes on the rank whose passes take longest: their mean time, the GPU's work in it; None without any."""
     if not report.passes:
         return None
     longest = max(report.passes, key=lambda row: row.time_ns * row.passes).rank
@@ -47,17 +32,17 @@ def pass_text_of(report: Report) -> PassText | None:
     of_whom = "engine" if SERVING_ENGINES.intersection(report.context.frameworks) else "model"
     title = f"Passes of the {of_whom}{on_rank}: mean time, GPU busy"
     is_only = report.context.schedules_ahead and sum(row.passes for row in rows) == 1
-    return PassText(title, tuple(_describe(row, is_only and 2 * row.busy_ns >= row.time_ns) for row in rows))
+    return TimeRows(title, tuple(_describe(row, is_only and 2 * row.busy_ns >= row.time_ns) for row in rows))
 
 
-def _describe(row: PassSummary, is_alone: bool) -> PassRow:
+def _describe(row: PassSummary, is_alone: bool) -> TimeRow:
     sizes = [f"of {format_count(round(row.requests), 'request')}"] if row.requests else []
     sizes += [format_count(round(row.tokens), "token")] if row.tokens and row.tokens != row.requests else []
     sizes += [f"padded to {round(row.rows)}"] if row.rows and row.tokens and row.rows > row.tokens else []
     kind = "" if row.kind == "other" else f"{row.kind} "
     passes = format_count(row.passes, f"{kind}pass", f"{kind}passes")
     parts = [" ".join((passes, ", ".join(sizes))).strip(), *_details(row), *([_ALONE] if is_alone else [])]
-    return PassRow(format_duration(row.time_ns), format_share(row.busy_ns / max(row.time_ns, 1)), "; ".join(parts))
+    return TimeRow(format_duration(row.time_ns), format_share(row.busy_ns / max(row.time_ns, 1)), "; ".join(parts))
 
 
 def _details(row: PassSummary) -> Iterator[str]:

@@ -13,21 +13,12 @@ from perfdoctor.comparison.baseline import FindingState
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters import report_notes
+from perfdoctor.reporters import markdown, report_notes
 from perfdoctor.reporters.clean_text import clean_line, shorten_end
 from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import SEVERITY_MARKS, short_cost, short_saving
 from perfdoctor.reporters.format_values import format_place
-from perfdoctor.reporters.markdown import (
-    finding_body,
-    info_line,
-    note_blocks,
-    one_off_line,
-    place_items,
-    rank_table,
-    time_split_blocks,
-)
 from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_reports import trial_markdown
@@ -72,7 +63,7 @@ class PullRequest(Reporter):
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield f"> **Note:** {escape(incomplete)}"
-        if places := place_items(report, with_source=False):
+        if places := markdown.place_items(report, with_source=False):
             yield "\n".join(places)
         findings = main_findings(report)
         if findings:
@@ -98,21 +89,21 @@ def _details(report: Report) -> Iterator[str]:
     if has_trials(report):
         yield _folded("What was tried", trial_markdown(report))
     for number, finding in enumerate(main_findings(report), 1):
-        yield _folded(f"{number}. {finding.rule}: evidence and fix", finding_body(finding, report))
-    others = [one_off_line(finding) for finding in one_off_findings(report)]
-    others += [info_line(finding, report) for finding in info_findings(report)]
+        yield _folded(f"{number}. {finding.rule}: evidence and fix", markdown.finding_body(finding, report))
+    others = [markdown.one_off_line(finding) for finding in one_off_findings(report)]
+    others += [markdown.info_line(finding, report) for finding in info_findings(report)]
     if others:
         yield _folded(f"Also seen ({len(others)})", ["\n".join(others)])
     if report.account:
-        yield _folded("Where the time goes", [*time_split_blocks(report), *_rank_blocks(report)])
-    notes = list(note_blocks(report))
+        yield _folded("Where the time goes", [*markdown.time_split_blocks(report), *_rank_blocks(report)])
+    notes = list(markdown.note_blocks(report))
     if notes:
         yield _folded("How far this goes", notes)
 
 
 def _rank_blocks(report: Report) -> Iterator[str]:
     if len(report.account) > 1:
-        yield rank_table(report)
+        yield markdown.rank_table(report)
 
 
 def _folded(title: str, blocks: Iterator[str] | list[str]) -> str:

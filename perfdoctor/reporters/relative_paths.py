@@ -6,12 +6,12 @@ Reports for programs keep the whole paths; those that people read name a file as
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from perfdoctor.report.chart_data import RankCharts
-from perfdoctor.report.finding import Evidence, Finding
+from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.report.table import Column, Table
 from perfdoctor.report.trial_result import Trial
@@ -29,7 +29,10 @@ def with_relative_paths(report: Report) -> Report:
         places=tuple(replace(each, file=each.file and shorten(each.file)) for each in report.places),
         unexplained=tuple(replace(each, sentence=shorten(each.sentence)) for each in report.unexplained),
         trials=tuple(_shorten_trial(trial, shorten) for trial in report.trials),
-        tables={name: tuple(_shorten_row(row, shorten) for row in rows) for name, rows in report.tables.items()},
+        tables={
+            name: tuple({key: _shorten_value(value, shorten) for key, value in row.items()} for row in rows)
+            for name, rows in report.tables.items()
+        },
         charts=None if report.charts is None else _shorten_charts(report.charts, shorten),
     )
 
@@ -53,7 +56,7 @@ def _shorten_finding(finding: Finding, shorten: Callable[[str], str]) -> Finding
         title=shorten(finding.title),
         advice=shorten(finding.advice),
         location=None if location is None else replace(location, file=shorten(location.file)),
-        evidence=tuple(_shorten_evidence(each, shorten) for each in finding.evidence),
+        evidence=tuple(replace(each, value=_shorten_value(each.value, shorten)) for each in finding.evidence),
     )
 
 
@@ -62,10 +65,8 @@ def _shorten_trial(trial: Trial, shorten: Callable[[str], str]) -> Trial:
     return replace(trial, locations=places, why=shorten(trial.why))
 
 
-def _shorten_evidence(evidence: Evidence, shorten: Callable[[str], str]) -> Evidence:
-    if not isinstance(evidence.value, str):
-        return evidence
-    return replace(evidence, value=shorten(evidence.value))
+def _shorten_value(value: Any, shorten: Callable[[str], str]) -> Any:
+    return shorten(value) if isinstance(value, str) else value
 
 
 def _shorten_charts(charts: RankCharts, shorten: Callable[[str], str]) -> RankCharts:
@@ -83,11 +84,7 @@ def _shorten_charts(charts: RankCharts, shorten: Callable[[str], str]) -> RankCh
 
 def _shorten_table(table: Table, shorten: Callable[[str], str]) -> Table:
     def shorten_cells(column: Column) -> Column:
-        values = (shorten(value) if isinstance(value, str) else value for value in column.values)
-        return replace(column, values=tuple(values)) if column.unit == "text" else column
+        values = tuple(_shorten_value(value, shorten) for value in column.values)
+        return replace(column, values=values) if column.unit == "text" else column
 
     return replace(table, columns=tuple(map(shorten_cells, table.columns)))
-
-
-def _shorten_row(row: Mapping[str, Any], shorten: Callable[[str], str]) -> Mapping[str, Any]:
-    return {name: shorten(value) if isinstance(value, str) else value for name, value in row.items()}

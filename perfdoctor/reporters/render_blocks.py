@@ -36,3 +36,8 @@ def render_each(blocks: Iterable[RenderableType], width: int, *, color: bool) ->
         with console.capture() as captured:
             console.print(block, crop=False)
         yield defuse_commands(captured.get())
+
+
+def strip_lines(text: str) -> str:
+    """A text without blanks at the ends of its lines, and with one line break at its own end."""
+    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n")) + "\n"

@@ -19,12 +19,12 @@ from urllib.parse import quote
 from perfdoctor.comparison.baseline import BaselineState
 from perfdoctor.comparison.seen_finding import finding_of_report
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.report.finding import SOURCE_LINE, Finding, Severity
+from perfdoctor.report.finding import ENGINE_RULE, SOURCE_LINE, Finding, Severity
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.escape_markdown import escape
-from perfdoctor.reporters.finding_gate import DEFAULT_GATE, ENGINE_RULE, Gate
+from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import plain_message
 from perfdoctor.reporters.json_ import render_plain
 from perfdoctor.reporters.markdown import finding_body
@@ -63,7 +63,9 @@ class Sarif(Reporter):
         return render_plain({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [self._run(report)]})
 
     def _run(self, report: Report) -> dict[str, Any]:
-        rules = list(dict.fromkeys([*(o.rule for o in report.outcomes), *(f.rule for f in _own_findings(report))]))
+        # That a rule failed is a notification.
+        found = (finding.rule for finding in report.findings if finding.rule != ENGINE_RULE)
+        rules = list(dict.fromkeys([*(outcome.rule for outcome in report.outcomes), *found]))
         positions = {rule: position for position, rule in enumerate(rules)}
         driver = {"name": "perfdoctor", "version": report.version, "rules": list(_describe_rules(rules))}
         return {
@@ -96,7 +98,9 @@ class Sarif(Reporter):
                 "partialFingerprints": {_FINGERPRINT: name} | ({} if has_file else {_GITHUB_FINGERPRINT: name}),
                 "rank": round(100 * (finding.share_of_step or 0.0), 1),
                 **({"baselineState": _BASELINE_STATES[known.state]} if known is not None else {}),
-                "properties": _properties(finding, number),
+                # The figures by the names of the report's schema, the place in the order, and the rank.
+                "properties": {"number": number, "gpu_rank": finding.rank}
+                | {name: to_plain(getattr(finding, name)) for name in _PROPERTIES},
             }
 
     def _location(self, finding: Finding, trace: str) -> tuple[dict[str, Any], bool]:
@@ -122,11 +126,6 @@ def _fingerprint(finding: Finding) -> str:
     """What stays the same in the next recording of a program: other figures and lines above change nothing."""
     identity = "\0".join(finding_of_report(finding).identity)
     return hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _own_findings(report: Report) -> list[Finding]:
-    """The findings of rules; that a rule failed is a notification."""
-    return [finding for finding in report.findings if finding.rule != ENGINE_RULE]
 
 
 def _physical_location(file: str, line: int, source: str | None = None) -> dict[str, Any]:
@@ -194,13 +193,6 @@ def _describe_outcome(outcome: Outcome) -> dict[str, Any]:
         "level": "error" if outcome.status == "failed" else "note",
         "message": {"text": _escape_message(f"{outcome.rule} {outcome.status}: {why}")},
         "associatedRule": {"id": outcome.rule},
-    }
-
-
-def _properties(finding: Finding, number: int) -> dict[str, Any]:
-    """The figures of the finding by the names of the report's schema, its place in the order, and its rank."""
-    return {"number": number, "gpu_rank": finding.rank} | {
-        name: to_plain(getattr(finding, name)) for name in _PROPERTIES
     }
 
 

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfdoctor import units
 from perfdoctor.gpu.kernel_names import name_kernels
 from perfdoctor.report.table import Cell, Column, Unit
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.units import (
-    UNKNOWN,
-    format_duration,
-    format_flops,
-    format_flops_rate,
-    format_number,
-    format_share,
-    format_size,
-    three_digits,
-)
 
 # Rates stand in one unit in a column.
 _RATES: Mapping[Unit, tuple[str, float]] = {"flops_per_s": ("TFLOP/s", 1e12), "bytes_per_s": ("GB/s", 1e9)}
@@ -26,21 +17,21 @@ _OF_KERNELS = ("kernel", "op")
 def format_cell(unit: Unit, value: Cell) -> str:
     """One value of a column of that unit as people read it: "43.1 ms", "44%", "312 TFLOP/s"; "n/a" for None."""
     if value is None:
-        return UNKNOWN
+        return units.UNKNOWN
     if isinstance(value, str):
         return clean_line(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _FORMATS.get(unit, format_number)(value)
+    return _FORMATS.get(unit, units.format_number)(value)
 
 
 _FORMATS = {
-    "ns": format_duration,
-    "bytes": format_size,
-    "bytes_per_s": lambda value: f"{format_size(value)}/s",
-    "flops": format_flops,
-    "flops_per_s": format_flops_rate,
-    "share": format_share,
+    "ns": units.format_duration,
+    "bytes": units.format_size,
+    "bytes_per_s": lambda value: f"{units.format_size(value)}/s",
+    "flops": units.format_flops,
+    "flops_per_s": units.format_flops_rate,
+    "share": units.format_share,
 }
 
 
@@ -59,10 +50,12 @@ def format_column(column: Column, *, below_unit: bool = False) -> list[str]:
     """
     if below_unit and column.unit in _RATES:
         factor = _RATES[column.unit][1]
-        return [UNKNOWN if value is None else three_digits(float(value) / factor) for value in column.values]
+        return [
+            units.UNKNOWN if value is None else units.three_digits(float(value) / factor) for value in column.values
+        ]
     if column.unit == "text" and (column.name in _OF_KERNELS or column.title in _OF_KERNELS):
         names = name_kernels([value for value in column.values if isinstance(value, str)])
-        return [clean_line(names[value]) if isinstance(value, str) else UNKNOWN for value in column.values]
+        return [clean_line(names[value]) if isinstance(value, str) else units.UNKNOWN for value in column.values]
     return [format_cell(column.unit, value) for value in column.values]
 
 

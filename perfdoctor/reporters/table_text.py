@@ -137,13 +137,12 @@ def _lay_out(columns: Sequence[_Shown]) -> Grid:
         grid.add_column(Text(column.title), justify="right" if column.at_right else "left", no_wrap=True)
     for row in zip(*(column.texts for column in columns), strict=True):
         grid.add_row(
-            *(Text(_fit(text, column.width), style=_style(column)) for text, column in zip(row, columns, strict=True))
+            *(
+                Text(_fit(text, column.width), style="" if column.title else "cyan")  # bars have no title
+                for text, column in zip(row, columns, strict=True)
+            )
         )
     return grid
-
-
-def _style(column: _Shown) -> str:
-    return "" if column.title else "cyan"
 
 
 def _fit(text: str, width: int) -> str:
@@ -182,16 +181,14 @@ def render_table_markdown(table: Table, rows: int = 0) -> str:
 
 def render_table_csv(table: Table) -> str:
     """`Table.to_csv` for files and terminals: texts without control characters, and none that is a formula."""
-    return replace(table, columns=tuple(map(_with_safe_texts, table.columns))).to_csv()
+    columns = (replace(column, values=tuple(map(_make_safe, column.values))) for column in table.columns)
+    return replace(table, columns=tuple(columns)).to_csv()
 
 
-def _with_safe_texts(column: Column) -> Column:
-    values = tuple(_make_safe(value) if isinstance(value, str) else value for value in column.values)
-    return replace(column, values=values)
-
-
-def _make_safe(text: str) -> str:
-    text = clean_line(text)
+def _make_safe(value: Cell) -> Cell:
+    if not isinstance(value, str):
+        return value
+    text = clean_line(value)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters import report_notes
+from perfdoctor.reporters import report_facts, report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_info, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
@@ -26,16 +26,7 @@ from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import FEW_PLACES, PlaceText, findings_elsewhere, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.render_blocks import render_each
-from perfdoctor.reporters.report_facts import (
-    covered_findings,
-    has_steps,
-    info_findings,
-    is_snapshot,
-    main_findings,
-    one_off_findings,
-    share_of_step,
-)
+from perfdoctor.reporters.render_blocks import render_each, strip_lines
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.run_line import describe_run
 from perfdoctor.reporters.terminal_text import (
@@ -136,8 +127,7 @@ class Terminal(Reporter):
     def render_prepared(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
         blocks = self._render(self._quiet_blocks(report)) if self.verbosity < 0 else self._blocks(report)
-        lines = "".join(blocks).replace(NO_BREAK, " ").rstrip("\n").split("\n")
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+        return strip_lines("".join(blocks).replace(NO_BREAK, " "))
 
     def _render(self, blocks: Iterable[RenderableType]) -> list[str]:
         """The text of each block: laid out once, and counted as often as it takes to fill a page."""
@@ -152,7 +142,7 @@ class Terminal(Reporter):
         """A finding in one line: its severity, rule, cost, place and title."""
         title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
         at = f"{place} " if place and place not in title else ""
-        cost = f"{format_duration(finding.cost_ns):>7} {format_share(share_of_step(report, finding)):>5}"
+        cost = f"{format_duration(finding.cost_ns):>7} {format_share(report_facts.share_of_step(report, finding)):>5}"
         if not finding.cost_ns:
             cost = "wrong results" if finding.makes_results_wrong else " " * len(cost)
         severity = (f"{finding.severity.upper():<6} ", _SEVERITY_STYLES[finding.severity])
@@ -161,7 +151,7 @@ class Terminal(Reporter):
         return line
 
     def _blocks(self, report: Report) -> Iterator[str]:
-        findings = len(main_findings(report))
+        findings = len(report_facts.main_findings(report))
         above = self._render(self._blocks_above(report, _Room(_MAX_FINDING_LINES, findings)))
         below = self._sections(report)
         if self.verbosity <= 0:
@@ -173,7 +163,7 @@ class Terminal(Reporter):
             below = _fit(below, max(room - _count_lines(above), _MIN_LINES_BELOW if has_trials(report) else 0))
         yield from above
         for section in below:
-            yield from self._render([Text(), Text(section.heading, style="bold")])
+            yield from self._render(_heading(section.heading))
             yield from section.rows
         yield from self._render(self._notes(report))
         if self.verbosity > 0:
@@ -192,20 +182,16 @@ class Terminal(Reporter):
     def _blocks_above(self, report: Report, room: _Room) -> Iterator[RenderableType]:
         """The verdict, where the time went, and the findings, in that many lines."""
         yield make_text(verdict_of(report), style="bold")
-        ladder = describe_ladder(report)
-        if ladder:
+        if ladder := describe_ladder(report):
             yield make_text(ladder)
-        recorded = describe_recorded_step(report, always=self.verbosity > 0)
-        if recorded:
+        if recorded := describe_recorded_step(report, always=self.verbosity > 0):
             yield make_text(f"({recorded})", style="dim")
         if report.run is not None:
             yield make_text(describe_run(report.run, self.width, unicode=self.unicode), style="dim")
-        incomplete = report_notes.describe_incomplete_input(report)
-        if incomplete:
+        if incomplete := report_notes.describe_incomplete_input(report):
             yield hanging("!", make_text(incomplete, style="yellow"))
         if has_trials(report):
-            yield Text()
-            yield Text("Trials", style="bold")
+            yield from _heading("Trials")
             yield from (unbroken(line, "") for line in trial_lines(report, self.width))
         texts = place_texts(report, most=None if self.verbosity > 0 else room.places)
         yield from (block for text in texts for block in self._place(text, report, room))
@@ -227,8 +213,7 @@ class Terminal(Reporter):
                 yield from self._finding(number, finding, report, room.finding_lines)
         rows = [self._finding_row(finding, report, number) for number, finding in findings if number > room.paragraphs]
         if rows:
-            yield Text()
-            yield Text("More findings (-v shows them in full)", style="bold")
+            yield from _heading("More findings (-v shows them in full)")
             yield from rows
 
     def _place(self, text: PlaceText, report: Report, room: _Room) -> Iterator[RenderableType]:
@@ -258,8 +243,7 @@ class Terminal(Reporter):
         split = time_split_of(report)
         if split is None:
             return
-        yield Text()
-        yield make_text(split.title, style="bold")
+        yield from _heading(split.title)
         bar = Text("  ")
         cells = allocate_cells([part.share for part in split.buckets], self.width - 4)
         for part, count in zip(split.buckets, cells, strict=True):
@@ -289,8 +273,7 @@ class Terminal(Reporter):
         once = once_text_of(report)
         if once is None:
             return
-        yield Text()
-        yield make_text(once.title, style="bold")
+        yield from _heading(once.title)
         for row in once.rows if with_advice else once.rows[:1]:
             yield make_text(shorten_end(f"  {row.time:>8}  {row.share:>5}  {row.what}", self.width))
         if once.advice and with_advice:
@@ -300,9 +283,8 @@ class Terminal(Reporter):
         passes = pass_text_of(report)
         if passes is None:
             return
-        yield Text()
-        yield make_text(passes.title, style="bold")
-        yield from (hanging(f"  {row.time:>8}  {row.busy:>5} ", make_text(row.what)) for row in passes.rows)
+        yield from _heading(passes.title)
+        yield from (hanging(f"  {row.time:>8}  {row.share:>5} ", make_text(row.what)) for row in passes.rows)
 
     def _glyph(self, bucket: str) -> str:
         style = _BUCKET_STYLES[bucket]
@@ -320,7 +302,7 @@ class Terminal(Reporter):
             box=box.SIMPLE_HEAD if self.unicode else box.ASCII2, pad_edge=False, show_edge=False, header_style="bold"
         )
         table.add_column("rank", justify="right")
-        table.add_column("step" if has_steps(report) else "window", justify="right")
+        table.add_column("step" if report_facts.has_steps(report) else "window", justify="right")
         for column in (*COLUMNS, "late by"):
             table.add_column(column, justify="right")
         for row in rows:
@@ -345,7 +327,7 @@ class Terminal(Reporter):
         for line in self._finding_lines(finding, report, room):
             # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
             yield line if isinstance(line, Group) else Padding(line, (0, 0, 0, _INDENT))
-        also_true = covered_findings(report, finding)
+        also_true = report_facts.covered_findings(report, finding)
         named = 1 if max_lines == _MIN_FINDING_LINES else _MAX_NAMED_COVERED
         for covered in also_true if self.verbosity > 0 else also_true[:named]:
             worth_ns = covered.saving.alone.expected_ns
@@ -404,7 +386,7 @@ class Terminal(Reporter):
             yield hanging("-", make_text(f"{label}: {format_evidence(evidence)}", style="dim"))
 
     def _one_offs(self, report: Report) -> Iterator[RenderableType]:
-        for finding in one_off_findings(report):
+        for finding in report_facts.one_off_findings(report):
             yield hanging(f"  {finding.rule}", make_text(self._describe_one_off(finding)))
 
     def _describe_one_off(self, finding: Finding) -> str:
@@ -414,7 +396,7 @@ class Terminal(Reporter):
         return line if self.verbosity > 0 else self._shorten_note(line, len("  PD103 "))
 
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:
-        for finding in info_findings(report, in_full=self.verbosity > 0):
+        for finding in report_facts.info_findings(report, in_full=self.verbosity > 0):
             place = f", at {clean_line(str(finding.location))}" if finding.location else ""
             cost = f" ({cost})" if (cost := describe_info(report, finding)) else ""
             end = f"{cost}{shorten_words(place, MAX_WORD)}"
@@ -448,8 +430,7 @@ class Terminal(Reporter):
 
     def _context(self, report: Report) -> Iterator[RenderableType]:
         if report.context.evidence:
-            yield Text()
-            yield Text("What program this is", style="bold")
+            yield from _heading("What program this is")
         for sentence in map(clean_line, report.context.evidence):
             yield hanging(" ", make_text(shorten_words(sentence, MAX_WORD), style="dim"))
 
@@ -461,12 +442,13 @@ class Terminal(Reporter):
             rules = [f"{', '.join(each.rules)}: {shorten_words(each.why, MAX_WORD)}" for each in skipped]
             for heading, lines in (("Memory", memory), ("Not judged", rules), ("About the trace", warnings)):
                 if lines:
-                    yield Text()
-                    yield Text(heading, style="bold")
+                    yield from _heading(heading)
                 yield from (hanging(" ", make_text(shorten_words(line, MAX_WORD), style="dim")) for line in lines)
             return
         not_judged = report_notes.describe_not_judged(report)
-        memory = memory[1:] if is_snapshot(report) else memory[:1]  # the verdict on a snapshot is the first sentence
+        memory = (
+            memory[1:] if report_facts.is_snapshot(report) else memory[:1]
+        )  # the verdict on a snapshot is the first sentence
         if memory or not_judged or warnings:
             yield Text()
         for sentence in memory:
@@ -490,6 +472,11 @@ class Terminal(Reporter):
         for outcome in report.outcomes:
             table.add_row(outcome.rule, outcome.status, f"{outcome.seconds:.3f} s")
         return Group(Text("Rules", style="bold"), Padding(table, (0, 0, 0, 2)))
+
+
+def _heading(title: str) -> Iterator[Text]:
+    yield Text()
+    yield make_text(title, style="bold")
 
 
 def _fit(sections: list[_Section], max_lines: int) -> list[_Section]:
@@ -519,9 +506,8 @@ def _smaller_rooms(findings: int) -> Iterator[_Room]:
     """Ways to say less above the sections, each less than the one before; the first finding is always a paragraph."""
     yield from (_Room(lines, findings) for lines in range(_MAX_FINDING_LINES - 1, _MIN_FINDING_LINES - 1, -1))
     yield from (_Room(_MIN_FINDING_LINES, count) for count in range(findings - 1, _FEW_FINDINGS - 1, -1))
-    yield from (
-        _Room(_MIN_FINDING_LINES, count, once_advice=False) for count in range(min(findings, _FEW_FINDINGS), 0, -1)
-    )
+    few = range(min(findings, _FEW_FINDINGS), 0, -1)
+    yield from (_Room(_MIN_FINDING_LINES, count, once_advice=False) for count in few)
     yield from (_Room(_MIN_FINDING_LINES, 1, once_advice=False, places=count) for count in range(FEW_PLACES - 1, 0, -1))
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
+from perfdoctor.data_rows import read_rows
 from perfdoctor.gpu import has_tensor_cores
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, step_length_ns
@@ -19,53 +20,17 @@ _FULLY_KNOWN = 0.995
 # Steps whose variation (standard deviation over mean) is smaller are not said to vary.
 _MIN_VARIATION = 0.10
 
-DETAIL_LABELS: Mapping[str, str] = {
-    "compute": "compute",
-    "bandwidth": "memory-bound kernels",
-    "memcpy": "copies",
-    "communication": "exposed communication",
-    "latency": "short kernels, or too few blocks (latency)",
-    "idle_dataloader": "idle, waiting for the DataLoader",
-    "idle_sync": "idle after a host-device synchronisation",
-    "idle_launch": "idle, waiting for launches",
-    "idle_communication": "idle, waiting for other ranks",
-    "idle_allocator": "idle, waiting for memory allocation",
-    "idle_unexplained": "idle, unexplained",
-}
+
+def labels_of_details(words: str) -> Mapping[str, str]:
+    """What details.csv has of each part of the account in one of its columns."""
+    return {row["detail"]: row[words] for row in _DETAILS}
+
+
+_DETAILS = read_rows("reporters/details.csv")
 # Without GPU items the account is about the program on the CPU.
-CPU_DETAIL_LABELS: Mapping[str, str] = {
-    **DETAIL_LABELS,
-    "bandwidth": "ops other than matrix products and convolutions",
-    "latency": "ops too short to do much work",
-    "idle_dataloader": "waiting for the DataLoader",
-    "idle_sync": "waiting for a device",
-    "idle_launch": "Python and the dispatcher, between ops",
-    "idle_communication": "waiting for other ranks",
-    "idle_allocator": "waiting for memory allocation",
-    "idle_unexplained": "outside of PyTorch, unexplained",
-}
-_SHORT_LABELS: Mapping[str, str] = {
-    **DETAIL_LABELS,
-    "bandwidth": "memory-bound",
-    "communication": "communication",
-    "latency": "short kernels",
-    "idle_dataloader": "idle for a batch",
-    "idle_sync": "idle after a sync",
-    "idle_launch": "idle for launches",
-    "idle_communication": "idle for other ranks",
-    "idle_allocator": "idle for memory",
-}
-_SHORT_CPU_LABELS: Mapping[str, str] = {
-    **_SHORT_LABELS,
-    "bandwidth": "other ops",
-    "latency": "short ops",
-    "idle_dataloader": "waiting for a batch",
-    "idle_sync": "waiting for a device",
-    "idle_launch": "Python between ops",
-    "idle_communication": "waiting for other ranks",
-    "idle_allocator": "allocating memory",
-    "idle_unexplained": "outside of PyTorch",
-}
+DETAIL_LABELS, CPU_DETAIL_LABELS, _SHORT_LABELS, _SHORT_CPU_LABELS = map(
+    labels_of_details, ("gpu", "cpu", "short_gpu", "short_cpu")
+)
 # Details that are a whole bucket, or the largest part of one: the bar shows them already.
 _SHOWN_IN_BAR = ("compute", "bandwidth", "communication")
 _TENSOR_CORE_LABELS = (("used", "used"), ("slow_path", "slow path"), ("not_used", "not used"), ("unknown", "unknown"))
@@ -131,6 +96,8 @@ def time_split_of(report: Report) -> TimeSplit | None:
     def slice_of(label: str, ns: int) -> TimeSlice:
         return TimeSlice(label, step_ns * ns / window_ns, ns / window_ns)
 
+    # Where no device has Tensor Cores it is no news that they are not used.
+    may_have_cores = any(has_tensor_cores(each.device, None, each.vendor) is not False for each in report.traces)
     labels = detail_labels(report)
     by_detail = {name: slice_of(labels[name], ns) for name, ns in detail.items()}
     details = [part for name, part in by_detail.items() if name not in _SHOWN_IN_BAR]
@@ -142,7 +109,7 @@ def time_split_of(report: Report) -> TimeSplit | None:
             for bucket, names in BUCKETS.items()
         ),
         tuple(sorted((part for part in details if part.share >= _MIN_SHARE), key=lambda part: -part.ns)),
-        None if _lacks_tensor_cores(report) else describe_tensor_cores(report, window_ns / step_ns),
+        describe_tensor_cores(report, window_ns / step_ns) if may_have_cores else None,
         _describe_rates(report),
         by_detail,
     )
@@ -193,11 +160,6 @@ def _describe_mfu(accounts: Iterable[Account]) -> str | None:
     if known_share >= _FULLY_KNOWN:
         return f"MFU {format_share(mfu)} {peak}"
     return f"MFU at least {format_share(mfu)} {peak} (work known for {format_share(known_share)} of the matrix time)"
-
-
-def _lacks_tensor_cores(report: Report) -> bool:
-    """Whether no device has Tensor Cores: that they are not used is no news then."""
-    return all(has_tensor_cores(trace.device, None, trace.vendor) is False for trace in report.traces)
 
 
 def describe_tensor_cores(report: Report, steps: float) -> str | None:

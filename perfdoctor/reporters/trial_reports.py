@@ -7,19 +7,10 @@ from collections.abc import Iterator
 
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.report.report import Report
+from perfdoctor.reporters import trial_table
 from perfdoctor.reporters.clean_text import shorten, shorten_words
 from perfdoctor.reporters.escape_markdown import code_block, escape
 from perfdoctor.reporters.reporter import Reporter
-from perfdoctor.reporters.trial_table import (
-    TRIAL_COLUMNS,
-    describe_trials,
-    promise_lines,
-    trial_notes,
-    trial_rows,
-    unmeasured_lines,
-    verdict_of_trials,
-    what_to_change,
-)
 
 _GAP = "  "
 _MIN_NAME = 8
@@ -41,22 +32,22 @@ class TrialTerminal(Reporter):
 
 def trial_lines(report: Report, width: int) -> Iterator[str]:
     """The lines of the trials, each at most `width` columns; code to copy is neither wrapped nor cut."""
-    yield from _wrap(verdict_of_trials(report), width)
-    yield from _wrap(describe_trials(report), width)
-    rows = trial_rows(report)
+    yield from _wrap(trial_table.verdict_of_trials(report), width)
+    yield from _wrap(trial_table.describe_trials(report), width)
+    rows = trial_table.trial_rows(report)
     if rows:
         yield ""
-        yield from _table([TRIAL_COLUMNS, *rows], width)
-    for line in unmeasured_lines(report):
+        yield from _table([trial_table.TRIAL_COLUMNS, *rows], width)
+    for line in trial_table.unmeasured_lines(report):
         yield from _wrap(line, width, "  ")
     yield from _winner_lines(report, width)
-    promises = promise_lines(report)
+    promises = trial_table.promise_lines(report)
     if promises:
         yield ""
         yield "Promised and measured"
     for line in promises:
         yield from _wrap(f"  {line}", width, "    ")
-    notes = list(trial_notes(report))
+    notes = list(trial_table.trial_notes(report))
     if notes:
         yield ""
     for note in notes:
@@ -64,7 +55,7 @@ def trial_lines(report: Report, width: int) -> Iterator[str]:
 
 
 def _winner_lines(report: Report, width: int) -> Iterator[str]:
-    winners = what_to_change(report)
+    winners = trial_table.what_to_change(report)
     if winners:
         yield ""
         yield "What to change"
@@ -103,18 +94,21 @@ def _table(rows: list[tuple[str, ...]], width: int) -> Iterator[str]:
 def trial_markdown(report: Report) -> Iterator[str]:
     """The blocks of the trials as Markdown; the cells hold no pipes but escaped ones."""
     yield "### Trials"
-    yield f"**{escape(verdict_of_trials(report))}** {escape(describe_trials(report))}"
-    rows = trial_rows(report)
+    yield f"**{escape(trial_table.verdict_of_trials(report))}** {escape(trial_table.describe_trials(report))}"
+    rows = trial_table.trial_rows(report)
     if rows:
-        lines = [f"| {' | '.join(TRIAL_COLUMNS)} |", "|---" + "|---:" * (len(TRIAL_COLUMNS) - 2) + "|---|"]
+        lines = [
+            f"| {' | '.join(trial_table.TRIAL_COLUMNS)} |",
+            "|---" + "|---:" * (len(trial_table.TRIAL_COLUMNS) - 2) + "|---|",
+        ]
         yield "\n".join([*lines, *(f"| {' | '.join(map(escape, row))} |" for row in rows)])
-    unmeasured = unmeasured_lines(report)
+    unmeasured = trial_table.unmeasured_lines(report)
     if unmeasured:
         yield "\n".join(f"- {escape(line)}" for line in unmeasured)
-    for number, winner in enumerate(what_to_change(report), 1):
+    for number, winner in enumerate(trial_table.what_to_change(report), 1):
         yield f"**{number}. {escape(winner.title)}**: {escape('; '.join(winner.lines))}"
         if winner.fix:
             yield code_block(winner.fix)
-    remarks = [*promise_lines(report), *trial_notes(report)]
+    remarks = [*trial_table.promise_lines(report), *trial_table.trial_notes(report)]
     if remarks:
         yield "\n".join(f"- {escape(line)}" for line in remarks)

@@ -165,7 +165,7 @@ def _row(trial: Trial) -> TrialRow:
     assert ratio is not None
     return TrialRow(
         clean_line(ALL if trial.change == ALL else trial.label),
-        _format_steps(trial),
+        _format_change(format_duration(trial.before_ns), format_duration(trial.step_ns)),
         f"{ratio.median:.2f}",
         f"{ratio.low:.2f} to {ratio.high:.2f}",
         str(ratio.pairs),
@@ -198,10 +198,6 @@ def _describe_undecided(trial: Trial) -> str:
     if trial.cpu_ratio is not None:
         sentence += f"; its process takes {trial.cpu_ratio:.2f} of the CPU time"
     return f"{sentence}."
-
-
-def _format_steps(trial: Trial) -> str:
-    return _format_change(format_duration(trial.before_ns), format_duration(trial.step_ns))
 
 
 def _format_change(before: str, after: str) -> str:

@@ -90,9 +90,13 @@ def _describe_program(report: Report) -> str:
     place = next(iter(main_places(report)), None)
     first = _choose_first_fix(report, place)
     place_share = 0.0 if place is None else place.share or 0.0
-    if first is not None and (first.makes_results_wrong or _is_larger(report, first, place)):
-        return f"{subject}{_describe_cost(report, first)}"
     has_line = place is not None and place.kind == "line"
+    # A finding may have more of the time than the first place, where no line is known that it has in common.
+    is_apart = place is not None and not has_line
+    if first is not None and (
+        first.makes_results_wrong or (is_apart and (share_of_step(report, first) or 0.0) >= place_share)
+    ):
+        return f"{subject}{_describe_cost(report, first)}"
     part = None if has_line else _find_scattered(report, place_share)
     largest = "" if place is None else describe_place(report, place)
     largest = largest if part is None else _describe_scattered(report, part)
@@ -114,13 +118,6 @@ def _choose_first_fix(report: Report, place: Place | None) -> Finding | None:
         return first
     at_place = (each for each in found if any(each is report.findings[number] for number in place.findings))
     return next((each for each in at_place if each.severity in ("medium", "high")), first)
-
-
-def _is_larger(report: Report, finding: Finding, place: Place | None) -> bool:
-    """Whether a finding has more of the time than the first place, as where no line is known that it has in common."""
-    return (
-        place is not None and place.kind != "line" and (share_of_step(report, finding) or 0.0) >= (place.share or 0.0)
-    )
 
 
 def _find_scattered(report: Report, min_share: float) -> UnexplainedSlice | None:
@@ -168,8 +165,9 @@ def _describe_step(report: Report) -> str:
             whole_ns = once.left_out_ns + step_length_ns(report)
             share = once.left_out_ns / whole_ns
         rest = f"What would come back each time is {length}" if step_length_ns(report) else "Nothing of it comes back"
+        most = "over 99%" if share > _ALL_KNOWN_SHARE else format_share(share)
         return (
-            f"{f'{context}: a' if context else 'A'} first run {machine}: {_share_of_most(share)} of its "
+            f"{f'{context}: a' if context else 'A'} first run {machine}: {most} of its "
             f"{format_duration(whole_ns)} happens once, most of it {name_causes(report, once, whole_ns)}. {rest}"
         )
     left_out = _describe_left_out(once, report)
@@ -197,11 +195,6 @@ def _describe_time_between(report: Report) -> str:
     if between_ns < _MIN_SHARE_BETWEEN * step_length_ns(report):
         return ""
     return f" ({format_duration(between_ns)} more lie between two steps on average, in none of these figures)"
-
-
-def _share_of_most(share: float) -> str:
-    """A share that is nearly all, but never reads as all."""
-    return "over 99%" if share > _ALL_KNOWN_SHARE else format_share(share)
 
 
 def _describe_left_out(once: OnceOnly | None, report: Report) -> str:

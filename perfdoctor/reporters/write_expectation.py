@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from perfdoctor.reporters.clean_text import clean_line, shorten_path
+from perfdoctor.reporters.device_comparison_text import NAMES_OF_SCALING
 from perfdoctor.reporters.json_ import render_plain
 from perfdoctor.reporters.output import write_stdout
-from perfdoctor.reporters.render_blocks import render_blocks
+from perfdoctor.reporters.render_blocks import render_blocks, strip_lines
 from perfdoctor.reporters.terminal_text import hanging
 from perfdoctor.reporters.write_report import terminal_for
 from perfdoctor.units import format_count, format_duration, format_number, format_range, format_share
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
     from perfdoctor.expectation import Expectation
     from perfdoctor.savings.expected_step import ExpectationGround, ScalingPart
 
-_NAMES = {
-    "tensor_cores": "Tensor Cores",
-    "cuda_cores": "CUDA cores",
-    "bandwidth": "memory bandwidth",
-    "link": "links",
-    "cpu": "the CPU",
-    "nothing": "nothing",
-}
+_NAMES = NAMES_OF_SCALING | {"link": "links"}
 _AMD_NAMES = {"tensor_cores": "matrix cores", "cuda_cores": "vector units"}
 _VERDICTS = {
     "as usual": ("as usual on", "bold green"),
@@ -44,8 +38,7 @@ def render_expectation(made: Expectation, *, as_json: bool = False, width: int =
     """The expectation as JSON, or as text in `width` columns."""
     if as_json:
         return render_plain(made.to_dict())
-    text = render_blocks(_blocks(made), width, color=color)
-    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n")) + "\n"
+    return strip_lines(render_blocks(_blocks(made), width, color=color))
 
 
 def print_expectation(made: Expectation, *, color: bool | None = None) -> None:

@@ -115,11 +115,6 @@ def _trimmed_mean(block: FloatArray | Int64Array) -> float:
     return float(np.sort(block)[cut : len(block) - cut].mean())
 
 
-def _side_of(count: int) -> int:
-    """Blocks that a side of a change has at least."""
-    return max(round(_MIN_SIDE_SHARE * count), _MIN_SIDE_BLOCKS)
-
-
 def _count_warm_blocks(levels: FloatArray) -> int:
     """How many of the first blocks are above the median of all: a program that warms up."""
     is_warm: BoolArray = levels[: int(_MAX_WARM_SHARE * len(levels))] > np.median(levels)
@@ -128,7 +123,7 @@ def _count_warm_blocks(levels: FloatArray) -> int:
 
 def _find_change(levels: FloatArray) -> int | None:
     """The first block after the change; None where no block divides low levels from high ones."""
-    side, errors = _side_of(len(levels)), dict[int, float]()
+    side, errors = max(round(_MIN_SIDE_SHARE * len(levels)), _MIN_SIDE_BLOCKS), dict[int, float]()
     for at in range(side, len(levels) - side + 1):
         if np.quantile(levels[at:], _OVERLAP) > np.quantile(levels[:at], 1 - _OVERLAP):
             errors[at] = float(np.abs(levels - _fit_jump(levels, at)).sum())

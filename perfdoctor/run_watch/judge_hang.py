@@ -138,16 +138,12 @@ def _judge_rank(calls: JobCalls, rank: int, inputs: HangInputs) -> _Fault:
             "dead", f"has a GPU that ends nothing any more, since {_bare_name(call)}, which all others have ended"
         )
     state = inputs.processes.ranks.get(str(rank), ProcessState())
-    fault = _judge_state(state, inputs.answers.get(rank, RankAnswer()), _workers_of(rank, inputs))
+    fault = _judge_state(state, inputs.answers.get(rank, RankAnswer()), inputs.processes.workers.get(str(rank), ()))
     if fault is not None:
         return fault
     if rank not in inputs.dumps:
         return _Fault("missing", "has no dump here, and may have died")
     return _Fault("missing", "has not come, and nothing is on its way there; no stack says where it is")
-
-
-def _workers_of(rank: int, inputs: HangInputs) -> tuple[ProcessState, ...]:
-    return inputs.processes.workers.get(str(rank), ())
 
 
 def _judge_state(state: ProcessState, answer: RankAnswer, workers: Sequence[ProcessState]) -> _Fault | None:
@@ -240,7 +236,7 @@ def _judge_stacks(ranks: Sequence[int], inputs: HangInputs) -> Hang | None:
         if rank not in inputs.dumps and any(DISTRIBUTED_FOLDER in file for file in main.frames_above_user()):
             waiting.append(rank)
             continue
-        fault = None if answer.calls_made else _judge_state(state, answer, _workers_of(rank, inputs))
+        fault = None if answer.calls_made else _judge_state(state, answer, inputs.processes.workers.get(str(rank), ()))
         if fault is not None and not state.is_moving and not state.ended_by_itself:
             faults[rank] = fault
     # A process by itself that runs, or ends, is no hang; it is one where others wait for it.

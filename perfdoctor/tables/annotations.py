@@ -11,16 +11,8 @@ from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
-from perfdoctor.tables.shared_columns import (
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
-from perfdoctor.tables.work_in_window import sum_by, time_column
+from perfdoctor.tables.shared_columns import choose_source
+from perfdoctor.tables.work_in_window import sum_by
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
@@ -45,40 +37,25 @@ _KINDS = (
 
 def annotations_table(rank: Rank, by: str) -> Table:
     """The annotations by name; steps by the name without their number."""
-    source = choose_source(rank)
+    source = choose_source("annotations", rank)
     trace = rank.trace
     nest = _nest_ranges(trace)
     if not len(nest.rows):
-        return empty_table("annotations", by, rank, _NO_RANGES)
+        return source.empty(by, _NO_RANGES)
     found = _Amounts.of(rank, nest)
     on_gpu = np.full(len(nest.names), rank.device_kind == "gpu")
     gpu_ns = found.gpu_ns if on_gpu.all() else found.cpu_ns
     columns = (
-        text_column("name", "annotation", nest.names),
-        *step_columns(source, gpu_ns),
-        time_column(
-            source, "backward_ns", "backward", found.backward_ns,
-            "Time a step of the backward work of the ops in it that runs outside of it.", known=on_gpu,
-        ),
-        time_column(
-            source, "idle_ns", "idle", found.idle_ns, "Time a step in which the GPU waited for it.", known=on_gpu
-        ),
-        time_column(source, "cpu_ns", "CPU", found.cpu_ns, "Time a step on the CPU, from its beginning to its end."),
-        count_column(source, found.counts),
-        text_column("kind", "kind", [_kind_of(name) for name in nest.names], "Who puts such a range."),
-        time_column(
-            source, "gpu_span_ns", "GPU span", _spans(rank, nest),
-            "From the first to the last item launched in it, where the profiler wrote that.",
-            known=np.isin(np.arange(len(nest.names)), nest.labels_on_gpu), is_main=False,
-        ),
-        number_column(
-            "launches", "launches", "count", np.round(found.launches / source.steps, 2),
-            "Kernels, copies and sets a step.", known=on_gpu, is_main=False,
-        ),
-        *window_columns(gpu_ns, found.counts),
-    )  # fmt: skip
-    table = Table("annotations", by, columns, rank=rank.rank, notes=source.notes)
-    return table.take(np.flatnonzero(found.counts + gpu_ns + found.idle_ns).tolist()).sort("step_ns")
+        source.time("backward_ns", found.backward_ns, on_gpu),
+        source.time("idle_ns", found.idle_ns, on_gpu),
+        source.time("cpu_ns", found.cpu_ns),
+        source.count(found.counts),
+        source.column("kind", [_kind_of(name) for name in nest.names]),
+        source.time("gpu_span_ns", _spans(rank, nest), np.isin(np.arange(len(nest.names)), nest.labels_on_gpu)),
+        source.column("launches", np.round(found.launches / source.steps, 2), known=on_gpu),
+    )
+    keep = found.counts + gpu_ns + found.idle_ns
+    return source.build(by, "annotation", nest.names, gpu_ns, found.counts, *columns, keep=keep)
 
 
 def _kind_of(name: str) -> str:

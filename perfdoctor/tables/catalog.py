@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,81 +31,8 @@ class TableSpec(NamedTuple):
 
 
 TABLES: Mapping[str, TableSpec] = {
-    "kernels": TableSpec(
-        "kernels of the GPU: time, work, and what bounds them",
-        ("name", "shape", "category", "op", "module", "line"),
-        "perfdoctor.tables.kernels:kernels_table",
-    ),
-    "ops": TableSpec(
-        "PyTorch ops: time on the GPU of what they launch, or own time on the CPU",
-        ("name", "shape", "category", "module", "line"),
-        "perfdoctor.tables.ops:ops_table",
-    ),
-    "gemms": TableSpec(
-        "matrix products by M, N, K, type, layout and kernel: TFLOP/s, share of the peak, Tensor Cores, alignment",
-        ("shape",),
-        "perfdoctor.tables.matrix_work:gemms_table",
-    ),
-    "convolutions": TableSpec(
-        "convolutions by shape, pass, type and kernel: the same",
-        ("shape",),
-        "perfdoctor.tables.matrix_work:convolutions_table",
-    ),
-    "attention": TableSpec(
-        "fused attention by shape, pass, type and kernel: the same",
-        ("shape",),
-        "perfdoctor.tables.matrix_work:attention_table",
-    ),
-    "modules": TableSpec(
-        "nn.Modules: time of what they launch, forward and backward, and the idle time that they cause",
-        ("module", "class"),
-        "perfdoctor.tables.modules:modules_table",
-    ),
-    "annotations": TableSpec(
-        "ranges that the program, its libraries and the profiler put around code",
-        ("name",),
-        "perfdoctor.tables.annotations:annotations_table",
-    ),
-    "collectives": TableSpec(
-        "collectives: time, what of it nothing hides, and bandwidth",
-        ("kind", "group", "size"),
-        "perfdoctor.tables.collectives_table:collectives_table",
-    ),
-    "copies": TableSpec(
-        "copies and memory sets: direction, memory, size, and rate against the link",
-        ("kind", "size", "line"),
-        "perfdoctor.tables.copies_table:copies_table",
-    ),
-    "gaps": TableSpec(
-        "idle time of the GPU: cause, what made it wait, and from which line",
-        ("cause", "root", "line", "gap"),
-        "perfdoctor.tables.gaps:gaps_table",
-    ),
-    "lines": TableSpec(
-        "lines of the user's code: time of what they launch, and the idle time that they cause",
-        ("line", "function", "file"),
-        "perfdoctor.tables.lines:lines_table",
-    ),
-    "memory": TableSpec(
-        "memory at the peak: what it is for, and which lines, modules and ops allocated it; or by step",
-        ("category", "line", "module", "op", "size", "step"),
-        "perfdoctor.tables.memory_table:memory_table",
-    ),
-    "optimizer": TableSpec(
-        "the update of parameters: optimizers' steps, zeroing, unscaling, clipping",
-        ("part", "kernel"),
-        "perfdoctor.tables.optimizer:optimizer_table",
-    ),
-    "recompute": TableSpec(
-        "what activation checkpointing computes again in the backward pass",
-        ("op", "category", "module"),
-        "perfdoctor.tables.recompute:recompute_table",
-    ),
-    "triton": TableSpec(
-        "kernels that Triton compiled, with the ops that they came from",
-        ("name", "kind"),
-        "perfdoctor.tables.triton_table:triton_table",
-    ),
+    row["name"]: TableSpec(row["title"], tuple(row["by"].split()), f"{__package__}.{row['module']}:{row['builder']}")
+    for row in read_rows("tables/tables.csv")
 }
 """Every table by its name, in the order in which they are listed."""
 COMPARING_RANKS = frozenset({"collectives"})

@@ -14,18 +14,8 @@ from perfdoctor.analysis.communication.match_collectives import match_collective
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    Source,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
-from perfdoctor.tables.work_in_window import exposed_column, time_column
+from perfdoctor.tables.shared_columns import Groups, Source, choose_source
+from perfdoctor.tables.work_in_window import exposed_ns
 from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
@@ -44,35 +34,29 @@ def collectives_table(rank: Rank, by: str, peers: Sequence[CollectiveTable] = ()
     Where the collectives of all ranks (`peers`, its own among them) are known, the table says how long this rank waited
     for others, and how fast the transfers were without that.
     """
-    source = choose_source(rank)
+    source = choose_source("collectives", rank)
     events = collective_events(rank.kernel_classes, on_gpu=rank.device_kind == "gpu")
     metadata = collective_metadata(rank.trace, events.comms)
     inside = np.flatnonzero(iv.contains(rank.window, events.start_ns))
     if not len(inside):
         missing = rank.device_kind == "gpu_not_recorded"
-        note = explain_missing("gpu_items", rank.available_data) if missing else _NONE_RAN
-        return empty_table("collectives", by, rank, note)
+        return source.empty(by, explain_missing("gpu_items", rank.available_data) if missing else _NONE_RAN)
     keys: list[IntArray] = [events.kind]
     keys += [metadata.label] if by in ("group", "size") else []
     size = np.unique(metadata.bytes, return_inverse=True)[1]
     keys += [size.reshape(-1), metadata.dtype] if by == "size" else []
     groups = Groups.by(inside, (events.end_ns - events.start_ns)[inside], *(key[inside] for key in keys))
     columns = (
-        text_column("name", by, _names(by, events, metadata, inside[groups.first])),
-        *step_columns(source, groups.time_ns),
-        exposed_column(
-            source, groups, events.start_ns, events.end_ns, "communication",
-            "Time a step in which nothing computes beside.",
-        ),
+        source.time("exposed_ns", exposed_ns(rank, groups, events.start_ns, events.end_ns, "communication")),
         *_waiting_columns(source, peers, events, metadata, groups),
-        count_column(source, groups.counts),
-        *_rate_columns(events, metadata, groups),
-        *_texts(metadata, events, groups),
-        *window_columns(groups.time_ns, groups.counts, groups.max_ns),
-    )  # fmt: skip
-    unsized = (metadata.bytes[inside] < 0).all()
-    notes = (*source.notes, *([explain_missing("sizes", rank.available_data)] if unsized else []))
-    return Table("collectives", by, columns, rank=rank.rank, notes=notes).sort("step_ns")
+        source.count(groups.counts),
+        *_rate_columns(source, events, metadata, groups),
+        *_texts(source, metadata, events, groups),
+    )
+    notes = [explain_missing("sizes", rank.available_data)] if (metadata.bytes[inside] < 0).all() else []
+    return source.build_groups(
+        by, by, _names(by, events, metadata, inside[groups.first]), groups, *columns, notes=notes
+    )
 
 
 def _names(by: str, events: CollectiveEvents, metadata: CollectiveMetadata, first: Int64Array) -> list[str]:
@@ -91,7 +75,9 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes} bytes" if size_bytes < _IN_BYTES else format_bytes(size_bytes)
 
 
-def _texts(metadata: CollectiveMetadata, events: CollectiveEvents, groups: Groups) -> tuple[Column, ...]:
+def _texts(
+    source: Source, metadata: CollectiveMetadata, events: CollectiveEvents, groups: Groups
+) -> tuple[Column, ...]:
     """What the collectives of a row are, where all are of one."""
 
     def only(values: IntArray) -> Int64Array:
@@ -99,42 +85,30 @@ def _texts(metadata: CollectiveMetadata, events: CollectiveEvents, groups: Group
         first = own[groups.first]
         return np.where(groups.sum(own != first[groups.group]) == 0, first, NONE)
 
-    def texts(codes: Int64Array, strings: Sequence[str]) -> list[str | None]:
-        return [strings[each] if each >= 0 else None for each in codes.tolist()]
+    def texts(name: str, values: IntArray, strings: Sequence[str]) -> Column:
+        return source.column(name, [strings[each] if each >= 0 else None for each in only(values).tolist()])
 
     ranks, size = only(metadata.group_size), only(metadata.bytes)
     return (
-        text_column("kind", "kind", texts(only(events.kind), COLLECTIVE_KINDS), is_main=False),
-        text_column(
-            "group", "group", texts(only(metadata.label), metadata.strings),
-            "The purpose of the process group, else its name; empty where there are several, as all that follow.",
-        ),
-        number_column("ranks", "ranks", "count", ranks, "Ranks of the group.", known=ranks >= 0),
-        number_column("message_bytes", "size", "bytes", size, "What one rank puts in.", known=size >= 0),
-        text_column("dtype", "dtype", texts(only(metadata.dtype), metadata.strings), "Element type."),
-    )  # fmt: skip
+        texts("kind", events.kind, COLLECTIVE_KINDS),
+        texts("group", metadata.label, metadata.strings),
+        source.column("ranks", ranks, known=ranks >= 0),
+        source.column("message_bytes", size, known=size >= 0),
+        texts("dtype", metadata.dtype, metadata.strings),
+    )
 
 
-def _rate_columns(events: CollectiveEvents, metadata: CollectiveMetadata, groups: Groups) -> tuple[Column, ...]:
+def _rate_columns(
+    source: Source, events: CollectiveEvents, metadata: CollectiveMetadata, groups: Groups
+) -> tuple[Column, ...]:
     """Bandwidths by the definitions of nccl-tests; the time in which a rank waits for the last one is in them."""
     items = groups.items
     kind, size, ranks = events.kind[items], metadata.bytes[items], metadata.group_size[items]
-    put_in = groups.total(np.where(size >= 0, size, np.nan))
     return (
-        number_column(
-            "bus_bytes_per_s", "bus", "bytes_per_s", _rate(groups, bus_bytes(kind, size, ranks)),
-            "What crosses the busiest link over time, as nccl-tests counts it: it compares with the link's rate.",
-        ),
-        number_column(
-            "bytes", "bytes", "bytes", put_in, "What this rank puts in, in the analysed time, as far as known.",
-            is_main=False,
-        ),
-        number_column(
-            "algorithm_bytes_per_s", "algorithm", "bytes_per_s",
-            _rate(groups, algorithm_bytes(kind, size, ranks)),
-            "Size over time, as nccl-tests counts it, waiting for the last rank included.",
-        ),
-    )  # fmt: skip
+        source.column("bus_bytes_per_s", _rate(groups, bus_bytes(kind, size, ranks))),
+        source.column("bytes", groups.total(np.where(size >= 0, size, np.nan))),
+        source.column("algorithm_bytes_per_s", _rate(groups, algorithm_bytes(kind, size, ranks))),
+    )
 
 
 def _rate(groups: Groups, amounts: FloatArray) -> FloatArray:
@@ -165,16 +139,8 @@ def _waiting_columns(
     known = waited_ns >= 0
     crossing = bus_bytes(events.kind[items], metadata.bytes[items], metadata.group_size[items])
     transfer = _rate(replace(groups, dur_ns=groups.dur_ns - waited_ns), np.where(known, crossing, np.nan))
-    return (
-        time_column(
-            source, "waiting_ns", "waiting", groups.sum(np.where(known, waited_ns, 0)),
-            "Time a step in which this rank waits for others to arrive.", known=groups.sum(known) > 0,
-        ),
-        number_column(
-            "transfer_bytes_per_s", "transfer", "bytes_per_s", transfer,
-            "Bus bandwidth from the arrival of the last rank on.",
-        ),
-    )  # fmt: skip
+    waiting = source.time("waiting_ns", groups.sum(np.where(known, waited_ns, 0)), groups.sum(known) > 0)
+    return waiting, source.column("transfer_bytes_per_s", transfer)
 
 
 def _place_of(rank: Rank, tables: Sequence[CollectiveTable]) -> int | None:

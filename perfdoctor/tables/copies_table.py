@@ -12,18 +12,8 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.line_columns import line_columns, lines_of_work
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    Source,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
-from perfdoctor.tables.work_in_window import exposed_column
+from perfdoctor.tables.shared_columns import Groups, Source, choose_source
+from perfdoctor.tables.work_in_window import exposed_ns
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables.copies import copy_kinds_of
@@ -54,34 +44,26 @@ def copies_table(rank: Rank, by: str) -> Table:
     `by` is "kind" for direction and kind of host memory, "size" for classes of size within these, or "line" for these
     at each line of the user's code.
     """
-    source = choose_source(rank, "lines" if by == "line" else None)
+    source = choose_source("copies", rank, "lines" if by == "line" else None)
     inner = source.rank
     gpu = inner.trace.gpu
     items = np.flatnonzero(np.isin(gpu.kind, (MEMCPY, MEMSET)) & inner.in_window)
     if not len(items):
         has_gpu = "gpu_items" in rank.available_data
-        return empty_table(
-            "copies", by, rank, _NOTHING if has_gpu else explain_missing("gpu_items", rank.available_data)
-        )
+        return source.empty(by, _NOTHING if has_gpu else explain_missing("gpu_items", rank.available_data))
     if by == "line" and not source.has_need:
-        return empty_table("copies", by, rank, *source.notes)
-    found = _group_copies(inner, items, by)
+        return source.empty(by, *source.notes)
+    found = _group_copies(source, items, by)
     groups = found.groups
     columns = (
-        text_column("name", "copies", found.names),
-        *step_columns(source, groups.time_ns),
-        count_column(source, groups.counts),
+        source.count(groups.counts),
         *_rate_columns(source, groups, found.direction),
-        exposed_column(source, groups, gpu.start_ns, gpu.end_ns, "memcpy", "Time a step in which only they run."),
-        text_column("direction", "direction", _directions(groups, found.direction), is_main=False),
-        text_column(
-            "memory", "host memory", [_MEMORY.get(each) for each in groups.of_first(found.memory)],
-            "Kind of host memory; AMD's profiler says host for both kinds.", is_main=False,
-        ),
+        source.time("exposed_ns", exposed_ns(inner, groups, gpu.start_ns, gpu.end_ns, "memcpy")),
+        source.column("direction", _directions(groups, found.direction)),
+        source.column("memory", [_MEMORY.get(each) for each in groups.of_first(found.memory)]),
         *found.columns,
-        *window_columns(groups.time_ns, groups.counts, groups.max_ns),
-    )  # fmt: skip
-    return Table("copies", by, columns, rank=rank.rank, notes=source.notes).sort("step_ns")
+    )
+    return source.build_groups(by, "copies", found.names, groups, *columns)
 
 
 class _Copies(NamedTuple):
@@ -102,8 +84,9 @@ class _Copies(NamedTuple):
     columns: tuple[Column, ...]
 
 
-def _group_copies(rank: Rank, items: Int64Array, by: str) -> _Copies:
-    trace, gpu, kinds = rank.trace, rank.trace.gpu, copy_kinds_of(rank.trace)
+def _group_copies(source: Source, items: Int64Array, by: str) -> _Copies:
+    rank, trace, gpu = source.rank, source.rank.trace, source.rank.trace.gpu
+    kinds = copy_kinds_of(trace)
     is_set = gpu.kind[items] == MEMSET
     direction = np.where(is_set, _SET, kinds.direction[items]).astype(np.int64)
     memory = np.where(is_set, NONE, kinds.host_memory[items]).astype(np.int64)
@@ -114,7 +97,7 @@ def _group_copies(rank: Rank, items: Int64Array, by: str) -> _Copies:
         size = np.where(gpu.bytes[items] >= 0, np.searchsorted(_SIZES, gpu.bytes[items], side="right"), NONE)
         groups = Groups.of_gpu(trace, items, direction, memory, size)
         sizes = [_SIZE_NAMES[each] if each >= 0 else None for each in groups.of_first(size)]
-        columns: tuple[Column, ...] = (text_column("size", "size", sizes, is_main=False),)
+        columns: tuple[Column, ...] = (source.column("size", sizes),)
         further = [each or "size not recorded" for each in sizes]
     else:
         at_ns, thread = launch_instants(trace)
@@ -150,16 +133,8 @@ def _rate_columns(source: Source, groups: Groups, direction: Int64Array) -> tupl
     limits = [copy_limit_bytes_per_s(each, rank.facts, rank.device) for each in groups.of_first(direction)]
     limit = np.array([np.nan if each is None else each for each in limits])
     return (
-        number_column("bytes_per_s", "rate", "bytes_per_s", rate, "Bytes over the time of those whose size is known."),
-        number_column(
-            "link_share", "of link", "share", rate / limit,
-            "The rate over that which large copies reach; empty where it is beyond, as from the cache of the GPU.",
-            known=rate <= limit,
-        ),
-        number_column("bytes", "bytes", "bytes", groups.total(amounts), "Copied or set in the analysed time."),
-        number_column(
-            "link_bytes_per_s", "link", "bytes_per_s", limit,
-            "What large copies reach: pinned ones over PCIe, half of the memory's bandwidth within the device.",
-            is_main=False,
-        ),
-    )  # fmt: skip
+        source.column("bytes_per_s", rate),
+        source.column("link_share", rate / limit, known=rate <= limit),
+        source.column("bytes", groups.total(amounts)),
+        source.column("link_bytes_per_s", limit),
+    )

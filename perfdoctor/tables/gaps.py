@@ -8,16 +8,8 @@ import numpy as np
 
 from perfdoctor.analysis.host.hot_path import HotPath, find_hot_path
 from perfdoctor.analysis.host.locations import has_locations
+from perfdoctor.analysis.timeline import idle_pieces
 from perfdoctor.analysis.timeline.account import IDLE_CAUSES
-from perfdoctor.analysis.timeline.idle_pieces import (
-    ALLOCATOR,
-    COMMUNICATION,
-    DATALOADER,
-    LAUNCH,
-    SYNC,
-    UNEXPLAINED,
-    IdlePieces,
-)
 from perfdoctor.analysis.timeline.own_time import label_ops
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -26,17 +18,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.line_columns import LinesOfWork, line_columns, lines_of_work
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    Source,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
+from perfdoctor.tables.shared_columns import Groups, Source, choose_source
 from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -60,14 +42,14 @@ def gaps_table(rank: Rank, by: str) -> Table:
     `by` is "cause"; "root" for what made the GPU wait within each cause; "line" for the user's line from which it
     comes; or "gap" for each gap by itself, the longest first.
     """
-    source = choose_source(rank, "lines" if by == "line" else None)
+    source = choose_source("gaps", rank, "lines" if by == "line" else None, kind="gap" if by == "gap" else "")
     inner = source.rank
     if inner.device_kind == "gpu_not_recorded":
-        return empty_table("gaps", by, rank, explain_missing("gpu_items", rank.available_data))
+        return source.empty(by, explain_missing("gpu_items", rank.available_data))
     if not source.has_need:
-        return empty_table("gaps", by, rank, *source.notes)
+        return source.empty(by, *source.notes)
     if not len(inner.idle_pieces):
-        return empty_table("gaps", by, rank, _NOTHING_IDLE)
+        return source.empty(by, _NOTHING_IDLE)
     idle = _Idle.of(inner)
     if by == "gap":
         return _each_gap(source, idle)
@@ -79,18 +61,12 @@ def gaps_table(rank: Rank, by: str) -> Table:
     counts = groups.count_distinct(groups.items)
     longest = np.zeros(len(groups), np.int64)
     np.maximum.at(longest, groups.group, inner.idle_pieces.dur_ns[groups.items])
-    describing = _describe(idle, groups)
+    describing, of_lines = _describe(source, idle, groups)
     if by not in describing:
-        return empty_table("gaps", by, rank, *source.notes, _NO_LINE_KNOWN)
-    columns = (
-        replace(describing[by], name="name", title=by, description=""),
-        *step_columns(source, groups.time_ns),
-        replace(count_column(source, counts), title="gaps", description="How many in a step."),
-        *(column for name, column in describing.items() if name != by),
-        *(line_columns(idle.lines, groups.dominant_code(idle.lines.code).tolist()) if "line" in describing else ()),
-        *window_columns(groups.time_ns, counts, longest),
-    )
-    return Table("gaps", by, columns, rank=rank.rank, notes=source.notes).sort("step_ns")
+        return source.empty(by, *source.notes, _NO_LINE_KNOWN)
+    names = describing.pop(by).values
+    columns = (source.count(counts), *describing.values(), *of_lines)
+    return source.build(by, by, names, groups.time_ns, counts, *columns, max_ns=longest)
 
 
 @frozen_dataclass(eq=False)
@@ -120,21 +96,16 @@ class _Idle:
         return cls(rank.idle_pieces.cause[instants.piece].astype(np.int64), roots, root[instants.piece], lines)
 
 
-def _describe(idle: _Idle, groups: Groups) -> dict[str, Column]:
-    """The cause, the root and the line of most of each group; no line where none was recorded."""
+def _describe(source: Source, idle: _Idle, groups: Groups) -> tuple[dict[str, Column], tuple[Column, ...]]:
+    """The cause, the root and the line of most of each group, and columns of the line; no line where none is known."""
     causes = [IDLE_CAUSES[each] for each in groups.dominant_code(idle.cause).tolist()]
     roots = [idle.roots[each] for each in groups.dominant_code(idle.root).tolist()]
-    columns = {
-        "cause": text_column("cause", "cause", causes, "Why the GPU was idle, most of it."),
-        "root": text_column("root", "root", roots, _ROOT),
-    }
-    if len(idle.lines.locations):
-        names = idle.lines.names(groups.dominant_code(idle.lines.code).tolist())
-        columns["line"] = text_column("at", "at", names, "The user's line that most of it comes from.")
-    return columns
-
-
-_ROOT = "What made the GPU wait, most of it: a call that blocked, work that was launched late, or what the CPU did."
+    columns = {"cause": source.column("cause", causes), "root": source.column("root", roots)}
+    if not len(idle.lines.locations):
+        return columns, ()
+    lines = groups.dominant_code(idle.lines.code).tolist()
+    columns["line"] = source.column("at", idle.lines.names(lines))
+    return columns, line_columns(idle.lines, lines)
 
 
 class _Roots(dict[str, int]):
@@ -145,15 +116,15 @@ class _Roots(dict[str, int]):
         return self.setdefault(name, len(self))
 
 
-def _roots_of(rank: Rank, pieces: IdlePieces) -> tuple[list[str], Int64Array]:
+def _roots_of(rank: Rank, pieces: idle_pieces.IdlePieces) -> tuple[list[str], Int64Array]:
     """What made the GPU wait, each once, and for each piece the number of it."""
     roots = _Roots()
     root = np.full(len(pieces), roots.number(_UNKNOWN), np.int64)
-    root[pieces.cause == DATALOADER] = roots.number("DataLoader")
-    root[pieces.cause == COMMUNICATION] = roots.number(_OTHERS)
-    called = np.flatnonzero(np.isin(pieces.cause, (SYNC, ALLOCATOR)) & (pieces.call >= 0))
+    root[pieces.cause == idle_pieces.DATALOADER] = roots.number("DataLoader")
+    root[pieces.cause == idle_pieces.COMMUNICATION] = roots.number(_OTHERS)
+    called = np.flatnonzero(np.isin(pieces.cause, (idle_pieces.SYNC, idle_pieces.ALLOCATOR)) & (pieces.call >= 0))
     root[called] = _number_calls(rank, pieces, called, roots)
-    launching = pieces.cause == LAUNCH
+    launching = pieces.cause == idle_pieces.LAUNCH
     root[launching] = roots.number(_PYTHON)
     label = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)]
     of_label = np.array([roots.number(f"launch of {name}") for name in _labels(rank)], np.int64)
@@ -165,7 +136,7 @@ def _roots_of(rank: Rank, pieces: IdlePieces) -> tuple[list[str], Int64Array]:
         if name is not None:
             inside_ns = iv.overlap(pieces.start_ns, pieces.end_ns, group.time)
             root[launching & (2 * inside_ns > pieces.dur_ns)] = roots.number(name)
-    stalled = (pieces.cause == UNEXPLAINED) & (pieces.gap >= 0)
+    stalled = (pieces.cause == idle_pieces.UNEXPLAINED) & (pieces.gap >= 0)
     stalled[stalled] = rank.gaps.stall[pieces.gap[stalled]] == StallCause.MISSING_KERNELS
     root[stalled] = roots.number("a CUDA graph of which kernels are missing in the file")
     return list(roots), root
@@ -181,13 +152,13 @@ def _labels(rank: Rank) -> list[str]:
     ]
 
 
-def _next_items(rank: Rank, pieces: IdlePieces) -> Int64Array:
+def _next_items(rank: Rank, pieces: idle_pieces.IdlePieces) -> Int64Array:
     """For each piece the GPU item that ends its gap, or NONE."""
     gap = np.where(pieces.gap >= 0, pieces.gap, len(rank.gaps))
     return np.append(rank.gaps.next_item, NONE)[gap].astype(np.int64)
 
 
-def _number_calls(rank: Rank, pieces: IdlePieces, which: Int64Array, roots: _Roots) -> Int64Array:
+def _number_calls(rank: Rank, pieces: idle_pieces.IdlePieces, which: Int64Array, roots: _Roots) -> Int64Array:
     """The roots of pieces that a call made: "cudaStreamSynchronize in item"."""
     trace, call = rank.trace, pieces.call[which]
     op = trace.calls.op[call]
@@ -227,41 +198,33 @@ def _each_gap(source: Source, idle: _Idle) -> Table:
     start_ns, end_ns = np.full(len(groups), np.iinfo(np.int64).max), np.zeros(len(groups), np.int64)
     np.minimum.at(start_ns, groups.group, pieces.start_ns[groups.items])
     np.maximum.at(end_ns, groups.group, pieces.end_ns[groups.items])
-    describing, causes = _describe(idle, groups), groups.dominant_code(idle.cause)
+    (describing, of_lines), causes = _describe(source, idle, groups), groups.dominant_code(idle.cause)
     roots = [str(each) for each in describing["root"].values]
     for row in order[:_MAX_PATHS].tolist():
         piece = int(groups.items[groups.first[row]])
-        if causes[row] == LAUNCH and end_ns[row] - start_ns[row] >= rank.pause_threshold_ns:
+        if causes[row] == idle_pieces.LAUNCH and end_ns[row] - start_ns[row] >= rank.pause_threshold_ns:
             roots[row] = _name_gap(rank, pieces, piece, iv.window(int(start_ns[row]), int(end_ns[row]))) or roots[row]
     describing["root"] = replace(describing["root"], values=tuple(roots))
     before = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)[groups.items[groups.first]]]
     labels = _labels(rank)
     names = [labels[each] if each >= 0 else None for each in before.tolist()]
     step, first_ns = rank.steps.at(start_ns), rank.trace.extent_ns[0]
-    table = Table(
-        "gaps",
-        "gap",
-        (
-            number_column("length_ns", "length", "ns", groups.time_ns, "As recorded."),
-            number_column("share", "share", "share", groups.time_ns / max(rank.window_ns, 1), "Of the analysed time."),
-            *describing.values(),
-            text_column("before", "before", names, "The op whose work ends it, or the kernel."),
-            number_column("offset_ns", "after", "ns", start_ns - first_ns, "How long after the first event it begins."),
-            number_column(
-                "start_ns", "start", "ns", start_ns - rank.clock_shift.shift_ns, "In the file's time.", is_main=False
-            ),
-            number_column("step", "step", "count", step, "From 0 on.", known=step >= 0, is_main=False),
-            *(line_columns(idle.lines, groups.dominant_code(idle.lines.code).tolist()) if "line" in describing else ()),
-        ),
-        sorted_by="length_ns",
-        rank=rank.rank,
-        notes=source.notes,
-    ).take(order.tolist())
-    numbered = text_column("name", "gap", [f"gap {number}" for number in range(1, len(groups) + 1)])
+    columns = (
+        source.column("length_ns", groups.time_ns),
+        source.column("share", groups.time_ns / max(rank.window_ns, 1)),
+        *describing.values(),
+        source.column("before", names),
+        source.column("offset_ns", start_ns - first_ns),
+        source.column("start_ns", start_ns - rank.clock_shift.shift_ns),
+        source.column("step", step, known=step >= 0),
+        *of_lines,
+    )
+    table = Table("gaps", "gap", columns, "length_ns", source.number, source.notes).take(order.tolist())
+    numbered = source.column("name", [f"gap {number}" for number in range(1, len(groups) + 1)], title="gap")
     return replace(table, columns=(numbered, *table.columns))
 
 
-def _name_gap(rank: Rank, pieces: IdlePieces, piece: int, gap: Intervals) -> str | None:
+def _name_gap(rank: Rank, pieces: idle_pieces.IdlePieces, piece: int, gap: Intervals) -> str | None:
     """What the launching thread did in one gap; None where no name says it."""
     call = int(pieces.call[piece])
     path = find_hot_path(rank.trace, gap, int(rank.trace.calls.thread[call]) if call >= 0 else rank.launching_thread)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,9 @@ from perfdoctor.gpu.roofline.recorded_inputs import name_of_type
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.tables.line_columns import NO_LINE, LinesOfWork, line_columns, lines_of_work
-from perfdoctor.tables.shared_columns import Groups, Need, text_column
+from perfdoctor.tables.shared_columns import Groups, Need, make_column
 from perfdoctor.tables.work_in_window import OUTSIDE, modules_of_work
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
 COPIES = "copy"
@@ -39,6 +39,11 @@ class NamedGroups(NamedTuple):
     names: list[str]
     columns: tuple[Column, ...] = ()
 
+    @classmethod
+    def by_code(cls, groups: Groups, names: Sequence[str], code: IntArray, *columns: Column) -> NamedGroups:
+        """Groups whose items have one code each, which is the number of their name."""
+        return cls(groups, [names[each] for each in groups.of_first(code)], columns)
+
 
 def group_items(rank: Rank, items: Int64Array, by: str, of_what: str = "kernels") -> NamedGroups:
     """Some GPU items of a rank in groups.
@@ -46,7 +51,9 @@ def group_items(rank: Rank, items: Int64Array, by: str, of_what: str = "kernels"
     `items` are rows of `rank.trace.gpu`, and `by` is "name", "shape", "category", "op", "module" or "line". By "name"
     and "shape" a row has the item's own name ("kernels") or that of its op ("ops"), as `of_what` says.
     """
-    return _GROUPINGS[by](rank, items, of_what)
+    if by in ("name", "shape"):
+        return (_by_name if by == "name" else _by_shape)(rank, items, of_what)
+    return _GROUPINGS[by](rank, items)
 
 
 def needed_for(by: str) -> Need | None:
@@ -63,8 +70,7 @@ def _names_of(rank: Rank, items: Int64Array, of_what: str) -> tuple[list[str] | 
 
 def _by_name(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
     names, code = _names_of(rank, items, of_what)
-    groups = Groups.of_gpu(rank.trace, items, code)
-    return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+    return NamedGroups.by_code(Groups.of_gpu(rank.trace, items, code), names, code)
 
 
 def _by_shape(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
@@ -73,17 +79,14 @@ def _by_shape(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
     dims, types = inputs_of_items(rank, items)
     groups = Groups.of_gpu(trace, items, code, dims, types)
     keys = shape_columns(trace, groups.of_first(dims), groups.of_first(types))
-    return NamedGroups(groups, [names[each] for each in groups.of_first(code)], keys)
+    return NamedGroups.by_code(groups, names, code, *keys)
 
 
 def shape_columns(trace: Trace, dims: list[int], types: list[int]) -> tuple[Column, Column]:
     """The columns "shape" and "dtype" from the codes of recorded sizes and types."""
     shapes = [format_shape(trace.text(each)) for each in dims]
     dtypes = [format_types(trace.text(each)) for each in types]
-    return (
-        text_column("shape", "shape", shapes, "Sizes of the inputs of its op."),
-        text_column("dtype", "dtype", dtypes, "Their types."),
-    )
+    return make_column("shape", shapes), make_column("dtype", dtypes)
 
 
 def inputs_of_items(rank: Rank, items: Int64Array) -> tuple[Int32Array, Int32Array]:
@@ -96,11 +99,9 @@ def inputs_of_items(rank: Rank, items: Int64Array) -> tuple[Int32Array, Int32Arr
     )
 
 
-def _by_category(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
-    del of_what
+def _by_category(rank: Rank, items: Int64Array) -> NamedGroups:
     names, code = category_of_items(rank, items)
-    groups = Groups.of_gpu(rank.trace, items, code)
-    return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+    return NamedGroups.by_code(Groups.of_gpu(rank.trace, items, code), names, code)
 
 
 def category_of_items(rank: Rank, items: Int64Array) -> tuple[list[str], Int64Array]:
@@ -113,19 +114,12 @@ def category_of_items(rank: Rank, items: Int64Array) -> tuple[list[str], Int64Ar
     return list(number_of), np.where(trace.gpu.kind[items] == KERNEL, code[trace.gpu.name[items]], 0)
 
 
-def _by_op(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
-    del of_what
-    return _by_name(rank, items, "ops")
-
-
-def _by_module(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+def _by_module(rank: Rank, items: Int64Array) -> NamedGroups:
     """By the module alone, wherever in the tree; work of a backward pass by that of its forward op."""
-    del of_what
     trace = rank.trace
     at_ns, thread = launch_instants(trace)
     names, code = code_modules(rank, at_ns[items], thread[items], trace.gpu.op[items], items)
-    groups = Groups.of_gpu(trace, items, code)
-    return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+    return NamedGroups.by_code(Groups.of_gpu(trace, items, code), names, code)
 
 
 def code_modules(
@@ -139,9 +133,8 @@ def code_modules(
     return names, of_module[modules_of_work(rank, at_ns, thread, op, items)]
 
 
-def _by_line(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+def _by_line(rank: Rank, items: Int64Array) -> NamedGroups:
     """By the user's line; work of a backward pass by that of its forward op."""
-    del of_what
     at_ns, thread = launch_instants(rank.trace)
     lines = lines_of_work(rank, at_ns[items], thread[items], rank.trace.gpu.op[items])
     groups = Groups.of_gpu(rank.trace, items, lines.code)
@@ -154,11 +147,9 @@ def name_lines(lines: LinesOfWork, codes: list[int]) -> tuple[list[str], tuple[C
     return names, line_columns(lines, codes, by_line=True)
 
 
-_GROUPINGS: Mapping[str, Callable[[Rank, Int64Array, str], NamedGroups]] = {
-    "name": _by_name,
-    "shape": _by_shape,
+_GROUPINGS: Mapping[str, Callable[[Rank, Int64Array], NamedGroups]] = {
     "category": _by_category,
-    "op": _by_op,
+    "op": partial(_by_name, of_what="ops"),
     "module": _by_module,
     "line": _by_line,
 }

@@ -9,7 +9,7 @@ from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.places.name_places import find_lines
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
-from perfdoctor.tables.shared_columns import text_column
+from perfdoctor.tables.shared_columns import make_column
 from perfdoctor.trace.arrays import Int32Array, Int64Array, IntArray
 
 NO_LINE = "line not known"
@@ -44,11 +44,7 @@ def lines_of_work(rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray)
 
 def line_columns(lines: LinesOfWork, codes: Sequence[int], *, by_line: bool = False) -> tuple[Column, ...]:
     """File, line and function of some lines; the last in the short form, too, where rows are `by_line`."""
-    found = lines.at(codes)
-    return (
-        text_column("file", "file", [None if each is None else each.file for each in found], is_main=False),
-        Column("line", "line", "count", tuple(None if each is None else each.line for each in found), is_main=False),
-        text_column(
-            "function", "function", [None if each is None else each.function for each in found], is_main=by_line
-        ),
-    )
+    values = [(None, None, None) if each is None else (each.file, each.line, each.function) for each in lines.at(codes)]
+    files, numbers, functions = zip(*values, strict=True) if values else ((), (), ())
+    function = make_column("function", functions, "by line" if by_line else "")
+    return make_column("file", files), make_column("line", numbers), function

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from perfdoctor.rank import Rank
-from perfdoctor.report.table import Column, Table, Unit
+from perfdoctor.report.table import Column, Table
 from perfdoctor.tables.line_columns import NO_LINE, lines_of_work
-from perfdoctor.tables.shared_columns import (
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
-from perfdoctor.tables.work_in_window import Work, costs_of_work, sum_by, time_column, work_in_window
+from perfdoctor.tables.shared_columns import Source, choose_source
+from perfdoctor.tables.work_in_window import Work, costs_of_work, sum_by, work_in_window
 from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 
 _NOT_THE_SAME = "the short table of a report gives the work of the backward pass to the line that calls backward()"
@@ -35,10 +25,10 @@ def lines_table(rank: Rank, by: str) -> Table:
     Where Python stacks were recorded a line is that of the function's definition, and where `perfdoctor run` recorded
     lines the one that ran. `by` is "line", "function" or "file".
     """
-    source = choose_source(rank, "lines")
+    source = choose_source("lines", rank, "lines")
     inner = source.rank
     if not source.has_need:
-        return empty_table("lines", by, rank, *source.notes)
+        return source.empty(by, *source.notes)
     work, idle = work_in_window(inner), inner.idle_instants
     keys, row, idle_row = _rows_of(inner, work, by)
     count = len(keys) + 1  # the last row is that of no line
@@ -51,29 +41,21 @@ def lines_table(rank: Rank, by: str) -> Table:
     longest = np.zeros(count, np.int64)
     np.maximum.at(longest, row, work.time_ns)
     costs, on_gpu = costs_of_work(inner, work), np.full(count, inner.device_kind == "gpu")
+    places = [*keys, ("", None, None)]
     columns = (
-        text_column("name", by, [*map(_name, keys), NO_LINE]),
-        *step_columns(source, time_ns),
-        time_column(
-            source, "forward_ns", "forward", time_ns - backward_ns, "The part that the line launches itself.",
-            is_main=False,
-        ),
-        time_column(
-            source, "backward_ns", "backward", backward_ns,
-            "The part that the backward pass launches for the ops of this line.",
-        ),
-        time_column(source, "idle_ns", "idle", idle_ns, "Time a step in which the GPU waited for it.", known=on_gpu),
-        replace(count_column(source, launches), title="launches", description="Kernels, copies and sets a step."),
-        *_place_columns(keys),
-        _total("flops", "FLOPs", "flops", row, costs.flops, count),
-        _total("bytes", "bytes", "bytes", row, costs.bytes, count),
-        *window_columns(time_ns, launches, longest),
-    )  # fmt: skip
-    notes = source.notes
-    if work.in_backward.any():
-        notes = (*notes, _NOT_THE_SAME if inner.forward_ops.has_numbers else _NO_NUMBERS)
-    table = Table("lines", by, columns, rank=rank.rank, notes=notes)
-    return table.take(np.flatnonzero(time_ns + idle_ns).tolist()).sort("step_ns")
+        source.time("forward_ns", time_ns - backward_ns),
+        source.time("backward_ns", backward_ns),
+        source.time("idle_ns", idle_ns, on_gpu),
+        source.count(launches),
+        source.column("source", [None] * count),
+        source.column("function", [function for _, _, function in places]),
+        source.column("file", [file for file, _, _ in places]),
+        source.column("line", [line for _, line, _ in places]),
+        *(_total(source, name, row, getattr(costs, name), count) for name in ("flops", "bytes")),
+    )
+    notes = [_NOT_THE_SAME if inner.forward_ops.has_numbers else _NO_NUMBERS] if work.in_backward.any() else []
+    names, keep = [*map(_name, keys), NO_LINE], time_ns + idle_ns
+    return source.build(by, by, names, time_ns, launches, *columns, max_ns=longest, notes=notes, keep=keep)
 
 
 _Key = tuple[str, int | None, str | None]
@@ -109,20 +91,7 @@ def _name(key: _Key) -> str:
     return short if place is None else f"{short}:{place}"
 
 
-def _place_columns(keys: list[_Key]) -> tuple[Column, ...]:
-    keys = [*keys, ("", None, None)]
-    return (
-        text_column("source", "source", [None] * len(keys), "The text of the line, where it can be read."),
-        text_column("function", "function", [function for _, _, function in keys]),
-        text_column("file", "file", [file for file, _, _ in keys], is_main=False),
-        Column("line", "line", "count", tuple(line for _, line, _ in keys), is_main=False),
-    )
-
-
-def _total(name: str, title: str, unit: Unit, row: Int64Array, amounts: FloatArray, count: int) -> Column:
+def _total(source: Source, name: str, row: Int64Array, amounts: FloatArray, count: int) -> Column:
     known = ~np.isnan(amounts)
     total = np.bincount(row, np.where(known, amounts, 0), count)
-    return number_column(
-        name, title, unit, total,
-        "In the analysed time, as far as it is known.", known=np.bincount(row, known, count) > 0, is_main=False,
-    )  # fmt: skip
+    return source.column(name, total, known=np.bincount(row, known, count) > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import orjson
@@ -15,22 +15,12 @@ from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rank import Rank
-from perfdoctor.report.table import Cell, Column, Table
+from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.matrix_kernels import find_matrix_kernels
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.group_items import format_shape, format_types
 from perfdoctor.tables.kernels import bound_column, share_of_peak
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    Source,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
+from perfdoctor.tables.shared_columns import Groups, Source, choose_source
 from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 
 _PASSES = ("whole", "dgrad", "wgrad")  # by the codes of `CostKinds.part`
@@ -43,27 +33,12 @@ _FEWER_PRODUCTS = (
 )
 
 
-def gemms_table(rank: Rank, by: str) -> Table:
-    """Matrix products: M, N, K and how often side by side (batch), by kernel and layout."""
-    return _matrix_table(rank, "gemms", by, _describe_gemms)
-
-
-def convolutions_table(rank: Rank, by: str) -> Table:
-    """Convolutions: channels, groups and the pass, by kernel and layout."""
-    return _matrix_table(rank, "convolutions", by, _describe_convolutions)
-
-
-def attention_table(rank: Rank, by: str) -> Table:
-    """Fused attention: sequences, heads, lengths, by kernel."""
-    return _matrix_table(rank, "attention", by, _describe_attention)
-
-
 @frozen_dataclass(eq=False)
 class _Work:
     """Groups of kernels of one shape, type and layout each.
 
     Attributes:
-        rank: The rank whose kernels they are.
+        source: The recording whose kernels they are.
         groups: The groups.
         kernels: The name of each group's kernel.
         costs: The cost of its op; None where not known.
@@ -74,7 +49,7 @@ class _Work:
         strides: Their strides.
     """
 
-    rank: Rank
+    source: Source
     groups: Groups
     kernels: Sequence[str]
     costs: Sequence[OpCost | None]
@@ -84,13 +59,26 @@ class _Work:
     types: Sequence[str | None]
     strides: Sequence[str | None]
 
+    @property
+    def rank(self) -> Rank:
+        """The rank whose kernels they are."""
+        return self.source.rank
 
-def _matrix_table(rank: Rank, name: str, by: str, describe: Callable[[_Work], tuple[list[str], list[Column]]]) -> Table:
-    source = choose_source(rank, "shapes")
+    def costs_of(self, kind: str) -> list[OpCost | None]:
+        """The costs of its ops, as far as they are of one kind."""
+        return [cost if cost is not None and cost.kind == kind else None for cost in self.costs]
+
+    def sizes(self, costs: Sequence[OpCost | None], *names: str) -> list[Column]:
+        """Columns of what the costs have by these names."""
+        return [self.source.column(each, [cost and getattr(cost, each) for cost in costs]) for each in names]
+
+
+def _matrix_table(rank: Rank, by: str, name: str, describe: Callable[[_Work], tuple[list[str], list[Column]]]) -> Table:
+    source = choose_source(name, rank, "shapes", kind="matrix")
     items = _find_kernels(source.rank, name)
     if not len(items):
-        return empty_table(name, by, rank, *_why_empty(source, name))
-    work = _group(source.rank, items)
+        return source.empty(by, *_why_empty(source, name))
+    work = _group(source, items)
     groups, inner = work.groups, source.rank
     names, sizes = describe(work)
     names = [text or kernel for text, kernel in zip(names, work.kernels, strict=True)]
@@ -98,34 +86,26 @@ def _matrix_table(rank: Rank, name: str, by: str, describe: Callable[[_Work], tu
     rate, dtypes = groups.rate(flops), _operands(work)
     peak_share = rate / _peaks(work, dtypes)
     beyond = peak_share > PEAK_TOLERANCE
-    time_ns = groups.time_ns
+    used, how = _verdicts(work)
     columns = (
-        text_column("name", name.removesuffix("s"), names),
-        *step_columns(source, time_ns),
-        count_column(source, groups.counts),
-        number_column("flops_per_s", "FLOP/s", "flops_per_s", rate, "FLOPs over the time of those kernels."),
-        number_column("peak_share", "of peak", "share", peak_share, _PEAK_SHARE, known=~beyond),
-        *_verdict_columns(work),
-        text_column("dtype", "type", dtypes, "The type that is multiplied: tf32 where a kernel rounds float32 to it."),
+        source.count(groups.counts),
+        source.column("flops_per_s", rate),
+        source.column("peak_share", peak_share, known=~beyond),
+        source.column("tensor_core", used),
+        source.column("known_by", how),
+        source.column("dtype", dtypes),
         *sizes,
         bound_column(inner, groups),
-        text_column("kernel", "kernel", work.kernels, "The kernel that ran."),
-        text_column("op", "op", [op.removeprefix("aten::") for op in work.ops], "The op that launched it."),
-        text_column("inputs", "inputs", list(map(format_shape, work.dims)), "The op's inputs.", is_main=False),
-        text_column("input_types", "types", list(map(format_types, work.types)), "Their types.", is_main=False),
-        number_column("roof_share", "of roof", "share", _known_share(inner, groups), _ROOF_SHARE, is_main=False),
-        number_column("flops", "FLOPs", "flops", groups.total(flops), "In the analysed time.", is_main=False),
-        number_column(
-            "bytes", "bytes", "bytes", groups.total(inner.kernel_costs.bytes[items]), "At least.", is_main=False
-        ),
-        *window_columns(time_ns, groups.counts, groups.max_ns),
+        source.column("kernel", work.kernels),
+        source.column("op", [op.removeprefix("aten::") for op in work.ops]),
+        source.column("inputs", list(map(format_shape, work.dims))),
+        source.column("input_types", list(map(format_types, work.types))),
+        source.column("roof_share", _known_share(inner, groups)),
+        source.column("flops", groups.total(flops)),
+        source.column("bytes", groups.total(inner.kernel_costs.bytes[items])),
     )
-    notes = (*source.notes, *((_FEWER_PRODUCTS,) if beyond.any() else ()))
-    return Table(name, by, columns, rank=rank.rank, notes=notes).sort("step_ns")
-
-
-_PEAK_SHARE = "FLOP/s over the theoretical peak of the unit that is used (Tensor Cores or CUDA cores) for its type."
-_ROOF_SHARE = "Share of the peak of the unit or of the memory, whichever bounds it."
+    notes = (_FEWER_PRODUCTS,) if beyond.any() else ()
+    return source.build_groups(by, name.removesuffix("s"), names, groups, *columns, notes=notes)
 
 
 def _find_kernels(rank: Rank, name: str) -> Int64Array:
@@ -146,8 +126,8 @@ def _why_empty(source: Source, name: str) -> tuple[str, ...]:
     return (f"no kernel of the analysed time {what}",)
 
 
-def _group(rank: Rank, items: Int64Array) -> _Work:
-    trace, costs = rank.trace, rank.kernel_costs
+def _group(source: Source, items: Int64Array) -> _Work:
+    rank, trace, costs = source.rank, source.rank.trace, source.rank.kernel_costs
     gpu, ops = trace.gpu, trace.ops
     op, known = gpu.op[items], rank.gpu_labels.known[items]
     names, dims, types, strides = (
@@ -156,14 +136,15 @@ def _group(rank: Rank, items: Int64Array) -> _Work:
     # The bias of a linear layer has a shape, too: products are alike by their factors. A kind is a kernel with a cost.
     kind = costs.kind[items]
     has_cost = costs.op_cost[items] >= 0
-    is_gemm = np.isin(costs.op_cost[items], _costs_of(rank, "gemm")) & has_cost
+    gemms = [number for number, cost in enumerate(costs.op_costs) if cost.kind == "gemm"]
+    is_gemm = np.isin(costs.op_cost[items], gemms) & has_cost
     groups = Groups.of_gpu(
         trace, items, kind, np.where(is_gemm, NONE, dims), np.where(has_cost, NONE, types), strides, names
     )
     of_kind, kinds = groups.of_first(kind), costs.kinds
     op_cost = kinds.op_cost[of_kind].tolist()
     return _Work(
-        rank=rank,
+        source=source,
         groups=groups,
         kernels=[trace.strings[each] for each in gpu.name[items[groups.first]].tolist()],
         costs=[costs.op_costs[each] if each >= 0 else None for each in op_cost],
@@ -173,10 +154,6 @@ def _group(rank: Rank, items: Int64Array) -> _Work:
         types=[trace.text(each) for each in groups.of_first(types)],
         strides=[trace.text(each) for each in groups.of_first(strides)],
     )
-
-
-def _costs_of(rank: Rank, kind: str) -> list[int]:
-    return [number for number, cost in enumerate(rank.kernel_costs.op_costs) if cost.kind == kind]
 
 
 def _operands(work: _Work) -> list[str | None]:
@@ -201,7 +178,7 @@ def _known_share(rank: Rank, groups: Groups) -> FloatArray:
     return np.where(share > PEAK_TOLERANCE, np.nan, share)
 
 
-def _verdict_columns(work: _Work) -> list[Column]:
+def _verdicts(work: _Work) -> tuple[list[str], list[str | None]]:
     """Whether Tensor Cores were used, and how that is known: as the account has it, by most of the time."""
     rank, groups = work.rank, work.groups
     verdicts = [VERDICTS[each] for each in groups.dominant_code(rank.verdicts.tensor_core[groups.items]).tolist()]
@@ -212,18 +189,17 @@ def _verdict_columns(work: _Work) -> list[Column]:
         "slow path" if verdict == "yes" and slow else texts.get(verdict, verdict)
         for verdict, slow in zip(verdicts, slow_path, strict=True)
     ]
-    how = [None if verdict == "unknown" else _KNOWN_BY[basis] for verdict, basis in zip(verdicts, bases, strict=True)]
-    return [
-        text_column("tensor_core", "Tensor Cores", used, "used; slow path, with narrow memory accesses; not used."),
-        text_column("known_by", "known by", how, "How that is known.", is_main=False),
+    known_by = [
+        None if verdict == "unknown" else _KNOWN_BY[basis] for verdict, basis in zip(verdicts, bases, strict=True)
     ]
+    return used, known_by
 
 
 # --- what is said of each kind ---------------------------------------------------------------------------------------
 
 
 def _describe_gemms(work: _Work) -> tuple[list[str], list[Column]]:
-    costs = [cost if cost is not None and cost.kind == "gemm" else None for cost in work.costs]
+    costs = work.costs_of("gemm")
     names = [_name_gemm(cost) for cost in costs]
     rows = zip(work.kernels, work.ops, work.strides, strict=True)
     layouts = [layout_of_name(kernel) or _layout_of_op(op, strides) for kernel, op, strides in rows]
@@ -231,12 +207,8 @@ def _describe_gemms(work: _Work) -> tuple[list[str], list[Column]]:
         None if cost is None else _describe_alignment(cost, kernel)
         for cost, kernel in zip(costs, work.kernels, strict=True)
     ]
-    return names, [
-        text_column("alignment", "alignment", alignment, "The dimensions that are not a multiple of 16 bytes."),
-        text_column("layout", "layout", layouts, "As BLAS has it: tn is the forward pass of a linear layer."),
-        *(_sizes(size, size.upper(), costs, size) for size in ("m", "n", "k")),
-        _sizes("batch", "batch", costs, "batch"),
-    ]
+    columns = work.source.column("alignment", alignment), work.source.column("layout", layouts)
+    return names, [*columns, *work.sizes(costs, "m", "n", "k", "batch")]
 
 
 def _name_gemm(cost: OpCost | None) -> str:
@@ -271,17 +243,12 @@ def _layout_of_op(op: str, strides: str | None) -> str | None:
 
 
 def _describe_convolutions(work: _Work) -> tuple[list[str], list[Column]]:
-    costs = [cost if cost is not None and cost.kind == "convolution" else None for cost in work.costs]
+    costs = work.costs_of("convolution")
     passes = [_PASSES[part] if part else _pass_of_op(op) for part, op in zip(work.parts, work.ops, strict=True)]
     names = [format_shape(dims and _first_inputs(dims, op)) for dims, op in zip(work.dims, work.ops, strict=True)]
     layouts = [_layout_of_images(op, strides) for op, strides in zip(work.ops, work.strides, strict=True)]
-    return names, [
-        text_column("pass", "pass", passes, "forward, dgrad (of the input) or wgrad (of the weight)."),
-        text_column("layout", "layout", layouts, "nhwc (channels_last) or nchw, by the strides of the input."),
-        _sizes("groups", "groups", costs, "groups"),
-        _sizes("channels_in", "channels in", costs, "channels_in"),
-        _sizes("channels_out", "channels out", costs, "channels_out"),
-    ]
+    columns = work.source.column("pass", passes), work.source.column("layout", layouts)
+    return names, [*columns, *work.sizes(costs, "groups", "channels_in", "channels_out")]
 
 
 def _pass_of_op(op: str) -> str | None:
@@ -317,28 +284,24 @@ def _layout_of_images(op: str, strides: str | None) -> str | None:
     return "nhwc" if image[1] == 1 and image[-1] != 1 else "nchw" if image[-1] == 1 else None
 
 
+def _name_attention(cost: OpCost | None) -> str:
+    if cost is None:
+        return ""
+    keys = "" if cost.keys == cost.queries else f", {cost.keys} keys"
+    return f"{cost.batch}x{cost.heads}x{cost.queries}x{cost.head_size}{keys}"
+
+
 def _describe_attention(work: _Work) -> tuple[list[str], list[Column]]:
-    costs = [cost if cost is not None and cost.kind == "attention" else None for cost in work.costs]
-    names = [
-        ""
-        if cost is None
-        else f"{cost.batch}x{cost.heads}x{cost.queries}x{cost.head_size}"
-        + ("" if cost.keys == cost.queries else f", {cost.keys} keys")
-        for cost in costs
-    ]
+    costs = work.costs_of("attention")
+    names = [_name_attention(cost) for cost in costs]
     passes = [None if not op else "backward" if "backward" in op else "forward" for op in work.ops]
-    causal = tuple(None if cost is None else cost.causal for cost in costs)
-    return names, [
-        text_column("pass", "pass", passes, "forward or backward."),
-        Column("causal", "causal", "bool", causal, "Whether scores above the diagonal are left out."),
-        _sizes("batch", "batch", costs, "batch"),
-        _sizes("heads", "heads", costs, "heads"),
-        _sizes("queries", "queries", costs, "queries"),
-        _sizes("keys", "keys", costs, "keys"),
-        _sizes("head_size", "head size", costs, "head_size"),
-    ]
+    sizes = work.sizes(costs, "causal", "batch", "heads", "queries", "keys", "head_size")
+    return names, [work.source.column("pass", passes), *sizes]
 
 
-def _sizes(name: str, title: str, costs: Sequence[OpCost | None], attribute: str) -> Column:
-    values: tuple[Cell, ...] = tuple(None if cost is None else getattr(cost, attribute) for cost in costs)
-    return Column(name, title, "count", values, is_main=False)
+gemms_table = partial(_matrix_table, name="gemms", describe=_describe_gemms)
+"""Matrix products: M, N, K and how often side by side (batch), by kernel and layout."""
+convolutions_table = partial(_matrix_table, name="convolutions", describe=_describe_convolutions)
+"""Convolutions: channels, groups and the pass, by kernel and layout."""
+attention_table = partial(_matrix_table, name="attention", describe=_describe_attention)
+"""Fused attention: sequences, heads, lengths, by kernel."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -10,12 +12,12 @@ from perfdoctor.memory.categories import BEFORE_RECORDING, CATEGORIES
 from perfdoctor.memory.device_memory import DeviceMemory, Peak, spans_of
 from perfdoctor.rank import Rank
 from perfdoctor.report.memory_summary import describe_failure, describe_instant, describe_memory
-from perfdoctor.report.table import Column, Table
+from perfdoctor.report.table import Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.group_items import code_modules, name_lines
 from perfdoctor.tables.line_columns import LinesOfWork
-from perfdoctor.tables.shared_columns import Groups, empty_table, number_column, text_column
-from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
+from perfdoctor.tables.shared_columns import Groups, empty_table, make_column
+from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.units import format_size
 
 _NOT_RECORDED = (
@@ -25,6 +27,7 @@ _NOT_RECORDED = (
 _NO_OP = "op not known"
 _ONLY_WHILE_RECORDING = "on the CPU the profiler counts what was allocated while it recorded"
 _BEFORE = "before the recording"
+_column = partial(make_column, owner="memory")
 
 
 def memory_table(rank: Rank, by: str) -> Table:
@@ -34,7 +37,7 @@ def memory_table(rank: Rank, by: str) -> Table:
     """
     source = rank.memory_source
     if source is None:
-        return empty_table("memory", by, rank, _NOT_RECORDED)
+        return empty_table("memory", by, rank.rank, _NOT_RECORDED)
     memory = rank.memory[0]
     first, *others = rank.memory_summary
     sentences = (
@@ -50,54 +53,45 @@ def memory_table(rank: Rank, by: str) -> Table:
         return _steps_table(source, memory, notes)
     peak = memory.peak
     if peak is None:
-        return empty_table("memory", by, rank, *notes)
+        return empty_table("memory", by, rank.rank, *notes)
     if by == "module" and not len(source.module_tree):
         missing = (
             "a snapshot does not name modules; use --by line"
             if memory.trace.stacks
             else explain_missing("stacks", frozenset())
         )
-        return empty_table("memory", by, rank, *notes, missing)
+        return empty_table("memory", by, rank.rank, *notes, missing)
     return _peak_table(source, peak, by, notes)
 
 
 def _peak_table(rank: Rank, peak: Peak, by: str, notes: Sequence[str]) -> Table:
     parts = np.flatnonzero(peak.bytes)
-    names, code = _GROUPINGS[by](rank, peak)
+    names, code = _by_module(rank, peak) if by == "module" else _GROUPINGS[by](peak)
     groups = Groups.by(parts, peak.bytes[parts], code[parts])
     total = max(peak.allocated_bytes, 1)
-    is_listed = parts < len(peak.holders.places)
+    counts = groups.sum(parts < len(peak.holders.places)).astype(np.int64)
     columns = [
-        text_column("name", by, [names[each] for each in groups.of_first(code[parts])]),
-        number_column("bytes", "bytes", "bytes", groups.time_ns, "Allocated at the peak."),
-        number_column("share", "share", "share", groups.time_ns / total, "Share of what is allocated then."),
-        _count("count", "allocations", groups, is_listed, "How many allocations these are."),
-        number_column("max_bytes", "largest", "bytes", groups.max_ns, "The largest of them.", is_main=by != "size"),
+        _column("name", [names[each] for each in groups.of_first(code[parts])], title=by),
+        _column("bytes", groups.time_ns),
+        _column("share", groups.time_ns / total),
+        _column("count", counts, known=counts > 0),
+        replace(_column("max_bytes", groups.max_ns), is_main=by != "size"),
     ]
     if by != "category":
-        labels = [CATEGORIES[each] for each in groups.dominant_code(peak.categories[parts]).tolist()]
-        columns.append(text_column("category", "category", labels, "What most of it is for."))
+        columns.append(_column("category", groups.dominant(CATEGORIES, peak.categories[parts])))
     lines = LinesOfWork(*peak.lines)
     if by == "line":
         columns += name_lines(lines, groups.of_first(lines.code[parts]))[1]
     else:
-        labels = lines.names(groups.dominant_code(lines.code[parts]).tolist())
-        columns.append(text_column("line", "line", labels, "Where most of it was allocated, in the user's code."))
+        columns.append(_column("line", lines.names(groups.dominant_code(lines.code[parts]).tolist())))
     return Table("memory", by, tuple(columns), rank=rank.rank, notes=tuple(notes)).sort("bytes")
 
 
-def _count(name: str, title: str, groups: Groups, counted: BoolArray, description: str) -> Column:
-    count = groups.sum(counted).astype(np.int64)
-    return number_column(name, title, "count", count, description, known=count > 0)
-
-
-def _by_category(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
-    del rank
+def _by_category(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     return CATEGORIES, peak.categories.astype(np.int64)
 
 
-def _by_line(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
-    del rank
+def _by_line(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     lines = LinesOfWork(*peak.lines)
     names = [*map(str, lines.locations), _BEFORE, "line not known"]
     return names, _with_rest(peak, lines.code.astype(np.int64), len(lines.locations))
@@ -111,8 +105,7 @@ def _by_module(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
     return [*names, _BEFORE], np.append(np.where(origin >= 0, code, len(names)), len(names))
 
 
-def _by_op(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
-    del rank
+def _by_op(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     names, code = peak.holders.evidence.op_names, np.append(peak.holders.evidence.op_name, NONE)
     return [*names, _BEFORE, _NO_OP], _with_rest(peak, code.astype(np.int64), len(names))
 
@@ -123,17 +116,15 @@ def _with_rest(peak: Peak, code: Int64Array, count: int) -> Int64Array:
     return np.where((code >= 0) & peak.has_origin, code, np.where(is_before, count, count + 1))
 
 
-def _by_size(rank: Rank, peak: Peak) -> tuple[Sequence[str], Int64Array]:
+def _by_size(peak: Peak) -> tuple[Sequence[str], Int64Array]:
     """By the exact size: what is alike is often allocated by each layer."""
-    del rank
     sizes, code = np.unique(peak.bytes[:-1], return_inverse=True)
     return [*map(format_size, sizes.tolist()), _BEFORE], np.append(code.reshape(-1), len(sizes)).astype(np.int64)
 
 
-_GROUPINGS: Mapping[str, Callable[[Rank, Peak], tuple[Sequence[str], Int64Array]]] = {
+_GROUPINGS: Mapping[str, Callable[[Peak], tuple[Sequence[str], Int64Array]]] = {
     "category": _by_category,
     "line": _by_line,
-    "module": _by_module,
     "op": _by_op,
     "size": _by_size,
 }
@@ -142,7 +133,7 @@ _GROUPINGS: Mapping[str, Callable[[Rank, Peak], tuple[Sequence[str], Int64Array]
 def _steps_table(rank: Rank, memory: DeviceMemory, notes: Sequence[str]) -> Table:
     steps = rank.steps
     if not steps.count or memory.peak is None:
-        return empty_table("memory", "step", rank, *notes, explain_missing("steps", frozenset()))
+        return empty_table("memory", "step", rank.rank, *notes, explain_missing("steps", frozenset()))
     spans = spans_of(memory, steps.intervals)
     numbers = steps.numbers or range(steps.count)
     begins, peaks, ends = (
@@ -150,10 +141,10 @@ def _steps_table(rank: Rank, memory: DeviceMemory, notes: Sequence[str]) -> Tabl
         for each in zip(*((s.begin_bytes, s.peak_bytes, s.end_bytes) for s in spans), strict=True)
     )
     columns = (
-        text_column("name", "step", [f"step {number}" for number in numbers]),
-        number_column("peak_bytes", "peak", "bytes", peaks, "The most that is allocated in the step."),
-        number_column("begin_bytes", "at its begin", "bytes", begins),
-        number_column("end_bytes", "at its end", "bytes", ends),
-        number_column("growth_bytes", "growth", "bytes", ends - begins, "How much more is allocated at its end."),
+        _column("name", [f"step {number}" for number in numbers], title="step"),
+        _column("peak_bytes", peaks),
+        _column("begin_bytes", begins),
+        _column("end_bytes", ends),
+        _column("growth_bytes", ends - begins),
     )
     return Table("memory", "step", columns, rank=rank.rank, notes=tuple(notes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,8 @@ from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
-from perfdoctor.tables.shared_columns import (
-    Source,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-)
-from perfdoctor.tables.work_in_window import (
-    OUTSIDE,
-    Work,
-    costs_of_work,
-    modules_of_work,
-    sum_by,
-    time_column,
-    work_in_window,
-)
+from perfdoctor.tables.shared_columns import Source, choose_source
+from perfdoctor.tables.work_in_window import OUTSIDE, Work, costs_of_work, modules_of_work, sum_by, work_in_window
 from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 
@@ -65,17 +48,16 @@ def modules_table(rank: Rank, by: str) -> Table:
     Work of a backward pass belongs to the module of its forward op, by the numbers of autograd. `by` is "module" for
     the tree, each module below that around it, the longest first; or "class" for all modules of a class together.
     """
-    source = choose_source(rank, "modules")
+    source = choose_source("modules", rank, "modules")
     inner = source.rank
     tree = inner.module_tree
     if not source.has_need:
-        has_frames = "stacks" in rank.available_data
-        return empty_table("modules", by, rank, _NO_MODULES if has_frames else _NO_STACKS)
+        return source.empty(by, _NO_MODULES if "stacks" in rank.available_data else _NO_STACKS)
     work = work_in_window(inner)
     own = _own_amounts(inner, work)
     calls = np.append(_calls_in_window(inner, tree), np.zeros(len(OUTSIDE), np.int64))
-    rows = _rows_of_classes(tree) if by == "class" else _rows_of_tree(tree, own.forward_ns + own.backward_ns)
-    return replace(_build(source, by, rows, own, calls), rank=rank.rank)
+    rows = _rows_of_classes(source) if by == "class" else _rows_of_tree(source, own.forward_ns + own.backward_ns)
+    return _build(source, by, rows, own, calls)
 
 
 def _own_amounts(rank: Rank, work: Work) -> _Amounts:
@@ -141,8 +123,9 @@ class _Rows:
     columns: tuple[Column, ...]
 
 
-def _rows_of_tree(tree: ModuleTree, weight_ns: Int64Array) -> _Rows:
+def _rows_of_tree(source: Source, weight_ns: Int64Array) -> _Rows:
     """A row for each module, below that around it and above what is in it; siblings by their weight."""
+    tree = source.rank.module_tree
     children: dict[int, list[int]] = {}
     for module, parent in enumerate(tree.parent.tolist()):
         children.setdefault(parent, []).append(module)
@@ -167,18 +150,16 @@ def _rows_of_tree(tree: ModuleTree, weight_ns: Int64Array) -> _Rows:
         places,
         [*(within[module] for module in order), *places[len(order) :]],
         (
-            number_column(
-                "depth", "depth", "count", np.array([*(depth[module] for module in order), *(0 for _ in outside)]),
-                "How many modules are around it.", is_main=False,
-            ),
-            text_column("parent", "parent", [*parents, *none], "The path of the module around it.", is_main=False),
-            text_column("path", "path", [*(paths[module] for module in order), *none], "From the top.", is_main=False),
+            source.column("depth", [*(depth[module] for module in order), *(0 for _ in outside)]),
+            source.column("parent", [*parents, *none]),
+            source.column("path", [*(paths[module] for module in order), *none]),
         ),
-    )  # fmt: skip
+    )
 
 
-def _rows_of_classes(tree: ModuleTree) -> _Rows:
+def _rows_of_classes(source: Source) -> _Rows:
     """A row for all modules of a class; what is within two of them counts once."""
+    tree = source.rank.module_tree
     classes = tree.classes
     of_class: dict[str, list[int]] = {}
     around: dict[str, list[int]] = {}
@@ -196,7 +177,7 @@ def _rows_of_classes(tree: ModuleTree) -> _Rows:
         [*names, *OUTSIDE],
         [*(of_class[name] for name in names), *outside],
         [*(around[name] for name in names), *outside],
-        (number_column("modules", "modules", "count", count, "How many there are of it.", known=count > 0),),
+        (source.column("modules", count, known=count > 0),),
     )
 
 
@@ -208,36 +189,22 @@ def _build(source: Source, by: str, rows: _Rows, own: _Amounts, calls: Int64Arra
     flops = np.where(total(own.known_flops) > 0, total(own.flops), np.nan)
     moved = np.where(total(own.known_bytes) > 0, total(own.bytes), np.nan)
     columns = (
-        text_column("name", by, rows.names),
-        *step_columns(source, forward_ns + backward_ns),
-        time_column(source, "own_ns", "own", own_ns, "Time a step of what it launches itself."),
-        time_column(
-            source, "forward_ns", "forward", forward_ns, "The part that the forward pass launches.", is_main=False
-        ),
-        time_column(
-            source, "backward_ns", "backward", backward_ns,
-            "The part that the backward pass launches, with activations that are computed again.",
-        ),
-        time_column(source, "idle_ns", "idle", idle_ns, "Time a step in which the GPU waited for it.", known=has_idle),
-        count_column(source, count),
-        number_column("flops", "FLOPs", "flops", flops, "Of matrix work in the analysed time, as far as known."),
-        number_column("bytes", "bytes", "bytes", moved, "Least traffic in the analysed time, as far as known."),
+        *source.name_and_time(rows.names, by, forward_ns + backward_ns),
+        source.time("own_ns", own_ns),
+        source.time("forward_ns", forward_ns),
+        source.time("backward_ns", backward_ns),
+        source.time("idle_ns", idle_ns, has_idle),
+        source.count(count),
+        source.column("flops", flops),
+        source.column("bytes", moved),
         *rows.columns,
-        number_column(
-            "launches", "launches", "count", np.round(launches / steps, 2), "Kernels, copies and sets a step.",
-            is_main=False, known=has_idle,
-        ),
-        number_column(
-            "window_count", "in window", "count", count, "Calls in the analysed time.", known=count > 0, is_main=False
-        ),
-        number_column(
-            "window_ns", "recorded", "ns", forward_ns + backward_ns, "Its recorded time in the analysed time.",
-            is_main=False,
-        ),
-    )  # fmt: skip
+        source.column("launches", np.round(launches / steps, 2), known=has_idle),
+        source.column("window_count", count, known=count > 0),
+        source.column("window_ns", forward_ns + backward_ns),
+    )
     unjoined = backward_ns.any() and not source.rank.forward_ops.has_numbers
     notes = (*source.notes, _NO_NUMBERS) if unjoined else source.notes
-    table = Table("modules", by, columns, notes=notes)
+    table = Table("modules", by, columns, rank=source.number, notes=notes)
     table = table.take([row for row, places in enumerate(rows.all) if launches[row] or count[row] or idle_ns[row]])
     return table if by == "module" else table.sort("step_ns")
 

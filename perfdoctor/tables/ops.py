@@ -17,17 +17,7 @@ from perfdoctor.tables.group_items import (
 )
 from perfdoctor.tables.kernels import work_of_groups
 from perfdoctor.tables.ops_on_cpu import own_time_table
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    Source,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
+from perfdoctor.tables.shared_columns import Groups, Source, choose_source
 from perfdoctor.trace.arrays import Int64Array
 
 
@@ -38,15 +28,15 @@ def ops_table(rank: Rank, by: str) -> Table:
     Python beside them, so that the rows add up to the step. `by` is "name", "shape" (of their inputs), "category",
     "module" or "line".
     """
-    source = choose_source(rank, needed_for(by))
+    source = choose_source("ops", rank, needed_for(by))
     if not source.has_need and by != "shape":
-        return empty_table("ops", by, rank, *source.notes)
+        return source.empty(by, *source.notes)
     if rank.device_kind == "gpu":
         return _gpu_table(source, by)
     if rank.device_kind == "cpu" and len(source.rank.trace.ops):
         return own_time_table(source, by)
     missing = "gpu_items" if rank.device_kind == "gpu_not_recorded" else "cpu"
-    return empty_table("ops", by, rank, explain_missing(missing, rank.available_data))
+    return source.empty(by, explain_missing(missing, rank.available_data))
 
 
 def _gpu_table(source: Source, by: str) -> Table:
@@ -55,54 +45,32 @@ def _gpu_table(source: Source, by: str) -> Table:
     groups, names, keys = (
         _by_category_of_op(rank, items) if by == "category" else group_items(rank, items, by, of_what="ops")
     )
-    time_ns, work = groups.time_ns, work_of_groups(rank, groups)
+    work = work_of_groups(rank, groups)
     calls = groups.count_distinct(rank.gpu_labels.call[items])
-    columns = [
-        text_column("name", by if by not in ("name", "shape") else "op", names),
-        *step_columns(source, time_ns),
-        count_column(source, calls),
-        *keys,
-        *_describe(rank, groups, by),
-        *work.columns,
-        *window_columns(time_ns, calls),
-        number_column(
-            "launches", "launches", "count", groups.counts, "Kernels, copies and sets in the window.", is_main=False
-        ),
-    ]
-    notes = (*source.notes, *work.notes)
-    return Table("ops", by, tuple(columns), rank=rank.rank, notes=notes).sort("step_ns")
+    columns = (source.count(calls), *keys, *_describe(source, groups, by), *work.columns)
+    title = by if by not in ("name", "shape") else "op"
+    launches = source.column("launches", groups.counts)
+    return source.build(by, title, names, groups.time_ns, calls, *columns, last=(launches,), notes=work.notes)
 
 
-def _describe(rank: Rank, groups: Groups, by: str) -> list[Column]:
+def _describe(source: Source, groups: Groups, by: str) -> list[Column]:
     """What the ops of a row are, by most of their time."""
-    columns, labels, strings = [], rank.gpu_labels, rank.trace.strings
-    label, kernel = labels.label[groups.items], rank.trace.gpu.name[groups.items]
+    columns, rank = [], source.rank
+    label, kernel = rank.gpu_labels.label[groups.items], rank.trace.gpu.name[groups.items]
     if by != "category":
         names, code = _categories(rank)
-        texts = [names[each] for each in groups.dominant_code(code[label]).tolist()]
-        columns.append(text_column("category", "category", texts))
+        columns.append(source.column("category", groups.dominant(names, code[label])))
     if by not in ("name", "shape"):
-        texts = [labels.names[each] for each in groups.dominant_code(label).tolist()]
-        columns += [
-            text_column("op", "op", texts, "The op that takes most of its time."),
-            number_column(
-                "ops", "ops", "count", groups.count_distinct(label), "How many ops these are.", is_main=False
-            ),
-        ]
-    texts = [strings[each] for each in groups.dominant_code(kernel).tolist()]
-    count = groups.count_distinct(kernel)
-    return [
-        *columns,
-        text_column("kernel", "kernel", texts, "The kernel or copy that takes most of its time.", is_main=False),
-        number_column("kernels", "kernels", "count", count, "How many different ones it launches.", is_main=False),
-    ]
+        columns.append(source.column("op", groups.dominant(rank.gpu_labels.names, label)))
+        columns.append(source.column("ops", groups.count_distinct(label)))
+    columns.append(source.column("kernel", groups.dominant(rank.trace.strings, kernel)))
+    return [*columns, source.column("kernels", groups.count_distinct(kernel))]
 
 
 def _by_category_of_op(rank: Rank, items: Int64Array) -> NamedGroups:
     names, of_label = _categories(rank)
     code = of_label[rank.gpu_labels.label[items]]
-    groups = Groups.of_gpu(rank.trace, items, code)
-    return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+    return NamedGroups.by_code(Groups.of_gpu(rank.trace, items, code), names, code)
 
 
 def _categories(rank: Rank) -> tuple[list[str], Int64Array]:

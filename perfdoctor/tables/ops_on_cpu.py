@@ -18,7 +18,7 @@ from perfdoctor.tables.group_items import (
     shape_columns,
 )
 from perfdoctor.tables.line_columns import lines_of_work
-from perfdoctor.tables.shared_columns import Groups, Source, count_column, step_columns, text_column, window_columns
+from perfdoctor.tables.shared_columns import Groups, Source, make_column
 from perfdoctor.trace.arrays import NONE, Int64Array, IntArray
 
 _CATEGORY_OF_PART = {LOADER: "data loading", ZERO_GRAD: "optimizer", PYTHON: "python"}
@@ -39,16 +39,8 @@ def own_time_table(source: Source, by: str) -> Table:
         # A part of the loop, such as the DataLoader, is one row.
         in_part = ~is_op[groups.first]
         calls[in_part] = np.array(pieces.counts, np.int64)[pieces.row[groups.first[in_part]]]
-    time_ns = groups.time_ns
-    columns = (
-        text_column("name", by if by not in ("name", "shape") else "op", named.names),
-        *step_columns(source, time_ns),
-        count_column(source, calls),
-        *named.columns,
-        *window_columns(time_ns, calls),
-    )
-    table = Table("ops", by, columns, rank=rank.rank, notes=source.notes)
-    return table.take(np.flatnonzero(time_ns).tolist()).sort("step_ns")
+    time_ns, title = groups.time_ns, by if by not in ("name", "shape") else "op"
+    return source.build(by, title, named.names, time_ns, calls, source.count(calls), *named.columns, keep=time_ns)
 
 
 def _group_pieces(rank: Rank, pieces: Pieces, by: str) -> NamedGroups:
@@ -62,13 +54,11 @@ def _group_pieces(rank: Rank, pieces: Pieces, by: str) -> NamedGroups:
     row = label[pieces.row]
     if by == "module":
         modules, module = code_modules(rank, at_ns, thread, op)
-        groups = _group(pieces, module)
-        return NamedGroups(groups, [modules[each] for each in groups.of_first(module)])
+        return NamedGroups.by_code(_group(pieces, module), modules, module)
     categories, of_name = number_texts([_category_of_part(name) for name in names])
     category = of_name[row]
     if by == "category":
-        groups = _group(pieces, category)
-        return NamedGroups(groups, [categories[each] for each in groups.of_first(category)])
+        return NamedGroups.by_code(_group(pieces, category), categories, category)
     return _by_name_or_shape(rank, pieces, row, names, [categories[each] for each in of_name], with_shape=by == "shape")
 
 
@@ -79,10 +69,9 @@ def _by_name_or_shape(
     of_op = np.where(is_op_row(pieces), pieces.op, NONE)
     dims, types = (np.append(column, np.int32(NONE))[of_op] for column in (trace.ops.dims, trace.ops.types))
     groups = _group(pieces, row, dims, types) if with_shape else _group(pieces, row)
-    of_group = groups.of_first(row)
     shapes = shape_columns(trace, groups.of_first(dims), groups.of_first(types)) if with_shape else ()
-    category = text_column("category", "category", [categories[each] for each in of_group])
-    return NamedGroups(groups, [names[each] for each in of_group], (*shapes, category))
+    category = make_column("category", [categories[each] for each in groups.of_first(row)])
+    return NamedGroups.by_code(groups, names, row, *shapes, category)
 
 
 def _group(pieces: Pieces, *keys: IntArray) -> Groups:

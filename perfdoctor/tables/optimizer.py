@@ -13,17 +13,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.tables.kernels import work_of_groups
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    Source,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
+from perfdoctor.tables.shared_columns import Groups, Source, choose_source
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -51,38 +41,32 @@ def optimizer_table(rank: Rank, by: str) -> BaseTable:
     `by` is "part": the steps of each class of optimizer, zero_grad, unscaling, clipping where stacks were recorded; or
     "kernel" for the kernels of all parts.
     """
-    source = choose_source(rank)
+    source = choose_source("optimizer", rank)
     parts = [part for part in _find_parts(rank) if len(part.start_ns)]
     if rank.device_kind == "cpu":
-        return _table_on_cpu(source, by, parts) if parts else empty_table("optimizer", by, rank, _NO_UPDATE)
+        return _table_on_cpu(source, by, parts) if parts else source.empty(by, _NO_UPDATE)
     trace = rank.trace
     part = np.full(len(trace.gpu), NONE, np.int64)
     for number, each in reversed(list(enumerate(parts))):
         part[each.items] = number
     items = np.flatnonzero(rank.in_window & (part >= 0))
     if not len(items):
-        return empty_table("optimizer", by, rank, _NO_UPDATE)
+        return source.empty(by, _NO_UPDATE)
     name = trace.gpu.name[items]
     groups = Groups.of_gpu(trace, items, part[items], *((name,) if by == "kernel" else ()))
     of_group = [parts[each] for each in groups.of_first(part[items])]
     kernels = [trace.strings[each] for each in groups.dominant_code(name).tolist()]
-    time_ns, work = groups.time_ns, work_of_groups(rank, groups)
-    columns = (
-        text_column("name", by, kernels if by == "kernel" else [each.name for each in of_group]),
-        *step_columns(source, time_ns),
-        *_identity_columns(source, groups, of_group, kernels, by),
-        *work.columns,
-        *window_columns(time_ns, groups.counts, groups.max_ns),
-    )
-    notes = (*source.notes, *work.notes)
-    return BaseTable("optimizer", by, columns, rank=rank.rank, notes=notes).sort("step_ns")
+    work = work_of_groups(rank, groups)
+    names = kernels if by == "kernel" else [each.name for each in of_group]
+    columns = (*_identity_columns(source, groups, of_group, kernels, by), *work.columns)
+    return source.build_groups(by, by, names, groups, *columns, notes=work.notes)
 
 
 def _identity_columns(
     source: Source, groups: Groups, parts: list[_Part], kernels: list[str], by: str
 ) -> tuple[Column, ...]:
     if by == "kernel":
-        return count_column(source, groups.counts), text_column("part", "part", [part.name for part in parts])
+        return source.count(groups.counts), source.column("part", [part.name for part in parts])
     per_step = np.round(groups.counts / source.steps, 2)
     # The CPU may be ahead by more than a step: a run belongs to the window in which its kernels run.
     at_ns = launch_instants(source.rank.trace)[0][groups.items]
@@ -91,29 +75,22 @@ def _identity_columns(
         mine = groups.group == number
         run[mine] = np.searchsorted(np.sort(part.start_ns), at_ns[mine], side="right")
     return (
-        count_column(source, groups.count_distinct(run)),
-        number_column("launches", "launches", "count", per_step, "Kernels, copies and sets a step."),
-        _cpu_column(source, parts),
-        text_column("kernel", "kernel", kernels, "The kernel or copy that takes most of its time."),
+        source.count(groups.count_distinct(run)),
+        source.column("launches", per_step),
+        source.time("cpu_ns", _times_on_cpu(source, parts)),
+        source.column("kernel", kernels),
     )
 
 
-def _cpu_column(source: Source, parts: list[_Part]) -> Column:
-    time_ns = [iv.total(iv.intersect(part.time, source.rank.window)) for part in parts]
-    cpu_ns = np.rint(np.array(time_ns) / max(source.rank.window_ns, 1) * source.step_ns).astype(np.int64)
-    return number_column("cpu_ns", "on CPU", "ns", cpu_ns, "Time a step in which the CPU is in it.")
+def _times_on_cpu(source: Source, parts: list[_Part]) -> Int64Array:
+    """When the CPU is in each part, in the window."""
+    return np.array([iv.total(iv.intersect(part.time, source.rank.window)) for part in parts], np.int64)
 
 
 def _table_on_cpu(source: Source, by: str, parts: list[_Part]) -> BaseTable:
-    time_ns = np.array([iv.total(iv.intersect(part.time, source.rank.window)) for part in parts], np.int64)
     runs = np.array([iv.contains(source.rank.window, part.start_ns).sum() for part in parts], np.int64)
-    columns = (
-        text_column("name", by, [part.name for part in parts]),
-        *step_columns(source, time_ns),
-        count_column(source, runs),
-        *window_columns(time_ns, runs),
-    )
-    return BaseTable("optimizer", by, columns, rank=source.rank.rank, notes=source.notes).sort("step_ns")
+    names = [part.name for part in parts]
+    return source.build(by, by, names, _times_on_cpu(source, parts), runs, source.count(runs))
 
 
 def _find_parts(rank: Rank) -> list[_Part]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from perfdoctor.analysis.launching_ops import launch_instants
@@ -11,15 +13,7 @@ from perfdoctor.report.table import Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.group_items import category_of_items, code_modules
 from perfdoctor.tables.kernels import work_of_groups
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    choose_source,
-    count_column,
-    empty_table,
-    step_columns,
-    text_column,
-    window_columns,
-)
+from perfdoctor.tables.shared_columns import Groups, choose_source
 from perfdoctor.trace.arrays import NONE, Int64Array, IntArray
 from perfdoctor.units import format_time
 
@@ -32,30 +26,25 @@ def recompute_table(rank: Rank, by: str) -> Table:
 
     `by` is "op", "category" or "module".
     """
-    source = choose_source(rank, "lines")
+    source = choose_source("recompute", rank, "lines")
     inner = source.rank
     trace = inner.trace
-    notes = source.notes if source.has_need else (source.notes[0], _UNSEEN)
     if "kernels" not in inner.available_data:
-        return empty_table("recompute", by, rank, explain_missing("kernels", inner.available_data))
+        return source.empty(by, explain_missing("kernels", inner.available_data))
+    if not source.has_need:
+        source = replace(source, notes=(source.notes[0], _UNSEEN))
     items = np.flatnonzero(match_recomputed(trace, *launch_instants(trace)) & inner.in_window)
     if not len(items):
-        return empty_table("recompute", by, rank, _NOTHING, *notes[1:])
+        return source.empty(by, _NOTHING, *source.notes[1:])
     names, code = _key_of(inner, items, by)
     groups = Groups.of_gpu(trace, items, code)
-    time_ns, work = groups.time_ns, work_of_groups(inner, groups)
-    kernels = [trace.strings[each] for each in groups.dominant_code(trace.gpu.name[items]).tolist()]
-    columns = (
-        text_column("name", by, [names[each] for each in groups.of_first(code)]),
-        *step_columns(source, time_ns),
-        count_column(source, groups.counts),
-        text_column("kernel", "kernel", kernels, "The kernel that takes most of its time."),
-        *work.columns,
-        *window_columns(time_ns, groups.counts, groups.max_ns),
-    )
-    whole_ns = round(int(time_ns.sum()) / max(inner.window_ns, 1) * source.step_ns)
+    work = work_of_groups(inner, groups)
+    kernels = source.column("kernel", groups.dominant(trace.strings, trace.gpu.name[items]))
+    whole_ns = round(int(groups.time_ns.sum()) / max(inner.window_ns, 1) * source.step_ns)
     share = f"{format_time(whole_ns)} of a step ({whole_ns / max(source.step_ns, 1):.1%}) are computed again"
-    return Table("recompute", by, columns, rank=rank.rank, notes=(*notes, share, *work.notes)).sort("step_ns")
+    columns = (source.count(groups.counts), kernels, *work.columns)
+    names = [names[each] for each in groups.of_first(code)]
+    return source.build_groups(by, by, names, groups, *columns, notes=(share, *work.notes))
 
 
 def _key_of(rank: Rank, items: Int64Array, by: str) -> tuple[list[str], IntArray]:

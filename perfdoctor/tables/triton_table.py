@@ -10,16 +10,7 @@ from perfdoctor.report.table import Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.group_items import inputs_of_items, number_texts, shape_columns
 from perfdoctor.tables.kernels import work_of_groups
-from perfdoctor.tables.shared_columns import (
-    Groups,
-    choose_source,
-    count_column,
-    empty_table,
-    number_column,
-    step_columns,
-    text_column,
-    window_columns,
-)
+from perfdoctor.tables.shared_columns import Groups, choose_source
 from perfdoctor.trace.arrays import NONE
 from perfdoctor.trace.tables.model import KERNEL
 
@@ -31,7 +22,7 @@ def triton_table(rank: Rank, by: str) -> Table:
 
     `by` is "name", or "kind": pointwise, reduction, template, ...
     """
-    source = choose_source(rank)
+    source = choose_source("triton", rank)
     trace, gpu = rank.trace, rank.trace.gpu
     codes = [code for code in trace.name_ids(gpu) if is_triton_kernel(trace.strings[code])]
     kinds, kind_of_code = number_texts([kind_of_triton_kernel(trace.strings[code]) for code in codes])
@@ -41,38 +32,28 @@ def triton_table(rank: Rank, by: str) -> Table:
     if not len(items):
         kernels = "kernels" in rank.available_data
         note = _NO_KERNEL if kernels else explain_missing("kernels", rank.available_data)
-        return empty_table("triton", by, rank, note)
+        return source.empty(by, note)
     name = gpu.name[items]
     groups = Groups.of_gpu(trace, items, kind_of_name[name] if by == "kind" else name)
     strings = [trace.strings[each] for each in groups.of_first(name)]
     kind = [kinds[each] for each in groups.of_first(kind_of_name[name])]
-    time_ns, work = groups.time_ns, work_of_groups(rank, groups)
-    columns = [
-        text_column("name", "kind" if by == "kind" else "kernel", kind if by == "kind" else strings),
-        *step_columns(source, time_ns),
-        count_column(source, groups.counts),
+    work = work_of_groups(rank, groups)
+    columns = [source.count(groups.counts)]
+    if by == "kind":
+        columns.append(source.column("kernels", groups.count_distinct(name)))
+        return source.build_groups(by, "kind", kind, groups, *columns, *work.columns, notes=work.notes)
+    ops = (trace.strings[code] for code in trace.name_ids(trace.ops))
+    known = frozenset(op.removeprefix("aten::") for op in ops if op.startswith("aten::") and "_" in op)
+    fused = [fused_ops(text, known) for text in strings]
+    dims, types = inputs_of_items(rank, items)
+    columns += [
+        source.column("fused", [", ".join(each) for each in fused]),
+        source.column("kind", kind),
+        source.column("fused_count", [len(each) or None for each in fused]),
+        source.column("op", _ops_around(rank, groups)),
+        *shape_columns(trace, groups.dominant_code(dims).tolist(), groups.dominant_code(types).tolist()),
     ]
-    if by == "name":
-        ops = (trace.strings[code] for code in trace.name_ids(trace.ops))
-        known = frozenset(op.removeprefix("aten::") for op in ops if op.startswith("aten::") and "_" in op)
-        fused = [fused_ops(text, known) for text in strings]
-        dims, types = inputs_of_items(rank, items)
-        columns += [
-            text_column("fused", "fused ops", [", ".join(each) for each in fused], "The ops that its name tells of."),
-            text_column("kind", "kind", kind, "What kind of kernel inductor made of them."),
-            number_column(
-                "fused_count", "ops", "count", np.array([len(each) for each in fused], np.int64), "How many these are.",
-                known=np.array([bool(each) for each in fused], bool), is_main=False,
-            ),
-            text_column("op", "called in", _ops_around(rank, groups), "The op around its launch.", is_main=False),
-            *shape_columns(trace, groups.dominant_code(dims).tolist(), groups.dominant_code(types).tolist()),
-        ]  # fmt: skip
-    else:
-        count = groups.count_distinct(name)
-        columns.append(number_column("kernels", "kernels", "count", count, "How many different kernels these are."))
-    columns += [*work.columns, *window_columns(time_ns, groups.counts, groups.max_ns)]
-    notes = (*source.notes, *work.notes)
-    return Table("triton", by, tuple(columns), rank=rank.rank, notes=notes).sort("step_ns")
+    return source.build_groups(by, "kernel", strings, groups, *columns, *work.columns, notes=work.notes)
 
 
 def _ops_around(rank: Rank, groups: Groups) -> list[str | None]:

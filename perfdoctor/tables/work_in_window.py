@@ -13,8 +13,7 @@ from perfdoctor.analysis.timeline.idle_pieces import ONE_LAUNCH_NS, spread_insta
 from perfdoctor.analysis.timeline.own_time import cut_by_op
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.rank import Rank
-from perfdoctor.report.table import Column
-from perfdoctor.tables.shared_columns import Groups, Source, number_column
+from perfdoctor.tables.shared_columns import Groups
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 
@@ -102,12 +101,16 @@ def costs_of_work(rank: Rank, work: Work) -> Costs:
     unknown = np.full(len(work), np.nan)
     if not len(work.items):
         return Costs(unknown, unknown)
-    costs, items = rank.kernel_costs, work.items
+    costs, copied = costs_of_kernels(rank, work.items), rank.trace.gpu.bytes[work.items]
+    return costs._replace(bytes=np.where(copied >= 0, copied, costs.bytes))
+
+
+def costs_of_kernels(rank: Rank, items: Int64Array) -> Costs:
+    """The FLOPs of matrix work and the least bytes of some kernels, as far as they are known."""
+    costs = rank.kernel_costs
     usable = np.where(rank.verdicts.impossible[items], np.nan, 1.0)
     of_maths = np.where(costs.match_kinds("gemm", "convolution", "attention")[costs.kind[items]], 1.0, np.nan)
-    copied = rank.trace.gpu.bytes[items]
-    moved = np.where(copied >= 0, copied, costs.bytes[items] * usable)
-    return Costs(costs.flops[items] * usable * of_maths, moved)
+    return Costs(costs.flops[items] * usable * of_maths, costs.bytes[items] * usable)
 
 
 def sum_by(row: IntArray, amounts: IntArray | BoolArray, count: int) -> Int64Array:
@@ -117,27 +120,9 @@ def sum_by(row: IntArray, amounts: IntArray | BoolArray, count: int) -> Int64Arr
     return sums
 
 
-def time_column(
-    source: Source,
-    name: str,
-    title: str,
-    window_ns: IntArray | FloatArray,
-    description: str,
-    *,
-    known: BoolArray | None = None,
-    is_main: bool = True,
-) -> Column:
-    """A column of recorded time in the window, as time a step without the profiler."""
-    whole_ns = max(source.rank.window_ns, 1)
-    step_ns = np.rint(window_ns / whole_ns * source.step_ns).astype(np.int64)
-    return number_column(name, title, "ns", step_ns, description, known=known, is_main=is_main)
-
-
-def exposed_column(
-    source: Source, groups: Groups, start_ns: Int64Array, end_ns: Int64Array, part: str, description: str
-) -> Column:
-    """`exposed_ns`, the time of each group within one of `Rank.exposed_parts`; the times are those of all items."""
-    alone = source.rank.exposed_parts[part]
+def exposed_ns(rank: Rank, groups: Groups, start_ns: Int64Array, end_ns: Int64Array, part: str) -> Int64Array:
+    """The time of each group within one of `Rank.exposed_parts`; the times are those of all items."""
+    alone = rank.exposed_parts[part]
     rows = (groups.items[groups.group == group] for group in range(len(groups)))
     exposed = [iv.total(iv.intersect(iv.union(start_ns[each], end_ns[each]), alone)) for each in rows]
-    return time_column(source, "exposed_ns", "exposed", np.array(exposed, np.int64), description)
+    return np.array(exposed, np.int64)

@@ -7,7 +7,8 @@ from engine_programs import Pass, serve
 
 import perfdoctor
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.pass_rows import PassRow, pass_text_of
+from perfdoctor.reporters.pass_rows import pass_text_of
+from perfdoctor.reporters.time_rows import TimeRow
 from perfdoctor.reporters.write_report import render_report
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import build_healthy_trace
@@ -28,10 +29,10 @@ def test_a_row_for_each_kind_of_pass(report: Report) -> None:
     assert text is not None
     assert text.title == "Passes of the engine: mean time, GPU busy"
     prompts, tokens = (
-        PassRow(
+        TimeRow(
             "41.5 ms", "96%", "1 prefill pass of 2 requests, 2,000 tokens; idle: scheduling 900 us, messages 600 us"
         ),
-        PassRow("11.1 ms", "90%", "4 decode passes of 4 requests; idle: scheduling 675 us, messages 450 us"),
+        TimeRow("11.1 ms", "90%", "4 decode passes of 4 requests; idle: scheduling 675 us, messages 450 us"),
     )
     assert text.rows == (tokens, prompts)  # most of the time comes first
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from real_traces import read_once
 from rich.cells import cell_len
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.rank import Rank
-from perfdoctor.report.table import Table
+from perfdoctor.report.table import Table, Unit
 from perfdoctor.reporters.table_text import render_table, render_table_csv, render_table_html, render_table_markdown
 from perfdoctor.reporters.write_table import render_table_as
+from perfdoctor.tables import catalog
 from perfdoctor.tables.catalog import TABLES, build_table
 from perfdoctor.tables.report_tables import report_tables
 from perfdoctor.testing import TraceBuilder
@@ -62,3 +65,13 @@ def test_every_table_of_nearly_nothing(device: str | None) -> None:
 
 def test_each_table_is_described_in_a_line() -> None:
     assert all(spec.by and len(f"{name}  {spec.title}") <= 120 for name, spec in TABLES.items())
+
+
+def test_each_column_is_declared_once_and_used() -> None:
+    rows = read_rows("tables/columns.csv")
+    keys = [(row["of"], row["name"]) for row in rows]
+    assert len(set(keys)) == len(keys)
+    assert {row["unit"] for row in rows} <= set(get_args(Unit))
+    assert {row["main"] for row in rows} == {"yes", "no"}
+    source = "".join(file.read_text(encoding="utf-8") for file in Path(catalog.__file__).parent.glob("*.py"))
+    assert not [name for _, name in keys if f'"{name}"' not in source]

@@ -7,11 +7,10 @@ and the recorded kernels that go well. Products and convolutions, of which many 
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.gpu.roofline.efficiencies import ANY, Efficiency
 
 
@@ -31,10 +30,9 @@ def find_reach(family: str, variant: str = ANY, generation: str = ANY) -> Effici
 @functools.cache
 def _read_table() -> Mapping[tuple[str, str, str], Efficiency]:
     """The table, read on first use."""
-    text = (Path(__file__).parents[1] / "data" / "comparable_kernels.csv").read_text(encoding="utf-8")
     return {
         (row["family"], row["variant"], row["generation"]): Efficiency(
             *(float(row[quartile]) for quartile in Efficiency._fields)
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in read_rows("gpu/data/comparable_kernels.csv")
     }

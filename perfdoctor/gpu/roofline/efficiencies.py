@@ -9,14 +9,13 @@ out.
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.gpu.generations import generation_of
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 
@@ -149,5 +148,4 @@ def _read_table() -> Mapping[Cell, Efficiency]:
 
 @functools.cache
 def _read_rows() -> tuple[Mapping[str, str], ...]:
-    text = (Path(__file__).parents[1] / "data" / "efficiencies.csv").read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    return tuple(read_rows("gpu/data/efficiencies.csv"))

@@ -150,12 +150,7 @@ def _report_alone(rank: Rank, report: Report, index: int, options: AnalysisOptio
     summary = pipeline.summarize_rank(rank, rules, options)
     alone = pipeline.report_on_summaries([from_rank(summary)], rules, options)
     own_rules = {rule.rule for rule in rules}
-    shared = [
-        finding for finding in report.findings if finding.rule not in own_rules and _is_of(finding.claim.rank, rank)
-    ]
+    others = (each for each in report.findings if each.rule not in own_rules and each.claim.rank is not None)
+    shared = [each for each in others if each.claim.rank == rank.rank]
     findings = (*alone.findings, *(replace(finding, covered_by=None) for finding in shared))
     return replace(alone, traces=(report.traces[index],), findings=findings)
-
-
-def _is_of(claimed: int | None, rank: Rank) -> bool:
-    return claimed is not None and claimed == rank.rank

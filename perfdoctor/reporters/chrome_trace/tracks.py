@@ -20,27 +20,14 @@ from perfdoctor.reporters.chrome_trace.track_writer import EventKind, TrackWrite
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.format_values import format_finding_saving, format_location
 from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
-from perfdoctor.reporters.time_split import detail_labels
+from perfdoctor.reporters.time_split import detail_labels, labels_of_details
 from perfdoctor.trace.tables.intervals import overlap, total, union_of
 from perfdoctor.units import format_duration, format_share
 
 _STEP_TID, _ACCOUNT_TID, _FIRST_FINDING_TID = 1, 2, 10
 _BUSY_POINTS = 500
 
-# Names of the colours that chrome://tracing reserves; Perfetto ignores them and colours by name.
-_COLOURS: Mapping[str, str] = {
-    "compute": "thread_state_running",
-    "bandwidth": "thread_state_runnable",
-    "memcpy": "rail_load",
-    "communication": "detailed_memory_dump",
-    "latency": "olive",
-    "idle_dataloader": "terrible",
-    "idle_sync": "bad",
-    "idle_launch": "thread_state_iowait",
-    "idle_communication": "rail_animation",
-    "idle_allocator": "yellow",
-    "idle_unexplained": "grey",
-}
+_COLOURS = labels_of_details("colour")
 
 
 def rank_events(of_rank: RankTracks, nvml_samples: bytes, writer: TrackWriter) -> Iterator[bytes]:

@@ -6,13 +6,12 @@ All keys are always there, None where something is not known. Every text is clea
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from perfdoctor.charts.rank_heat_map import rank_heat_map_of
 from perfdoctor.report.chart_data import (
     FlameGraph,
-    Link,
     MemoryTimeline,
     RankCharts,
     RankHeatMap,
@@ -38,6 +37,7 @@ VERSION = 1
 # A kernel's name may have thousands of characters; both of its ends tell it from others.
 _MAX_CHARACTERS = 300
 _MAX_RANKS = 2_000
+_LINKS = {"from_track": "u2", "from_item": "u4", "to_track": "u2", "to_item": "u4"}
 
 
 def page_data(report: Report) -> dict[str, Any]:
@@ -58,13 +58,8 @@ def page_data(report: Report) -> dict[str, Any]:
         "memory": [_memory_data(device, report, charts.rank) for device in charts.memory] or None,
         "ranks": None if heat_map is None else _ranks_data(heat_map, report),
         "account": [
-            {
-                "rank": account.rank,
-                "window_ns": account.window_ns,
-                "detail": dict(account.detail),
-                "buckets": account.buckets,
-            }
-            for account in report.account
+            {"rank": each.rank, "window_ns": each.window_ns, "detail": dict(each.detail), "buckets": each.buckets}
+            for each in report.account
         ],
         "tables": list(map(table_data, charts.tables)),
         "notes": _clean_all(charts.notes),
@@ -84,8 +79,13 @@ def _base64(values: IntArray | FloatArray, kind: str) -> str:
     return b64encode(values.astype(f"<{kind}").tobytes()).decode()
 
 
+def _encode(columns: object, **kinds: str) -> dict[str, str]:
+    """Some columns of a value by their names, each as base64 of an array of its kind."""
+    return {name: _base64(getattr(columns, name), kind) for name, kind in kinds.items()}
+
+
 def _timeline_data(timeline: StepTimeline, report: Report, charts: RankCharts) -> dict[str, Any]:
-    unit_ns = timeline.span_ns // 0xFFFFFFFF + 1
+    unit_ns, links = timeline.span_ns // 0xFFFFFFFF + 1, timeline.links
     return {
         "step": timeline.step,
         "span_ns": timeline.span_ns,
@@ -94,7 +94,7 @@ def _timeline_data(timeline: StepTimeline, report: Report, charts: RankCharts) -
         "categories": list(timeline.categories),
         "unit_ns": unit_ns,
         "tracks": [_track_data(track, unit_ns) for track in timeline.tracks],
-        "links": None if timeline.links is None else _links_data(timeline.links),
+        "links": None if links is None else {"n": len(links.to_item), **_encode(links, **_LINKS)},
         "findings": list(_claims_data(report, charts, unit_ns)),
     }
 
@@ -107,20 +107,8 @@ def _track_data(track: Track, unit_ns: int) -> dict[str, Any]:
         "n": len(start),
         "start": _base64(start, "u4"),
         "dur": _base64((track.start_ns + track.dur_ns) // unit_ns - start, "u4"),
-        "name_id": _base64(track.name_id, "u4"),
-        "category": _base64(track.category, "u1"),
-        "depth": _base64(track.depth, "u1"),
+        **_encode(track, name_id="u4", category="u1", depth="u1"),
         "merged": None if (track.merged == 1).all() else _base64(track.merged, "u4"),
-    }
-
-
-def _links_data(links: Link) -> dict[str, Any]:
-    return {
-        "n": len(links.to_item),
-        "from_track": _base64(links.from_track, "u2"),
-        "from_item": _base64(links.from_item, "u4"),
-        "to_track": _base64(links.to_track, "u2"),
-        "to_item": _base64(links.to_item, "u4"),
     }
 
 
@@ -169,10 +157,7 @@ def _flames_data(flames: FlameGraph, report: Report) -> dict[str, Any]:
         "categories": list(flames.categories),
         "places": [[node, numbers[place]] for node, place in flames.places.items() if place in numbers],
         "n": len(flames.name_id),
-        "name_id": _base64(flames.name_id, "u4"),
-        "parent": _base64(flames.parent, "i4"),
-        "time_ns": _base64(flames.time_ns, "f8"),
-        "category": _base64(flames.category, "u1"),
+        **_encode(flames, name_id="u4", parent="i4", time_ns="f8", category="u1"),
     }
 
 
@@ -218,9 +203,8 @@ def table_data(table: Table) -> dict[str, Any]:
     for column, described in zip(table.columns, plain["columns"], strict=True):
         described["main"] = column.is_main
     plain["notes"] = _clean_all(table.notes)
-    plain["rows"] = [_clean_row(row) for row in plain["rows"]]
+    plain["rows"] = [
+        {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in plain["rows"]
+    ]
     return plain
-
-
-def _clean_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}

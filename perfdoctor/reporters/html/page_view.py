@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from perfdoctor.analysis.timeline.account import BUCKETS
 from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
 from perfdoctor.report.report import Outcome, Report, TraceSummary
-from perfdoctor.reporters import report_notes, trial_table
+from perfdoctor.reporters import report_facts, report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten_words
 from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_info, describe_recurrence
 from perfdoctor.reporters.format_values import format_evidence, format_place
@@ -19,14 +19,6 @@ from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import PLACES_TITLE, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
-from perfdoctor.reporters.report_facts import (
-    covered_findings,
-    has_steps,
-    info_findings,
-    main_findings,
-    one_off_findings,
-    step_length_ns,
-)
 from perfdoctor.reporters.time_split import TimeSlice, TimeSplit, time_split_of
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, ladder_of, verdict_of
 from perfdoctor.units import UNKNOWN, format_count, format_duration, format_share
@@ -69,10 +61,10 @@ def page_view(report: Report) -> dict[str, Any]:
         "rank_columns": COLUMNS,
         "ranks": _rank_lines(report) if len(report.account) > 1 else [],
         "ranks_left_out": rank_rows(report)[1],
-        "has_steps": has_steps(report),
+        "has_steps": report_facts.has_steps(report),
         "findings": list(_shown_findings(report)),
-        "one_offs": [_in_a_line(each, describe_recurrence(each)) for each in one_off_findings(report)],
-        "infos": [_in_a_line(each, describe_info(report, each)) for each in info_findings(report)],
+        "one_offs": [_in_a_line(each, describe_recurrence(each)) for each in report_facts.one_off_findings(report)],
+        "infos": [_in_a_line(each, describe_info(report, each)) for each in report_facts.info_findings(report)],
         "unexplained": [(share, words(sentence)) for share, sentence in report_notes.unexplained_lines(report)],
         "memory": [words(sentence) for sentence in report_notes.memory_lines(report)],
         "skipped": [(", ".join(group.rules), words(group.why)) for group in report_notes.skipped_rules(report)],
@@ -80,7 +72,7 @@ def page_view(report: Report) -> dict[str, Any]:
         "outcomes": outcomes,
         "traces": [_trace_row(trace) for trace in report.traces],
         "limit_basis": clean_line(report.limit.basis),
-        "bases": sorted({finding.saving.basis for finding in main_findings(report)}),
+        "bases": sorted({finding.saving.basis for finding in report_facts.main_findings(report)}),
     }
 
 
@@ -94,7 +86,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     devices = Counter(clean_line(trace.device) for trace in report.traces if trace.device)
     if devices:
         yield "device", ", ".join(f"{count} x {name}" if count > 1 else name for name, count in devices.items())
-    if has_steps(report):
+    if report_facts.has_steps(report):
         yield "steps", f"{report.steps.count:,}, {report.steps.source}"
     if len(report.account) > 1:
         yield "ranks", f"{len(report.account):,}"
@@ -122,9 +114,9 @@ def _places(report: Report) -> Iterator[dict[str, Any]]:
 
 def _shown_findings(report: Report) -> Iterator[dict[str, Any]]:
     """The findings that are shown in full."""
-    step_ns = step_length_ns(report)
+    step_ns = report_facts.step_length_ns(report)
     positions = {id(finding): position for position, finding in enumerate(report.findings)}
-    for number, finding in enumerate(main_findings(report), 1):
+    for number, finding in enumerate(report_facts.main_findings(report), 1):
         confidence = f"confidence {format_share(finding.confidence)}"
         yield {
             "number": number,
@@ -141,7 +133,7 @@ def _shown_findings(report: Report) -> Iterator[dict[str, Any]]:
             "bar": range_bar(finding, step_ns),
             "fix": fix_block(finding),
             "evidence": list(_evidence(finding)),
-            "covered": [describe_covered(each, words) for each in covered_findings(report, finding)],
+            "covered": [describe_covered(each, words) for each in report_facts.covered_findings(report, finding)],
             "references": [(clean_line(r), bool(_URL.fullmatch(r))) for r in finding.references],
         }
 
@@ -211,14 +203,8 @@ def _trace_row(trace: TraceSummary) -> tuple[str, ...]:
     rank = UNKNOWN if trace.rank is None else str(trace.rank)
     of = f" of {trace.world_size}" if trace.world_size else ""
     whole = "complete" if trace.complete else "incomplete"
-    return (
-        words(trace.path),
-        f"{rank}{of}",
-        f"{device}{known}",
-        f"{trace.events:,}",
-        format_duration(trace.span_ns),
-        whole,
-    )
+    figures = f"{trace.events:,}", format_duration(trace.span_ns)
+    return words(trace.path), f"{rank}{of}", f"{device}{known}", *figures, whole
 
 
 def _trials(report: Report) -> dict[str, Any] | None:
