@@ -193,7 +193,7 @@ class Report(BaseReport):
         except PerfdoctorError:
             return self
         applied = {outcome.rule for outcome in self.outcomes}
-        rules = [rule for rule in registry.load_analyzers() if rule.rule in applied]
+        rules = [rule for rule in registry.list_rules() if rule.rule in applied]
         # The rules once more: the findings of several ranks do not keep what time they claim on each.
         options = AnalysisOptions(settings=self._table_source.options.settings, charts=True)
         again = pipeline.summarize_rank(rank, rules, options)
