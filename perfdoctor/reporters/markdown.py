@@ -29,6 +29,7 @@ from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
+    has_trials,
     info_findings,
     main_findings,
     one_off_findings,
@@ -37,7 +38,6 @@ from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.top_rows import top_tables
 from perfdoctor.reporters.trial_reports import trial_markdown
-from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.units import format_duration, format_share
 

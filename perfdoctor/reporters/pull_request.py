@@ -28,10 +28,9 @@ from perfdoctor.reporters.markdown import (
     rank_table,
     time_split_blocks,
 )
-from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings
+from perfdoctor.reporters.report_facts import has_trials, info_findings, main_findings, one_off_findings
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_reports import trial_markdown
-from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.units import format_count
 

@@ -30,6 +30,7 @@ from perfdoctor.reporters.render_blocks import render_each
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
+    has_trials,
     info_findings,
     is_snapshot,
     main_findings,
@@ -37,7 +38,6 @@ from perfdoctor.reporters.report_facts import (
     share_of_step,
 )
 from perfdoctor.reporters.reporter import Reporter
-from perfdoctor.reporters.run_line import describe_run
 from perfdoctor.reporters.terminal_text import (
     CLAUSE_END,
     MAX_WORD,
@@ -54,8 +54,6 @@ from perfdoctor.reporters.terminal_text import (
 )
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
 from perfdoctor.reporters.top_rows import top_tables
-from perfdoctor.reporters.trial_reports import trial_lines
-from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.units import format_duration, format_share
 
@@ -199,11 +197,15 @@ class Terminal(Reporter):
         if recorded:
             yield make_text(f"({recorded})", style="dim")
         if report.run is not None:
+            from perfdoctor.reporters.run_line import describe_run  # of captures alone
+
             yield make_text(describe_run(report.run, self.width, unicode=self.unicode), style="dim")
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield hanging("!", make_text(incomplete, style="yellow"))
         if has_trials(report):
+            from perfdoctor.reporters.trial_reports import trial_lines  # of `perfdoctor try` alone
+
             yield Text()
             yield Text("Trials", style="bold")
             yield from (unbroken(line, "") for line in trial_lines(report, self.width))
