@@ -15,7 +15,6 @@ from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
 from perfdoctor.report.report import TABLES
 from perfdoctor.rules import registry
-from perfdoctor.rules.analyzer import Analyzer
 from perfdoctor.rules.reserved_rules import RESERVED_RULES
 from perfdoctor.trace.io.stream import DEFAULT_MAX_TEXT_BYTES
 
@@ -67,7 +66,7 @@ class AnalysisOptions:
     settings_file: str | None = None
 
 
-def choose_rules(options: AnalysisOptions) -> tuple[type[Analyzer], ...]:
+def choose_rules(options: AnalysisOptions) -> tuple[registry.ListedRule, ...]:
     """The rules to apply, once all options are known to be right: before a trace is read.
 
     Raises:
@@ -76,7 +75,7 @@ def choose_rules(options: AnalysisOptions) -> tuple[type[Analyzer], ...]:
     """
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"jobs cannot be {options.jobs}: at least one process has to do it; 1 is this one")
-    analyzers = registry.load_analyzers()
+    analyzers = registry.list_rules()
     check_settings(options.settings, analyzers)
     chosen = registry.choose_analyzers(analyzers, options.select, options.ignore)
     check_device(options.device)
@@ -87,7 +86,7 @@ def describe_settings_file(options: AnalysisOptions) -> str | None:
     """What a file of settings changes, as a sentence, as it may lie in a folder of somebody else; None without one."""
     if options.settings_file is None:
         return None
-    analyzers = registry.load_analyzers()
+    analyzers = registry.list_rules()
     chosen = registry.choose_analyzers(analyzers, options.select, options.ignore)
     off = sorted({each.rule for each in analyzers} - {each.rule for each in chosen})
     more = f" and {len(off) - _MAX_NAMED} more" if len(off) > _MAX_NAMED else ""
@@ -96,21 +95,21 @@ def describe_settings_file(options: AnalysisOptions) -> str | None:
     return f"settings of {options.settings_file} count: {'; '.join(changes) or 'nothing is off'}"
 
 
-def check_settings(settings: Settings, analyzers: Iterable[type[Analyzer]]) -> None:
+def check_settings(settings: Settings, rules: Iterable[registry.ListedRule]) -> None:
     """Check that every rule and threshold in `settings` exists.
 
     Raises:
         UsageError: One does not exist, or a threshold of the account is out of range.
     """
     min_roof_share_of(settings)
-    known = {analyzer.rule: analyzer for analyzer in analyzers}
+    known = {rule.rule: rule for rule in rules}
     settings = {rule: thresholds for rule, thresholds in settings.items() if rule != ACCOUNT_SETTINGS}
     unknown = sorted(set(settings) - set(known))
     if unknown:
         why_none = RESERVED_RULES.get(unknown[0], "`perfdoctor rules` lists them.")
         raise UsageError(f"settings name the rule '{unknown[0]}', which is not registered. {why_none}")
     for rule, thresholds in settings.items():
-        known[rule](thresholds)
+        known[rule].load()(thresholds)
 
 
 def min_roof_share_of(settings: Settings) -> float:

@@ -24,7 +24,6 @@ from perfdoctor.report.quote_lines import with_quoted_places, with_quoted_rows, 
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
-from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
 from perfdoctor.run_watch.read_hang import NO_HANG_FILES, HangFiles, read_hang
 from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
@@ -61,6 +60,8 @@ class Table(BaseTable):
             everything: Whether to print all columns, however wide that gets.
             color: Whether to use colours; None means on terminals only.
         """
+        from perfdoctor.reporters.write_table import print_table
+
         print_table(self, rows=rows, everything=everything, color=color)
 
     def save(self, path: PathLike) -> None:
@@ -70,6 +71,8 @@ class Table(BaseTable):
             UsageError: The suffix is another one.
             InputError: The file cannot be written.
         """
+        from perfdoctor.reporters.write_table import save_table
+
         save_table(self, path)
 
 
@@ -193,7 +196,7 @@ class Report(BaseReport):
         except PerfdoctorError:
             return self
         applied = {outcome.rule for outcome in self.outcomes}
-        rules = [rule for rule in registry.load_analyzers() if rule.rule in applied]
+        rules = [rule for rule in registry.list_rules() if rule.rule in applied]
         # The rules once more: the findings of several ranks do not keep what time they claim on each.
         options = AnalysisOptions(settings=self._table_source.options.settings, charts=True)
         again = pipeline.summarize_rank(rank, rules, options)

@@ -43,8 +43,8 @@ from perfdoctor.report.report import (
 )
 from perfdoctor.report.unexplained import find_unexplained_in_fleet
 from perfdoctor.report.waits_at_late_rank import places_of_ranks
-from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
-from perfdoctor.rules.registry import find_broken_plugins
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run, scope_of
+from perfdoctor.rules.registry import ListedRule, find_broken_plugins, list_rule
 from perfdoctor.rules.requirements import OF_THE_JOB, explain_missing
 from perfdoctor.run_watch.hang import HangReading
 from perfdoctor.savings.ledger import Ledger
@@ -53,7 +53,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.unclaimed_time import find_unexplained
 
-AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
+AnyRule: TypeAlias = ListedRule | type[Analyzer]
 _DEFAULTS = AnalysisOptions()
 # Places of each rank in a report on several: the largest. A report on thousands of ranks stays readable.
 _PLACES_OF_SEVERAL_RANKS = 10
@@ -61,7 +61,7 @@ _PLACES_OF_SEVERAL_RANKS = 10
 
 def diagnose_run(
     run: Run,
-    analyzers: AnalyzerTypes,
+    analyzers: Iterable[AnyRule],
     options: AnalysisOptions = _DEFAULTS,
     missing: Iterable[TraceSummary] = (),
     hang: HangReading | None = None,
@@ -71,22 +71,22 @@ def diagnose_run(
     Raises:
         UsageError: The settings name a threshold that a rule does not have.
     """
-    analyzers = tuple(analyzers)
+    rules = tuple(map(list_rule, analyzers))
     options = replace(options, is_only_rank=len(run.ranks) == 1)
     by_rank: dict[int | None, list[Finding]] = {rank.rank: [] for rank in run.ranks}
     of_fleet: list[Finding] = []
     outcomes: list[Outcome] = []
-    for rule in analyzers:
-        if needs_all_ranks(rule):
+    for rule in rules:
+        if rule.scope == "run":
             found, outcome = run_rule(rule, run, options.settings)
             outcomes.append(outcome)
             for finding in found:
                 by_rank.get(finding.claim.rank, of_fleet).append(finding)
-    rank_rules = [rule for rule in analyzers if not needs_all_ranks(rule)]
+    rank_rules = [rule for rule in rules if rule.scope != "run"]
     summaries = [summarize_rank(rank, rank_rules, options, known_findings=by_rank[rank.rank]) for rank in run.ranks]
     return report_on_summaries(
         map(from_rank, summaries),
-        analyzers,
+        rules,
         options,
         known_findings=of_fleet,
         outcomes=outcomes,
@@ -97,7 +97,7 @@ def diagnose_run(
 
 def summarize_rank(
     rank: Rank,
-    analyzers: AnalyzerTypes = (),
+    analyzers: Iterable[AnyRule] = (),
     options: AnalysisOptions = _DEFAULTS,
     *,
     known_findings: Sequence[Finding] = (),
@@ -113,14 +113,14 @@ def summarize_rank(
     """
     findings, outcomes = list(known_findings), []
 
-    def run_rules(rules: Iterable[type[Analyzer]], data: Run | Fleet) -> None:
+    def run_rules(rules: Iterable[ListedRule], data: Run | Fleet) -> None:
         for rule in rules:
             found, outcome = run_rule(rule, data, options.settings)
             findings.extend(found)
             outcomes.append(outcome)
 
-    analyzers = tuple(analyzers)
-    run_rules((rule for rule in analyzers if not issubclass(rule, FleetAnalyzer)), Run((rank,)))
+    listed = tuple(map(list_rule, analyzers))
+    run_rules((rule for rule in listed if rule.scope != "fleet"), Run((rank,)))
     collectives = rank.collectives
     is_whole = options.is_only_rank and not options.breakdown
     # Without collectives neither sizes nor FLOPs are missing: there is no other rank to compare with.
@@ -152,7 +152,7 @@ def summarize_rank(
     if options.is_only_rank:
         items = rank.kernels.of_category("communication").rows if collectives.on_gpu else None
         fleet = Fleet((replace(summary, collective_items=items),))
-        run_rules((rule for rule in analyzers if issubclass(rule, FleetAnalyzer) and "hang" not in rule.needs), fleet)
+        run_rules((rule for rule in listed if rule.scope == "fleet" and "hang" not in rule.needs), fleet)
     findings = locate_findings(findings, rank.places)
     # Before their edits are gone, which say what device each is about.
     charts = charts_of(rank, findings) if options.charts else None
@@ -179,7 +179,7 @@ def charts_of(rank: Rank, findings: Sequence[Finding] = ()) -> RankCharts:
 
 def report_on_summaries(
     parts: Iterable[FleetPart],
-    analyzers: AnalyzerTypes,
+    analyzers: Iterable[AnyRule],
     options: AnalysisOptions = _DEFAULTS,
     *,
     known_findings: Iterable[Finding] = (),
@@ -199,14 +199,14 @@ def report_on_summaries(
         missing: Ranks that could not be analysed.
         hang: What was read of the flight recorders of the job; None where there are none.
     """
-    analyzers = tuple(analyzers)
+    rules = tuple(map(list_rule, analyzers))
     part = reduce_parts(parts)
     compared, unrecorded = leave_out_unrecorded(part.summaries)
     fleet = Fleet(tuple(compared), hang)
     of_fleet = list(known_findings)
     outcome_of = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
-    for rule in analyzers:
-        if issubclass(rule, FleetAnalyzer) and rule.rule not in outcome_of:
+    for rule in rules:
+        if rule.scope == "fleet" and rule.rule not in outcome_of:
             found, outcome_of[rule.rule] = run_rule(rule, fleet, options.settings)
             of_fleet += found
     of_ranks = [finding for group in part.shared.values() for finding in group.merge()]
@@ -224,7 +224,7 @@ def report_on_summaries(
         places=with_findings(places_of_ranks(fleet), findings),
         outcomes=(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in find_broken_plugins()),
-            *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),
+            *(outcome_of[rule.rule] for rule in rules if rule.rule in outcome_of),
         ),
         late_ns=fleet.late_ns,
         context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
@@ -279,55 +279,49 @@ def ledger_of(rank: Rank | RankSummary) -> Ledger:
     return Ledger(rank.window_ns, max(rank.steps.count, 1), rank.cpu_wait_ns, time_scale=scale)
 
 
-def needs_all_ranks(analyzer: type[Analyzer]) -> bool:
-    """Whether an analyzer looks at the traces of all ranks at once, so that they must be in one process."""
-    return not issubclass(analyzer, RankAnalyzer | FleetAnalyzer)
+def runs_on_each_rank(rule: ListedRule) -> bool:
+    """Whether a rule says anything of a rank whose process has no other."""
+    return not (rule.scope == "run" and "ranks" in rule.needs)
 
 
-def runs_on_each_rank(analyzer: type[Analyzer]) -> bool:
-    """Whether an analyzer says anything of a rank whose process has no other."""
-    return not (needs_all_ranks(analyzer) and "ranks" in analyzer.needs)
-
-
-def run_rule(
-    analyzer_type: type[Analyzer], data: Run | Fleet, settings: Settings | None = None
-) -> tuple[list[Finding], Outcome]:
-    """The findings of one rule, and its outcome.
+def run_rule(rule: AnyRule, data: Run | Fleet, settings: Settings | None = None) -> tuple[list[Finding], Outcome]:
+    """The findings of one rule, and its outcome. The rule is imported if the ranks have what it needs.
 
     An exception of the rule, at construction or in its analysis, and a malformed finding become finding PD901.
 
     Raises:
         UsageError: `settings` names a threshold that the rule does not have.
     """
+    rule, thresholds = list_rule(rule), (settings or {}).get(rule.rule)
     began = time.perf_counter()
     try:
-        analyzer = analyzer_type((settings or {}).get(analyzer_type.rule))
-        missing = _missing_requirement(analyzer, data)
+        analyzer = rule.load()(thresholds) if thresholds else None  # a wrong one is refused even where it is skipped
+        missing = _missing_requirement(rule.needs, data)
         if missing is not None:
-            return [], Outcome(analyzer_type.rule, "skipped", missing)
+            return [], Outcome(rule.rule, "skipped", missing)
+        analyzer = analyzer or rule.load()()
+        began = time.perf_counter()
         findings = [_check_finding(finding, data) for finding in _apply_rule(analyzer, data)]
     except Exception as error:  # the other rules run all the same
-        if isinstance(error, UsageError) and (settings or {}).get(analyzer_type.rule):
+        if isinstance(error, UsageError) and thresholds:
             raise  # the fault lies in the user's thresholds, not in the rule
         only = data.ranks[0].rank if isinstance(data, Run) and len(data.ranks) == 1 else None
-        outcome = Outcome(analyzer_type.rule, "failed", describe_error(error), _seconds_since(began))
-        return [finding_of_failure(analyzer_type.rule, analyzer_type.name, error, only)], outcome
-    return findings, Outcome(analyzer_type.rule, "ran", None, _seconds_since(began))
+        outcome = Outcome(rule.rule, "failed", describe_error(error), _seconds_since(began))
+        return [finding_of_failure(rule.rule, rule.name, error, only)], outcome
+    return findings, Outcome(rule.rule, "ran", None, _seconds_since(began))
 
 
 def _seconds_since(began: float) -> float:
     return round(time.perf_counter() - began, 6)
 
 
-def _missing_requirement(analyzer: Analyzer, data: Run | Fleet) -> str | None:
+def _missing_requirement(needs: frozenset[str], data: Run | Fleet) -> str | None:
     """A sentence about data that a rule needs and no rank has; None where a rank has all that the rule needs."""
     of_ranks = [rank.available_data for rank in (data.ranks if isinstance(data, Run) else data.summaries)]
-    missing = sorted(analyzer.needs - data.available_data)
-    if not missing and (
-        analyzer.needs <= OF_THE_JOB or any(analyzer.needs - OF_THE_JOB <= available for available in of_ranks)
-    ):
+    missing = sorted(needs - data.available_data)
+    if not missing and (needs <= OF_THE_JOB or any(needs - OF_THE_JOB <= available for available in of_ranks)):
         return None
-    partly = sorted(need for need in analyzer.needs if not all(need in available for available in of_ranks))
+    partly = sorted(need for need in needs if not all(need in available for available in of_ranks))
     need = (missing or partly)[0]
     return explain_missing(need, data.available_data)
 

@@ -107,7 +107,6 @@ def analyze(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoctor.analysis_options import AnalysisOptions
     from perfdoctor.api import analyze_traces
-    from perfdoctor.cli.job_reports import emit_job_reports
     from perfdoctor.fleet.discover import find_inputs
     from perfdoctor.fleet.split_jobs import split_jobs
     from perfdoctor.run_watch.read_hang import NO_HANG_FILES
@@ -143,6 +142,8 @@ def analyze(
     found = [files] if rank is not None or dask is not None else split_jobs(files, in_order=in_order)
     job_count = len(found)
     if job_count > 1:
+        from perfdoctor.cli.job_reports import emit_job_reports
+
         if baseline is not None:
             raise UsageError(f"--baseline is of one job, and these are traces of {len(found)}: analyze one at a time")
         emit_job_reports(found, analyze_job, report_output, strict=strict)

@@ -27,7 +27,8 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank
 from perfdoctor.report.report import Outcome, Report
-from perfdoctor.rules.analyzer import Analyzer, Run
+from perfdoctor.rules.analyzer import Run
+from perfdoctor.rules.registry import ListedRule
 from perfdoctor.run_watch.hang import HangReading
 
 _AnyRank = TypeVar("_AnyRank", Rank, RankSummary)
@@ -60,7 +61,7 @@ def analyze_jobs(
     rules = choose_rules(options)
     files = [file for job in jobs for file in job]
     tracker = ProgressTracker(files, progress)
-    needs_all_ranks = any(map(pipeline.needs_all_ranks, rules))
+    needs_all_ranks = any(rule.scope == "run" for rule in rules)
     workers = choose_worker_count(files, options.jobs, prefers_one=needs_all_ranks)
     if options.dask is None and workers == 1 and needs_all_ranks:
         return [_analyze_in_memory(job, options, rules, tracker, hang) for job in jobs]
@@ -116,7 +117,7 @@ def keep_longest_step(summaries: dict[int, Sequence[RankSummary]], before: int, 
 def _reduce(
     summaries: list[RankSummary],
     failures: Sequence[FailedFile],
-    rules: Sequence[type[Analyzer]],
+    rules: Sequence[ListedRule],
     options: AnalysisOptions,
     hang: HangReading | None,
 ) -> Report:
@@ -138,7 +139,7 @@ def _reduce(
 def _analyze_in_memory(
     files: Sequence[TraceFile],
     options: AnalysisOptions,
-    rules: Sequence[type[Analyzer]],
+    rules: Sequence[ListedRule],
     tracker: ProgressTracker,
     hang: HangReading | None,
 ) -> Report:

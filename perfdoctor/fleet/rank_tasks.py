@@ -105,7 +105,7 @@ def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress
     Raises:
         InputError: the file cannot be read.
     """
-    rules = registry.choose_analyzers(registry.load_analyzers(), options.select, options.ignore)
+    rules = registry.choose_analyzers(registry.list_rules(), options.select, options.ignore)
     rules = tuple(filter(pipeline.runs_on_each_rank, rules))
     ranks = read_ranks(file, options, progress)
     options = replace(options, is_only_rank=options.is_only_rank and len(ranks) == 1)

@@ -17,7 +17,7 @@ from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import plain_message
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.verdict import describe_ladder, verdict_of
-from perfdoctor.rules.registry import load_analyzers
+from perfdoctor.rules.registry import list_rules
 
 # What XML 1.0 cannot hold, not even as an entity.
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -38,7 +38,7 @@ class Junit(Reporter):
 
     def render_prepared(self, report: Report) -> str:
         """The report as XML text."""
-        names = {analyzer.rule: analyzer.name for analyzer in load_analyzers()}
+        names = {rule.rule: rule.name for rule in list_rules()}
         judged = self.gate.judge(report)
         cases = []
         for outcome in report.outcomes:

@@ -26,11 +26,11 @@ from perfdoctor.reporters.once_only import once_text_of
 from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import PLACES_TITLE, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
+from perfdoctor.reporters.report_facts import has_trials
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.top_rows import top_tables
 from perfdoctor.reporters.trial_reports import trial_markdown
-from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.units import format_duration, format_share
 

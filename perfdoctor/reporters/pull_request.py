@@ -19,10 +19,9 @@ from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import SEVERITY_MARKS, short_cost, short_saving
 from perfdoctor.reporters.format_values import format_place
-from perfdoctor.reporters.report_facts import info_findings, main_findings, one_off_findings
+from perfdoctor.reporters.report_facts import has_trials, info_findings, main_findings, one_off_findings
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_reports import trial_markdown
-from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.units import format_count
 

@@ -32,6 +32,11 @@ def has_steps(report: Report) -> bool:
     return report.steps.source != "none" and report.steps.median_ns is not None
 
 
+def has_trials(report: Report) -> bool:
+    """Whether the report is one of `perfdoctor try`."""
+    return bool(report.trials) or report.trial_summary is not None
+
+
 def per_step_suffix(report: Report) -> str:
     """What follows a cost: " a step", or "" where the whole window is meant."""
     return " a step" if has_steps(report) else ""

@@ -27,8 +27,8 @@ from perfdoctor.reporters.pass_rows import pass_text_of
 from perfdoctor.reporters.place_text import FEW_PLACES, PlaceText, findings_elsewhere, place_texts
 from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.render_blocks import render_each, strip_lines
+from perfdoctor.reporters.report_facts import has_trials
 from perfdoctor.reporters.reporter import Reporter
-from perfdoctor.reporters.run_line import describe_run
 from perfdoctor.reporters.terminal_text import (
     CLAUSE_END,
     MAX_WORD,
@@ -45,8 +45,6 @@ from perfdoctor.reporters.terminal_text import (
 )
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
 from perfdoctor.reporters.top_rows import top_tables
-from perfdoctor.reporters.trial_reports import trial_lines
-from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 from perfdoctor.units import format_duration, format_share
 
@@ -187,10 +185,14 @@ class Terminal(Reporter):
         if recorded := describe_recorded_step(report, always=self.verbosity > 0):
             yield make_text(f"({recorded})", style="dim")
         if report.run is not None:
+            from perfdoctor.reporters.run_line import describe_run  # of captures alone
+
             yield make_text(describe_run(report.run, self.width, unicode=self.unicode), style="dim")
         if incomplete := report_notes.describe_incomplete_input(report):
             yield hanging("!", make_text(incomplete, style="yellow"))
         if has_trials(report):
+            from perfdoctor.reporters.trial_reports import trial_lines  # of `perfdoctor try` alone
+
             yield from _heading("Trials")
             yield from (unbroken(line, "") for line in trial_lines(report, self.width))
         texts = place_texts(report, most=None if self.verbosity > 0 else room.places)

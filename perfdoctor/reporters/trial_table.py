@@ -55,11 +55,6 @@ class WhatToChange(NamedTuple):
     lines: tuple[str, ...]
 
 
-def has_trials(report: Report) -> bool:
-    """Whether the report is one of `perfdoctor try`."""
-    return bool(report.trials) or report.trial_summary is not None
-
-
 def describe_trials(report: Report) -> str:
     """How the trials were measured, in a sentence or two."""
     summary = report.trial_summary

@@ -1,17 +1,27 @@
-"""Finds analyzers by entry point: the built-in rules and those of third parties alike."""
+"""Finds analyzers by entry point: the built-in rules and those of third parties alike.
+
+An analysis imports a rule of ours when a trace has what it needs, and those of third parties, which no table lists,
+at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.installed_packages import EntryPoint, find_entry_points
-from perfdoctor.rules.analyzer import Analyzer
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
 from perfdoctor.rules.reserved_rules import RESERVED_RULES
 
 GROUP = "perfdoctor.analyzers"
+TABLE = Path(__file__).with_name("our_rules.csv")
+"""Of each of our rules what `ListedRule` says; `python -m build_backend.list_rules` writes it."""
+Scope: TypeAlias = Literal["rank", "fleet", "run"]
+_OURS = "perfdoctor.analyzers."
 
 
 @frozen_dataclass
@@ -22,30 +32,74 @@ class BrokenPlugin:
     why: str
 
 
+@frozen_dataclass
+class ListedRule:
+    """What is known of a rule before it is imported.
+
+    Attributes:
+        rule: The id.
+        name: The name.
+        scope: What it looks at: one "rank" at a time, the "fleet" by its summaries, or a "run" as a whole.
+        needs: The requirements without which it is skipped.
+        source: The class, or where it is.
+    """
+
+    rule: str
+    name: str
+    scope: Scope
+    needs: frozenset[str]
+    source: EntryPoint | type[Analyzer]
+
+    def load(self) -> type[Analyzer]:
+        """The class, imported now if it was not before."""
+        return _load_analyzer(self.source) if isinstance(self.source, EntryPoint) else self.source
+
+
+_Rule = TypeVar("_Rule", ListedRule, type[Analyzer])
+
+
+def list_rule(rule: ListedRule | type[Analyzer]) -> ListedRule:
+    """What the table would say of a class; a rule that is listed as it is."""
+    if isinstance(rule, ListedRule):
+        return rule
+    scope: Scope = "fleet" if issubclass(rule, FleetAnalyzer) else "rank" if issubclass(rule, RankAnalyzer) else "run"
+    return ListedRule(rule.rule, rule.name, scope, frozenset(rule.needs), rule)
+
+
+def list_rules() -> tuple[ListedRule, ...]:
+    """All rules, sorted by id: ours by our_rules.csv, so that those that a trace cannot feed are not imported."""
+    return _list_all()[0]
+
+
 def load_analyzers() -> tuple[type[Analyzer], ...]:
     """All analyzers that load, sorted by rule id."""
-    return _load_all()[0]
+    return tuple(rule.load() for rule in list_rules())
 
 
 def find_broken_plugins() -> tuple[BrokenPlugin, ...]:
     """The entry points that do not load."""
-    return _load_all()[1]
+    return _list_all()[1]
 
 
 @lru_cache(maxsize=1)
-def _load_all() -> tuple[tuple[type[Analyzer], ...], tuple[BrokenPlugin, ...]]:
-    found: dict[str, type[Analyzer]] = {}
+def _list_all() -> tuple[tuple[ListedRule, ...], tuple[BrokenPlugin, ...]]:
+    rows = dict(csv_row.split(",", 1) for csv_row in TABLE.read_text(encoding="utf-8").split("\n")[1:-1])
+    found: dict[str, ListedRule] = {}
     failed: list[BrokenPlugin] = []
     for point in sorted(find_entry_points(GROUP)):
+        if point.value.startswith(_OURS) and point.name in rows:
+            name, scope, needs = rows[point.name].split(",")
+            found[point.name] = ListedRule(point.name, name, cast("Scope", scope), frozenset(needs.split()), point)
+            continue
         try:
-            analyzer = _load_analyzer(point)
+            rule = list_rule(_load_analyzer(point))
         except Exception as error:  # a stranger's module may raise anything at import
             failed.append(BrokenPlugin(point.name, f"{point.value} does not load: {error!r}"))
             continue
-        if analyzer.rule in found and found[analyzer.rule] is not analyzer:
-            failed.append(BrokenPlugin(point.name, f"{point.value} claims rule {analyzer.rule}, which is taken"))
+        if rule.rule in found and found[rule.rule].source is not rule.source:
+            failed.append(BrokenPlugin(point.name, f"{point.value} claims rule {rule.rule}, which is taken"))
             continue
-        found[analyzer.rule] = analyzer
+        found[rule.rule] = rule
     return tuple(found[rule] for rule in sorted(found)), tuple(failed)
 
 
@@ -59,8 +113,8 @@ def _load_analyzer(point: EntryPoint) -> type[Analyzer]:
 
 
 def choose_analyzers(
-    analyzers: Iterable[type[Analyzer]], select: Iterable[str] = (), ignore: Iterable[str] = ()
-) -> tuple[type[Analyzer], ...]:
+    analyzers: Iterable[_Rule], select: Iterable[str] = (), ignore: Iterable[str] = ()
+) -> tuple[_Rule, ...]:
     """The analyzers whose rule id starts with one of `select` (all when empty) and with none of `ignore`.
 
     A reserved id may be ignored, as before its rule went.

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
@@ -15,10 +15,11 @@ from perfdoctor.facts.captured import RUNNING, CapturedFacts
 from perfdoctor.facts.part import CapturedPart
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.run_watch.hang import HangReading
-from perfdoctor.run_watch.judge_hang import HangInputs, judge_hang
 from perfdoctor.run_watch.rank_state import ProcessStates, RankAnswer
-from perfdoctor.trace.flight_recorder import Dump, read_dump
 from perfdoctor.trace.io.untrusted_files import read_beside_trace
+
+if TYPE_CHECKING:
+    from perfdoctor.trace.flight_recorder import Dump
 
 HANG_FOLDER, PROCESSES_FILE = "hang", "processes.json"
 # As torch names them, with the rank in the end; the names of others are dumps if they begin as one.
@@ -98,6 +99,10 @@ def read_hang(files: HangFiles) -> HangReading:
     Raises:
         TraceError: There are dumps, and none can be read: the reason of the first.
     """
+    # Each analysis looks for such files, and few have any.
+    from perfdoctor.run_watch.judge_hang import HangInputs, judge_hang
+    from perfdoctor.trace.flight_recorder import read_dump
+
     dumps: dict[int, Dump] = {}
     unread: list[TraceError] = []
     for rank, path in files.dumps.items():

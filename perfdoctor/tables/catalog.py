@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,6 +45,8 @@ def check_table(name: str, by: str | None = None) -> str:
         UsageError: There is no such table, or it cannot be grouped so.
     """
     if name not in TABLES:
+        from difflib import get_close_matches
+
         near = get_close_matches(name, TABLES, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         raise UsageError(f"there is no table '{name}'; {hint}the tables are {', '.join(TABLES)}")

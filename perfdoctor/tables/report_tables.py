@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 from perfdoctor.analysis.timeline.own_time import LOADER, ZERO_GRAD
@@ -11,10 +10,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.report import TABLES
 from perfdoctor.report.table import Table
 from perfdoctor.report.table_rows import MAX_ROWS, CollectiveRow, KernelRow, ModuleRow, OpRow
-from perfdoctor.tables.collectives_table import collectives_table
-from perfdoctor.tables.kernels import kernels_table
-from perfdoctor.tables.modules import modules_table
-from perfdoctor.tables.ops import ops_table
+from perfdoctor.tables.catalog import build_table
 
 ReportRows: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
 
@@ -24,21 +20,15 @@ def report_tables(rank: Rank, names: Collection[str] = TABLES) -> ReportRows:
 
     Modules are those with the most own time: those around them take as long. Lines are the first places.
     """
-    return {name: _lines(rank) if name == "lines" else _rows_of(_MAKERS[name](rank)) for name in names}
+    return {name: _lines(rank) if name == "lines" else _rows_of(_build(rank, name)) for name in names}
 
 
-def _modules(rank: Rank) -> Table:
-    modules = modules_table(rank, "module")
-    return modules.sort("own_ns") if len(modules) else modules
+def _build(rank: Rank, name: str) -> Table:
+    table = build_table(rank, name)
+    return table.sort("own_ns") if name == "modules" and len(table) else table
 
 
 _ROW = {"kernels": KernelRow, "ops": OpRow, "modules": ModuleRow, "collectives": CollectiveRow}
-_MAKERS: Mapping[str, Callable[[Rank], Table]] = {
-    "kernels": partial(kernels_table, by="name"),
-    "ops": partial(ops_table, by="name"),
-    "modules": _modules,
-    "collectives": partial(collectives_table, by="kind"),
-}
 
 
 def _rows_of(table: Table) -> tuple[Mapping[str, Any], ...]:

@@ -40,8 +40,8 @@ class HostileRule(RankAnalyzer):
 
 @pytest.mark.parametrize("options", [[], ["-q"], ["-v"], ["--json"]])
 def test_the_report_comes_and_names_the_rule(perfdoctor, stalled, monkeypatch, options):
-    rules = (*registry.load_analyzers(), HostileRule)
-    monkeypatch.setattr(registry, "load_analyzers", lambda: rules)
+    rules = (*registry.list_rules(), registry.list_rule(HostileRule))
+    monkeypatch.setattr(registry, "list_rules", lambda: rules)
     ended = perfdoctor("analyze", stalled, *options, "-o", "r.md", "-o", "r.txt", "-o", "r.json", "-o", "a.json.gz")
     assert ended.code == 0
     for text in (ended.out, *(Path(f"r.{suffix}").read_text(encoding="utf-8") for suffix in ("md", "txt", "json"))):
@@ -53,8 +53,8 @@ def test_the_report_comes_and_names_the_rule(perfdoctor, stalled, monkeypatch, o
 
 
 def test_a_gate_names_the_rule_that_failed(perfdoctor, busy, monkeypatch):
-    rules = (*registry.load_analyzers(), HostileRule)
-    monkeypatch.setattr(registry, "load_analyzers", lambda: rules)
+    rules = (*registry.list_rules(), registry.list_rule(HostileRule))
+    monkeypatch.setattr(registry, "list_rules", lambda: rules)
     ended = perfdoctor("analyze", "-q", busy, "--fail-on", "high")
     assert ended.code == 1
     assert ended.line.endswith("--fail-on high could not be judged: XX001 failed")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from perfdoctor.cli.main import COMMANDS, module_of
+from perfdoctor.rules.registry import list_rules
 
 pytestmark = pytest.mark.process
 
@@ -43,6 +44,14 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
     assert "numpy" in modules
     # `distinct` and `quantiles` do what in numpy imports numpy.ma, `installed_packages` what importlib.metadata does.
     assert not modules & {*HEAVY, "numpy.ma", "importlib.metadata", "email", "socket"}
+
+
+def test_what_a_trace_cannot_feed_is_not_imported(stalled):
+    modules = loaded(f"from perfdoctor.cli.main import main; assert main(['analyze', {str(stalled)!r}, '-q']) == 0")
+    skipped = [rule for rule in list_rules() if rule.needs & {"facts", "nvml", "ranks", "hang", "memory"}]
+    assert not modules & {rule.source.value.partition(":")[0] for rule in skipped}
+    others = ("cli.job_reports", "run_watch.judge_hang", "reporters.trial_reports", "tables.collectives_table")
+    assert not modules & {f"perfdoctor.{each}" for each in others}
 
 
 def test_a_command_brings_no_other_command_along():

@@ -215,7 +215,7 @@ def test_over_processes_it_is_skipped_if_it_compares_and_sees_them_one_by_one_if
 ) -> None:
     for rank, builder in enumerate(SyntheticFleet(ranks=3, steps=2).builders()):
         builder.write(tmp_path / f"rank{rank}.json")
-    monkeypatch.setattr(registry, "load_analyzers", lambda: (Comparing, Looking))
+    monkeypatch.setattr(registry, "list_rules", lambda: tuple(map(registry.list_rule, (Comparing, Looking))))
     here = perfdoctor.analyze(tmp_path, jobs=1)
     assert sorted(f.title for f in here.findings) == ["0-2", "0-2"]
     shared = perfdoctor.analyze(tmp_path, jobs=2)

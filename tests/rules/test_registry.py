@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from build_backend.list_rules import make_table
 from perfdoctor.errors import UsageError
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import RULE_ID
@@ -21,6 +22,10 @@ def ids(*, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[s
 def test_all_rules_are_chosen_by_default_and_in_order() -> None:
     assert ids() == sorted(analyzer.rule for analyzer in ALL)
     assert registry.find_broken_plugins() == ()
+
+
+def test_the_table_of_our_rules_says_what_their_classes_say() -> None:
+    assert registry.TABLE.read_text(encoding="utf-8") == make_table(), "run python -m build_backend.list_rules"
 
 
 def test_a_family_is_the_beginning_of_its_ids() -> None:

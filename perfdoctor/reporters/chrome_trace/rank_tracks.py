@@ -22,7 +22,6 @@ from perfdoctor.reporters.chrome_trace.side_lanes import SideLanes, find_side_la
 from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.reporters.chrome_trace.trace_source import TraceSource
 from perfdoctor.rules import registry
-from perfdoctor.rules.analyzer import FleetAnalyzer
 from perfdoctor.units import format_ranges
 
 
@@ -141,11 +140,7 @@ def _report_alone(rank: Rank, report: Report, index: int, options: AnalysisOptio
     Of the findings on several ranks together it has those that claim time of this rank.
     """
     ran = {outcome.rule for outcome in report.outcomes if outcome.status == "ran"}
-    rules = [
-        rule
-        for rule in registry.load_analyzers()
-        if rule.rule in ran and not issubclass(rule, FleetAnalyzer) and not pipeline.needs_all_ranks(rule)
-    ]
+    rules = [rule for rule in registry.list_rules() if rule.rule in ran and rule.scope == "rank"]
     options = AnalysisOptions(settings=options.settings, is_only_rank=True)
     summary = pipeline.summarize_rank(rank, rules, options)
     alone = pipeline.report_on_summaries([from_rank(summary)], rules, options)

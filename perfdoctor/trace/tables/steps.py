@@ -136,6 +136,8 @@ def leave_out_steps(trace: Trace, numbers: Collection[int]) -> Trace:
 
     Steps that are left follow each other without a gap. Where none would be left the trace stays as it is.
     """
+    if not numbers:
+        return trace  # nearly always: no name is looked at
     found = {step for name in trace.strings if (step := vocabulary.profiler_step_number(name)) is not None}
     kept = np.array(sorted(found.difference(numbers)), np.int64)
     if len(kept) in (0, len(found)):
