@@ -203,23 +203,6 @@ def pause_case(
 
 
 PD103 = [
-    RuleCase(
-        "PD103",
-        "checkpoint",
-        checkpoint,
-        (
-            ExpectedFinding(
-                "medium",
-                2_000_000,
-                (0, None, 2_000_000),
-                location="train.py:30",
-                title="saves or loads a checkpoint in save_checkpoint at train.py:30: one pause, 2 ms a step",
-                confidence=0.7,
-                evidence={"gaps": 1, "longest gap": 2_000_000, "longest gap begins at": 1_000_000},
-            ),
-        ),
-        via_file=True,
-    ),
     pause_case(
         "preprocessing",
         lambda: pause_in("/x/site-packages/videomae/image_processing_videomae.py(8): preprocess"),
@@ -373,128 +356,6 @@ PD103 = [
         "to see which code runs here",
         once=True,
     ),
-    RuleCase(
-        "PD103",
-        "stands-out-of-what-recurs",
-        lambda: pauses_by_step((2000, 9000), (2000, 2000), (2000, 2000), (2000, 2000)),
-        (
-            ExpectedFinding("medium", 3_500_000, title="7 pauses, 3.5 ms a step"),
-            ExpectedFinding("info", 0, (None, None, None), title="Once in this trace: the GPU waits 9 ms"),
-        ),
-    ),
-    RuleCase(
-        "PD103",
-        "every-other-step",
-        lambda: pauses_by_step((), (3000,), (), (3000,), (), (3000,)),
-        (ExpectedFinding("medium", 1_500_000, title="3 pauses, 1.5 ms a step"),),
-    ),
-    RuleCase(
-        "PD103",
-        "short-step",
-        lambda: short_step(400),
-        (ExpectedFinding("medium", 400_000, title="one pause, 400 us a step"),),
-    ),
-    RuleCase(  # a single kernel: nothing to fuse
-        "PD103",
-        "in-an-optimizer",
-        lambda: optimizer_step(1),
-        (ExpectedFinding("medium", 1_900_000, title="in aten::_foreach_mul_: one pause"),),
-    ),
-    RuleCase("PD103", "in-an-optimizer-that-should-be-fused", lambda: optimizer_step(6)),  # PD303's
-    RuleCase("PD103", "short-step-of-slow-launches", lambda: short_step(400, launch_us=50)),
-    RuleCase("PD103", "once-but-short", lambda: pauses_by_step((), (1000,), *[()] * 20)),
-    RuleCase(
-        "PD103",
-        "pauses-of-two-kinds",
-        pauses_of_two_kinds,
-        (
-            ExpectedFinding(
-                "medium", 4_000_000, (0, None, 4_000_000), title="flattens and unflattens DDP's buffers: 2 pauses"
-            ),
-            ExpectedFinding("medium", 2_000_000, (0, None, 1_900_000), title="is in aten::_foreach_add_: one pause"),
-            ExpectedFinding("low", 1_000_000, (0, None, 900_000), title="is in aten::_foreach_mul_: one pause"),
-        ),
-    ),
-    RuleCase(
-        "PD103",
-        "queued-long-before",
-        lambda: step_of((0, 400), (700, 1000)),
-        (
-            ExpectedFinding(
-                "medium",
-                300_000,
-                (0, None, 300_000),
-                title="30% of the step",
-                advice="launched long before",
-                evidence={"before an item already launched": 100.0},
-            ),
-        ),
-    ),
-    RuleCase(
-        "PD103",
-        "without-steps-and-names",
-        lambda: pauses(2000, steps=False),
-        (
-            ExpectedFinding(
-                "medium",
-                2_000_000,
-                title="does something that the trace does not show: one pause, 2 ms",
-                confidence=0.4,
-                evidence={"whether it comes back": "unknown: no steps, no names"},
-            ),
-        ),
-    ),
-    RuleCase(
-        "PD103",
-        "no-cpu-events",
-        lambda: gpu_only((0, 400), (600, 1000)),
-        (
-            ExpectedFinding(
-                "medium",
-                200_000,
-                title="20% of the trace",
-                advice="ProfilerActivity.CPU",
-                fix="perfdoctor run",
-                confidence=0.4,
-                evidence={"before an item already launched": None},
-            ),
-        ),
-    ),
-    RuleCase(
-        "PD103",
-        "several-pauses",
-        lambda: pauses(1000, 1500, 999, steps=False),
-        (ExpectedFinding("medium", 2_500_000, title="2 pauses", evidence={"longest gap": 1_500_000}),),
-    ),
-    RuleCase("PD103", "a-sixteenth", lambda: step_of((0, 400), (460, 1000)), (ExpectedFinding("low", 60_000),)),
-    RuleCase(
-        "PD103",
-        "pause-and-unexplained",
-        lambda: pauses(2000).kernel(TENSOR_GEMM, 5000, 1000, launch_us=3000),
-        (
-            ExpectedFinding("medium", 2_000_000, title="pause"),
-            ExpectedFinding("medium", 1_000_000, title="nothing in the trace explains"),
-        ),
-    ),
-    RuleCase(
-        "PD103",
-        "graph-of-which-kernels-are-missing",
-        lambda: graph_launch(10, 215, 800),
-        (
-            ExpectedFinding(
-                "info",
-                0,
-                (None, None, None),
-                title="For 38% of the step the file cannot tell whether the GPU works: CUDA graphs lack kernels",
-                advice="Record again",
-                evidence={"time not recorded per step": 385_000, "longest gap": 385_000},
-            ),
-        ),
-    ),
-    RuleCase("PD103", "whole-graph", lambda: graph_launch(10, 215, 420, 620, 820)),
-    RuleCase("PD103", "healthy", build_healthy_trace),
-    RuleCase("PD103", "buffers-that-are-another-rules", lambda: buffers_of_ddp(marked=True)),
-    RuleCase("PD103", "compiling-that-is-another-rules", compiling_in_a_later_step),
     *(
         RuleCase(
             "PD103", f"{name}-while-the-gpu-works", lambda build=build: build().kernel(TENSOR_GEMM, 0, 4000, stream=9)
@@ -515,27 +376,6 @@ PD103 = [
             ("nothing-recorded", lambda: pauses(2000)),
         )
     ),
-    RuleCase(
-        "PD103",
-        "one-pass-that-cannot-hide-its-pause",
-        lambda: one_pass_of_an_engine(6000),
-        (ExpectedFinding("medium", 6_008_000, title="launches a CUDA graph", advice="schedules ahead already"),),
-    ),
-    RuleCase("PD103", "one-pass-that-hides-its-pause", lambda: one_pass_of_an_engine(2000)),
-    RuleCase("PD103", "in-the-loaders-wait", lambda: pause_in("data.py(9): preprocess").range(LOADER, 900, 2100)),
-    RuleCase("PD103", "short-preprocessing", lambda: short_pauses_in("data.py(9): preprocess")),
-    RuleCase("PD103", "short-collection", lambda: short_pauses_in("<built-in function collect>")),
-    RuleCase("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
-    RuleCase("PD103", "short-step-of-a-small-pause", lambda: short_step(10)),
-    RuleCase("PD103", "one-of-four-steps-but-short", lambda: pauses_by_step((), (150,), (), ())),
-    RuleCase("PD103", "loader", lambda: long_gap(loader=True)),
-    RuleCase("PD103", "event-sync", lambda: long_gap("cudaEventSynchronize")),
-    RuleCase("PD103", "free", lambda: long_gap("cudaFree")),
-    RuleCase("PD103", "sync", lambda: long_gap("cudaStreamSynchronize")),
-    RuleCase("PD103", "allocator", lambda: long_gap("cudaMalloc")),
-    RuleCase("PD103", "before-the-first-step", pause_before_the_steps),
-    RuleCase("PD103", "copying-all-through-it", lambda: pauses(2000).memcpy("HtoD", 1000, 2000, launch_us=990)),
-    RuleCase("PD103", "under-a-twentieth", lambda: step_of((0, 400), (440, 1000))),
 ]
 
 
@@ -671,136 +511,6 @@ def few_late_launches() -> TraceBuilder:
 
 
 PD104 = [
-    RuleCase(
-        "PD104",
-        "eager",
-        eager_kernels,
-        (
-            ExpectedFinding(
-                "medium",
-                760_000,
-                (0, None, 760_000),
-                title="20 kernels a step, of 10.0 us in the median, and the CPU launches one every 50.0 us",
-                fix="torch.compile",
-                confidence=0.8,
-                evidence={
-                    "kernels that the GPU had to wait for": 95.0,
-                    "median wait for one": 40_000,
-                    "launches per step": 20,
-                    "queue depth in the median": 0,
-                    "CPU for a launch: runtime": 5_000,
-                    "CPU for a launch: Python": None,
-                },
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase("PD104", "with-python-stacks", eager_with_stacks, (ExpectedFinding("medium", 760_000, confidence=0.6),)),
-    RuleCase(
-        "PD104",
-        "without-steps",
-        without_steps,
-        (ExpectedFinding("medium", 760_000, title="20 kernels in the recording"),),
-    ),
-    RuleCase(
-        "PD104",
-        "mostly-python",
-        lambda: eager_ops(40),
-        (ExpectedFinding("medium", 780_000, advice="most of the CPU time is Python"),),
-    ),
-    RuleCase(
-        "PD104", "mostly-ops", lambda: eager_ops(5), (ExpectedFinding("medium", 780_000, advice="with CUDA graphs"),)
-    ),
-    RuleCase(
-        "PD104",
-        "uneven-steps",
-        lambda: eager_of_two_lengths(25),
-        (ExpectedFinding("medium", 790_000, advice="launch differently", fix="dynamic"),),
-    ),
-    RuleCase("PD104", "kernels-that-keep-it-busy", lambda: eager_of_two_lengths(us=48)),
-    RuleCase("PD104", "uneven-steps-that-keep-it-busy", lambda: eager_of_two_lengths(25, us=48)),
-    RuleCase("PD104", "cut-steps-that-keep-it-busy", lambda: eager_of_two_lengths(0, 1, steps=2, us=48)),
-    RuleCase(  # the last step is whole, and lacks a kernel of its middle
-        "PD104",
-        "uneven-last-step",
-        lambda: eager_of_two_lengths(48),
-        (ExpectedFinding("medium", 790_000, advice="launch differently", fix="dynamic"),),
-    ),
-    RuleCase(  # what the recording cuts off at its ends says nothing of the steps
-        "PD104",
-        "cut-at-the-end",
-        lambda: eager_of_two_lengths(*range(52, 60)),
-        (ExpectedFinding("medium", 680_000, advice="with CUDA graphs", fix="reduce-overhead"),),
-    ),
-    RuleCase(
-        "PD104",
-        "cut-at-the-beginning-of-two-steps",
-        lambda: eager_of_two_lengths(0, 1, steps=2),
-        (ExpectedFinding("medium", 740_000, advice="with CUDA graphs", fix="reduce-overhead"),),
-    ),
-    RuleCase(
-        "PD104",
-        "compiled",
-        compiled,
-        (ExpectedFinding("medium", 780_000, advice="the compiled code", fix="reduce-overhead"),),
-    ),
-    RuleCase(
-        "PD104",
-        "syncs-between-launches",
-        lambda: syncs_between_launches(215),
-        (ExpectedFinding("medium", 780_000, advice="with CUDA graphs"),),
-    ),
-    RuleCase(
-        "PD104",
-        "syncs-that-leave-little-for-a-graph",
-        lambda: syncs_between_launches(315, 615),
-        (ExpectedFinding("medium", 780_000, advice="First remove the 2 syncs in each step"),),
-    ),
-    RuleCase(
-        "PD104",
-        "a-sync-that-costs",
-        lambda: costly_wait_between_launches("aten::item", "DtoH"),
-        (ExpectedFinding("medium", 1_007_000, advice="First remove the sync (PD102) in each step"),),
-    ),
-    RuleCase(
-        "PD104",
-        "a-copy-of-input-that-blocks",
-        lambda: costly_wait_between_launches("aten::to", "HtoD"),
-        (ExpectedFinding("medium", 1_007_000, advice="Compile the model"),),
-    ),
-    RuleCase("PD104", "cut-elsewhere", cut_elsewhere, (ExpectedFinding("medium", 7_980_000, advice="CUDA graphs"),)),
-    RuleCase(
-        "PD104",
-        "two-steps",
-        lambda: eager_kernels(steps=2),
-        (ExpectedFinding("medium", 780_000, title="20 kernels a step"),),
-    ),
-    RuleCase(
-        "PD104",
-        "hip",
-        lambda: eager_kernels(launch="hipLaunchKernel", device=MI300X),
-        (ExpectedFinding("medium", 760_000),),
-    ),
-    RuleCase(  # 5 us of CPU for each 0.04 us of GPU
-        "PD104",
-        "tiny-kernels",
-        lambda: eager_kernels(gap_us=49.96),
-        (ExpectedFinding("medium", 949_240, advice="a larger batch"),),
-    ),
-    RuleCase("PD104", "just-enough", lambda: eager_kernels(gap_us=8), (ExpectedFinding("medium", 152_000),)),
-    RuleCase("PD104", "healthy", build_healthy_trace),
-    RuleCase("PD104", "graph-decode", graph_decode),
-    RuleCase("PD104", "too-few-tiny-kernels", lambda: eager_kernels(count=19, gap_us=49.96)),
-    RuleCase("PD104", "too-few-kernels", lambda: eager_kernels(count=19)),
-    RuleCase("PD104", "pauses-are-no-launches", lambda: pauses(*[1000] * 30)),
-    RuleCase("PD104", "well-below", lambda: eager_kernels(gap_us=7)),
-    RuleCase("PD104", "few-kernels-waited-for", few_late_launches),
-    RuleCase("PD104", "graphs-in-each-step", lambda: graph_decode().step(1000, 1000)),
-    RuleCase("PD104", "loading", lambda: long_gap(loader=True)),
-    RuleCase("PD104", "the-queue-never-runs-dry", lambda: eager_kernels(gap_us=0)),
-    RuleCase("PD104", "syncs", lambda: sync_wait("aten::item", steps=20)),
-    RuleCase("PD104", "refill-after-a-sync", refill_after_a_sync),
-    RuleCase("PD104", "refill-after-a-pause", refill_after_a_pause),
     *(
         RuleCase(
             "PD104",
@@ -808,7 +518,7 @@ PD104 = [
             lambda op=op, copy=copy: costly_wait_between_launches(op, copy).kernel(TENSOR_GEMM, 0, 4000, stream=9),
         )
         for name, op, copy in (("a-sync", "aten::item", "DtoH"), ("a-copy", "aten::to", "HtoD"))
-    ),
+    )
 ]
 
 
@@ -847,38 +557,6 @@ def warm_up() -> TraceBuilder:
 
 
 PD107 = [
-    RuleCase(
-        "PD107",
-        "malloc-of-a-convolution",
-        allocation_of_an_op,
-        (
-            ExpectedFinding(
-                "medium",
-                190_000,
-                (0, None, 190_000),
-                location="model.py:88",
-                fix="expandable_segments",
-                evidence={"longest call": 190_000, "longest call is": "cudaMalloc", "made by": "aten::conv2d"},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(
-        "PD107",
-        "free",
-        lambda: allocations(("cudaFree", 300, 500), ("cudaFree", 520, 560)),
-        (ExpectedFinding("medium", 140_000, title="2 calls"),),
-    ),
-    RuleCase(
-        "PD107",
-        "without-cache",
-        lambda: tensors_of_the_driver(20, 20),
-        (
-            ExpectedFinding(
-                "medium", 660_000, title="without a cache: 40 calls", fix="env -u PYTORCH_NO_CUDA_MEMORY_CACHING"
-            ),
-        ),
-    ),
     *(
         RuleCase(
             "PD107",
@@ -892,25 +570,5 @@ PD107 = [
             ("two-thirds-freed", (19, 14), 662_006),
             ("all-freed-at-once", (19, 19, 40), 664_506),
         )
-    ),
-    RuleCase("PD107", "hip", lambda: allocations(("hipMalloc", 420, 520)), (ExpectedFinding("medium", 100_000),)),
-    RuleCase(
-        "PD107",
-        "virtual-memory",
-        lambda: allocations(("cuMemCreate", 420, 450), ("cuMemMap", 450, 460)),
-        (ExpectedFinding("low", 40_000),),
-    ),
-    RuleCase("PD107", "healthy", build_healthy_trace),
-    RuleCase("PD107", "gpu-busy-meanwhile", lambda: allocations(("cudaMalloc", 410, 600), busy=True)),
-    RuleCase("PD107", "short", lambda: allocations(("cudaMalloc", 410, 439))),
-    RuleCase("PD107", "warm-up", warm_up),
-    RuleCase("PD107", "in-the-loaders-wait", lambda: allocations(("cudaMalloc", 410, 600)).range(LOADER, 400, 205)),
-    RuleCase("PD107", "free-while-the-gpu-works", lambda: allocations(("cudaFree", 410, 600), busy=True)),
-    RuleCase("PD107", "hip-while-the-gpu-works", lambda: allocations(("hipMalloc", 420, 520), busy=True)),
-    RuleCase(
-        "PD107",
-        "without-cache-while-the-gpu-works",
-        lambda: tensors_of_the_driver(30, frees=30).kernel(POINTWISE, 100, 810, stream=9, launch_us=0.5),
-    ),
-    RuleCase("PD107", "tensors-from-the-cache", lambda: tensors_of_the_driver(0, frees=0, cached=60)),
+    )
 ]

@@ -341,17 +341,7 @@ PD209 = [
     # The first of ten launches loads the module.
     quiet("one-slow-launch", add(1200), *(add(520) for _ in range(5))),
     quiet("unknown-device-without-a-faster-kernel", add(1200), device="NVIDIA Nobody Knows"),
-    RuleCase("PD209", "optimizer-is-left-to-PD303", lambda: with_optimizer(step_of(add(1200))), ()),
     quiet("slow-path-is-left-to-PD202", product(2600, 4096, 4097, 4096, ALIGN1), device=H100),
     quiet("misaligned-on-amd-is-left-to-PD202", product(900, 4097, 4097, 4097, TENSILE), device=MI300X),
     quiet("cuda-cores-are-left-to-PD201", product(3500, 2048, 2048, 2048, SGEMM, FP32), device=H100),
-    RuleCase(
-        "PD209",
-        "unfused-attention-is-left-to-PD205",
-        lambda: step_of(
-            *(Kernel(TENSOR_GEMM, 400, "aten::bmm", [[96, 3136, 64], [96, 64, 3136]], [BF16, BF16]), softmax(2000)),
-            Kernel(TENSOR_GEMM, 400, "aten::bmm", [[96, 3136, 3136], [96, 3136, 64]], [BF16, BF16]),
-        ),
-        (),
-    ),
 ]
