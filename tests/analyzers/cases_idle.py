@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from cases_syncs import sync_wait
@@ -184,178 +183,7 @@ def graph_launch(*starts_us: float) -> TraceBuilder:
     return trace
 
 
-def pause_case(
-    name: str,
-    build: Callable[[], TraceBuilder],
-    title: str,
-    advice: str,
-    fix: str = "",
-    location: str | None = None,
-    cost_ns: int = 2_000_000,
-    once: bool = False,
-    max_ns: int | None = None,
-) -> RuleCase:
-    """One pause, of which its cause takes `max_ns`; what happens once costs a step nothing and promises nothing."""
-    saving = (None, None, None) if once else (0, None, max_ns or cost_ns)
-    severity, cost_ns = ("info", 0) if once else ("medium", cost_ns)
-    expected = ExpectedFinding(severity, cost_ns, saving, location, title, advice, fix)
-    return RuleCase("PD103", name, build, (expected,))
-
-
 PD103 = [
-    pause_case(
-        "preprocessing",
-        lambda: pause_in("/x/site-packages/videomae/image_processing_videomae.py(8): preprocess"),
-        "The GPU waits while the CPU prepares data in preprocess (image_processing_videomae.py) at train.py:3",
-        "Prepare the next input in another thread or process",
-        location="train.py:3",
-    ),
-    pause_case(
-        "preprocessing-with-a-loader",
-        lambda: pause_in("data.py(9): preprocess", loader=True),
-        "prepares data in preprocess at data.py:9",
-        "DataLoader's workers",
-        location="data.py:9",
-        cost_ns=1_998_000,
-    ),
-    pause_case(
-        "an-op-in-the-middle",
-        lambda: pause_in("data.py(9): resize").op("aten::mul", 1900, 200),
-        "is in resize at data.py:9",
-        "into another thread",
-        location="data.py:9",
-    ),
-    pause_case(
-        "garbage-collection",
-        lambda: pause_in("<built-in function collect>"),
-        "collects garbage",
-        "gc.freeze()",
-        "gc.disable()",
-        location="train.py:3",
-    ),
-    pause_case(
-        "sleep",
-        lambda: pause_in("retry.py(4): poll", "<built-in function sleep>"),
-        "sleeps in built-in function sleep at retry.py:4",
-        "Wait for the event itself",
-        location="retry.py:4",
-    ),
-    pause_case(
-        "launch-in-every-step",
-        lambda: calls_in_every_step(("cudaLaunchKernel", 1010, 1900)),
-        "while the CPU is in cudaLaunchKernel: 4 pauses, 2 ms a step",
-        "Call this op less often",
-        max_ns=1_905_000,
-    ),
-    pause_case(
-        "graph-capture-in-every-step",
-        lambda: calls_in_every_step(("cudaStreamBeginCapture", 1010, 5), ("cudaStreamEndCapture", 2800, 5)),
-        "while the CPU captures a CUDA graph",
-        "pad inputs to few shapes",
-    ),
-    pause_case(
-        "buffers-of-ddp",
-        buffers_of_ddp,
-        "flattens and unflattens DDP's buffers",
-        "BatchNorm",
-        "DistributedDataParallel(model, broadcast_buffers=False)",
-    ),
-    pause_case(
-        "one-op-without-frames",
-        lambda: pause_of_calls(op="aten::split_with_sizes").op("aten::narrow", 1010, 1700),
-        "is in aten::split_with_sizes: one pause",
-        "fewer and larger tensors",
-        max_ns=1_980_000,
-    ),
-    pause_case(
-        "an-op-that-takes-two-thirds",
-        lambda: pauses(2000).op("aten::split_with_sizes", 1100, 1300),
-        "is in aten::split_with_sizes: one pause, 2 ms a step, 1.3 ms of it in this",
-        "fewer and larger tensors",
-        max_ns=1_300_000,
-    ),
-    pause_case(
-        "graph-launch",
-        lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900)),
-        "launches a CUDA graph",
-        "Launch the next graph before this one is done",
-        max_ns=1_900_000,
-    ),
-    pause_case(
-        "graph-launch-of-an-engine",
-        lambda: pause_in_engine("cudaGraphLaunch"),
-        "launches a CUDA graph",
-        "Let the engine schedule the next batch while the GPU works",
-        max_ns=1_900_000,
-    ),
-    pause_case(
-        "scheduler-of-an-engine",
-        lambda: pause_in_engine(),
-        "schedules the next batch in get_next_batch_to_run (scheduler.py)",
-        "More requests at a time",
-    ),
-    pause_case(
-        "nothing-recorded",
-        lambda: pauses(2000),
-        "does something that the trace does not show",
-        "to see which code runs here",
-    ),
-    pause_case(
-        "optimizer",
-        lambda: pauses(2000).range("Optimizer.step#SGD.step", 1005, 1980),
-        "is in Optimizer.step#SGD.step: one pause",
-        "a fused implementation",
-    ),
-    pause_case(
-        "model-code",
-        lambda: pause_in("nn.Module: Encoder_0", "torch/nn/modules/transformer.py(8): forward"),
-        "is in forward (transformer.py) at train.py:3",
-        "fewer and larger ops",
-        location="train.py:3",
-    ),
-    pause_case(
-        "buffers-of-ddp-in-a-forward-pass",
-        lambda: buffers_of_ddp(forward_ops=12),
-        "flattens and unflattens DDP's buffers",
-        "Run the wrapped model itself",
-        "model.module(x)",
-    ),
-    pause_case(
-        "checkpoint-in-a-forward-pass",
-        lambda: forward_pass(pause_in("torch/serialization.py(8): load")),
-        "loads a checkpoint in load (serialization.py) at train.py:3",
-        "Load the checkpoint before the loop",
-        location="train.py:3",
-    ),
-    pause_case(
-        "pipeline",
-        lambda: pause_in(
-            "/x/site-packages/transformers/pipelines/base.py(8): __call__",
-            "/x/site-packages/transformers/models/vit/image_processing_vit.py(8): preprocess",
-        ),
-        "prepares data in preprocess (image_processing_vit.py) at train.py:3",
-        "in another process while",
-        location="train.py:3",
-    ),
-    pause_case(
-        "first-use-of-a-shape",
-        lambda: (
-            pause_of_calls(op="aten::addmm")
-            .op("aten::addmm", 10, 50)
-            .op("aten::addmm", 70, 50)
-            .op("aten::addmm", 130, 50)
-        ),
-        "Once in this trace: the GPU waits 2 ms while the CPU is in aten::addmm",
-        "Elsewhere in this trace aten::addmm takes 0.05 ms, here 2 ms",
-        once=True,
-    ),
-    pause_case(
-        "one-of-four-steps",
-        lambda: pauses_by_step((), (3000,), (), ()),
-        "Once in this trace: the GPU waits 3 ms",
-        "to see which code runs here",
-        once=True,
-    ),
     *(
         RuleCase(
             "PD103", f"{name}-while-the-gpu-works", lambda build=build: build().kernel(TENSOR_GEMM, 0, 4000, stream=9)
@@ -375,7 +203,7 @@ PD103 = [
             ("scheduler-of-an-engine", pause_in_engine),
             ("nothing-recorded", lambda: pauses(2000)),
         )
-    ),
+    )
 ]
 
 
