@@ -3,8 +3,8 @@
 A case stays quiet, and its row is its scene, or it fires, and its row tells what the finding says; "n/a" is None there.
 Cases that only differ in a number are lists in Python, named after their rule, such as `PD103`.
 
-A rule may have its cases in a test file of its own instead, as `perfdoctor new-rule` writes it; `check_rule` runs
-them there.
+A rule may have its cases in a test file of its own instead, as `perfdoctor new-rule` writes it, or in rows beside
+that; `check_rule` runs them there.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 HERE = Path(__file__).parent
 
 
-def _cases_of(file: ModuleType) -> Iterator[RuleCase]:
+def cases_of(file: ModuleType) -> Iterator[RuleCase]:
     """Those of a file of Python, and of the rows beside it."""
     for name, cases in vars(file).items():
         if re.fullmatch(r"PD\d{3}", name):
             yield from cases
-    rows = HERE / f"{file.__name__}.toml"
+    rows = Path(str(file.__file__)).with_suffix(".toml")
     for rule, each in tomllib.loads(rows.read_text(encoding="utf-8")).items() if rows.exists() else ():
         for name, row in chain(*map(dict.items, each.values())):
             row = dict(row) if isinstance(row, Mapping) else {"scene": row}
@@ -57,6 +57,6 @@ def _as_python(value: Any) -> Any:
 
 
 _FILES = [importlib.import_module(path.stem) for path in sorted(HERE.glob("cases_*.py"))]
-CASES: list[RuleCase] = [case for file in _FILES for case in _cases_of(file)]
+CASES: list[RuleCase] = [case for file in _FILES for case in cases_of(file)]
 
 RULES_WITH_OWN_TEST = {path.stem[5:10].upper() for path in HERE.glob("test_pd[0-9][0-9][0-9]_*.py")}
