@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.analyzers._pd112_restarts import WORKER_START
-from perfdoctor.rules import BoolArray, Int64Array, Rank, find_worker_starts
-from perfdoctor.rules.internal import (
+from perfdoctor.rules import (
     NO_CONTENTION,
+    BoolArray,
     CoreContention,
+    Int64Array,
     Preemption,
+    Rank,
     RunDrift,
     RunSteps,
     StepTimes,
     even_out_work,
     find_preemption,
     find_preemption_beside_run,
+    find_worker_starts,
     is_shared_throughout,
     step_times_of,
     without_others,

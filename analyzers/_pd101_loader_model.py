@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import BatchFetch, LoaderFacts, Rank, Saving, vocabulary
+from perfdoctor.rules import BatchFetch, LoaderFacts, Rank, Saving, cores_without_others, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import cores_without_others
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
 _HEADROOM = 1.5

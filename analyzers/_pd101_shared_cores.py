@@ -14,9 +14,8 @@ from typing import NamedTuple
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
 from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns, share_of_sampler
 from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
-from perfdoctor.rules import LoaderFacts, Rank
+from perfdoctor.rules import LoaderFacts, Rank, cores_without_others
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import cores_without_others
 
 # To hand a batch over, in the loop: a message, a file descriptor for each tensor (two took 1.1 to 1.3 ms), and the page
 # faults of fresh shared memory (0.8 MB took 1.8 to 2.4 ms in training). The worker pays as much in its own CPU time.

@@ -20,13 +20,15 @@ from perfdoctor.rules import (
     SourceLocation,
     Trace,
     activity_kinds,
+    find_epoch_starts,
     find_hot_path,
+    find_locations,
     find_worker_starts,
     find_worker_stops,
+    loader_waits_of,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_epoch_starts, find_locations, loader_waits_of
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does, and those of the recorder around them.

@@ -17,11 +17,11 @@ from perfdoctor.rules import (
     Rank,
     Trace,
     copy_kinds_of,
+    frozen_dataclass,
     match_blocking_calls,
     nesting,
     vocabulary,
 )
-from perfdoctor.rules.internal import frozen_dataclass
 
 ITEM, IF, NONZERO, MASK, UNIQUE, REPEAT, COMPARE = "item", "if", "nonzero", "mask", "unique", "repeat", "compare"
 PRINT, CLIP, SCALER = "print", "clip", "scaler"

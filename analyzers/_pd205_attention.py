@@ -7,6 +7,14 @@ from types import MappingProxyType
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import (
+    TRIPLE_TF32,
+    DurationRange,
+    clamp_to_shortest_kernel,
+    efficiencies_on,
+    peak_rate,
+)
+from perfdoctor.analyzers._matrix_remedies import Remedy
 from perfdoctor.rules import (
     NONE,
     BoolArray,
@@ -17,17 +25,9 @@ from perfdoctor.rules import (
     OpCost,
     Rank,
     Trace,
+    frozen_dataclass,
     nesting,
     occurring,
-)
-from perfdoctor.rules.internal import (
-    TRIPLE_TF32,
-    DurationRange,
-    Remedy,
-    clamp_to_shortest_kernel,
-    efficiencies_on,
-    frozen_dataclass,
-    peak_rate,
 )
 
 _IGNORED, _PRODUCT, _SOFTMAX, _SOFTMAX_BACKWARD, _OTHER_PRODUCT = range(5)

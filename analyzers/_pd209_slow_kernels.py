@@ -15,6 +15,7 @@ from perfdoctor.analyzers._missed_tensor_cores import find_missed_kernels
 from perfdoctor.analyzers._pd205_attention import attention_of_items, find_attentions, find_fused_float32
 from perfdoctor.analyzers._pd301_pointwise_chains import find_chains
 from perfdoctor.rules import (
+    ANY_KERNEL,
     BANDWIDTH,
     KERNEL,
     BoolArray,
@@ -26,9 +27,6 @@ from perfdoctor.rules import (
     RecordedInputs,
     TensorInput,
     UnusableInputsError,
-)
-from perfdoctor.rules.internal import (
-    ANY,
     efficiencies_of,
     find_lowest_device,
     find_reach,
@@ -310,7 +308,7 @@ def _variant_of(rank: Rank, row: int, family: str) -> str:
     if family == "gemm":
         return "bandwidth"
     if family != "norm":
-        return ANY
+        return ANY_KERNEL
     if "batch_norm" in op:
         return "batch"
     if "backward" in op:

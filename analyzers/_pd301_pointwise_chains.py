@@ -22,8 +22,9 @@ from perfdoctor.rules import (
     TensorInput,
     UnusableInputsError,
     distinct_rows,
+    frozen_dataclass,
+    traffic_kinds,
 )
-from perfdoctor.rules.internal import frozen_dataclass, traffic_kinds
 
 
 @frozen_dataclass(eq=False)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from perfdoctor.analyzers._optimizer_passes import longest_pass
 from perfdoctor.rules import (
     NONE,
     GpuRows,
@@ -15,12 +16,13 @@ from perfdoctor.rules import (
     OptimizerFacts,
     Rank,
     distinct,
+    frozen_dataclass,
     intervals,
     occurring,
     optimizer_steps_of,
+    traffic_kinds,
     vocabulary,
 )
-from perfdoctor.rules.internal import frozen_dataclass, longest_pass, traffic_kinds
 
 # PD303's thresholds.
 # min_share: what could be saved, of the step; that of a low finding, as the fix is one argument.

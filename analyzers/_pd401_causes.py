@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from statistics import median_low
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import does_equal_work
-from perfdoctor.rules import Finding, Fleet, LateRank
-from perfdoctor.rules.internal import phases, start_apart, starts_late
+from perfdoctor.analyzers._late_starts import start_apart, starts_late
+from perfdoctor.rules import Finding, Fleet, LateRank, phases
 
 # A finding that the other ranks have too explains the lateness only when it costs the late rank so many times as much.
 _MIN_COST_RATIO = 1.5

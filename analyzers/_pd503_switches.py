@@ -12,10 +12,10 @@ from perfdoctor.rules import (
     TorchFlags,
     Trace,
     captured_location,
+    frozen_dataclass,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import frozen_dataclass
 
 ANOMALY, GRADCHECK, DETERMINISTIC = "anomaly detection", "gradcheck", "deterministic algorithms"
 # Where a switch is on in fewer steps, it is no leftover: somebody looks at a step now and then.

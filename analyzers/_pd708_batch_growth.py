@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.rules import NONE, Int64Array
-from perfdoctor.rules.internal import DeviceMemory, MemoryEdit, allocated_after, shrink
+from perfdoctor.rules import NONE, DeviceMemory, Int64Array, MemoryEdit, allocated_after, shrink
 
 
 class BatchGrowth:

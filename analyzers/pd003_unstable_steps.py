@@ -37,12 +37,13 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    count_work,
+    even_out_work,
     is_rare,
     quantiles,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import count_work, even_out_work
 
 # From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
 _UNEVEN_MARKS = 0.5

@@ -26,10 +26,10 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     format_frequency,
+    frozen_dataclass,
     remove_waits,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import frozen_dataclass
 
 # Lines are looked up for so many calls, for time's sake: these show which lines there are.
 _MAX_CALLS = 4096

@@ -43,15 +43,17 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    StarvationRoot,
     advise,
     most_common_location,
     shorten_launches,
 )
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MAIN_SHARE, StarvationRoot
 
 _SYNCS_WITHIN = "launch-bound, syncs within"
+# From this share of the kernels on the advice counts a program as run by graphs.
+_GRAPHED_SHARE = 0.5
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
 # One CUDA graph reaches from one sync to the next: where the longest such part has less than two thirds of the
@@ -516,7 +518,7 @@ def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts, pause_
     bound. Half of the dispatcher is a convention: part of it is the recording itself, and parts of a program (loops,
     optimizers) often stay outside of what is compiled.
     """
-    graphed = (rank.context.graph_share or 0) >= MAIN_SHARE
+    graphed = (rank.context.graph_share or 0) >= _GRAPHED_SHARE
     if launches.python_ns is None or graphed or not launches.cpu_ns:
         return shorten_launches(calls, rank.window, pause_ns=pause_ns)
     without_python = 1 - launches.python_ns / launches.cpu_ns

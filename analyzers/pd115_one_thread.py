@@ -18,8 +18,8 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_location,
+    count_free_cores,
 )
-from perfdoctor.rules.internal import count_free_cores
 
 
 class OneThread(RankAnalyzer):

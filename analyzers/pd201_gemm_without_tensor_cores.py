@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._matrix_remedies import Remedy
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
     MissedKernels,
@@ -25,12 +26,12 @@ from perfdoctor.rules import (
     Evidence,
     Finding,
     GpuQuery,
+    MatrixCategory,
     Rank,
     advise,
     find_tensor_core_kernels,
     top_kernels,
 )
-from perfdoctor.rules.internal import MatrixCategory, Remedy
 
 _HALF_TYPES = ("fp16", "bf16")
 # By the name of the remedy the situation in the table of advice.

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import DurationRange, apply_remedy
+from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, Remedy
 from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
 from perfdoctor.rules import (
     Action,
@@ -18,13 +20,13 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     distinct_rows,
+    match_op_names,
     nesting,
     occurring,
     top_kernels,
     top_op,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MIN_TIME_NS, DurationRange, Remedy, apply_remedy, match_op_names
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import apply_remedy
+from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS
 from perfdoctor.analyzers._pd205_attention import (
     Attentions,
     attention_of_items,
@@ -33,7 +35,6 @@ from perfdoctor.rules import (
     top_kernels,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MIN_TIME_NS, apply_remedy
 
 # A frame of a module's call, such as "nn.Module: BertSelfAttention_3": its class, and which of its instances.
 _MODULE_FRAME = r"^nn\.Module: "

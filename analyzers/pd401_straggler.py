@@ -23,6 +23,7 @@ from perfdoctor.analyzers._pd401_texts import (
     waiting_evidence,
 )
 from perfdoctor.rules import (
+    DOMINANT_SHARE,
     Advice,
     Claim,
     Evidence,
@@ -36,7 +37,6 @@ from perfdoctor.rules import (
     find_longer_place,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import DOMINANT_SHARE
 
 # By the phase that a late rank spends more time in: how a title names it, and the rules whose findings explain it.
 _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(

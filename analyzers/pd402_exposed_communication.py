@@ -12,6 +12,7 @@ from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
 from perfdoctor.rules import (
     Claim,
     CollectiveTable,
+    CollectiveTotal,
     Evidence,
     Finding,
     Fleet,
@@ -23,10 +24,10 @@ from perfdoctor.rules import (
     advise,
     format_rate,
     format_time,
+    phases,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import CollectiveTotal, phases
 
 # A smaller overlap share rounds to 0 %.
 _MIN_OVERLAP_SHARE = 0.005

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
+from perfdoctor.analyzers._late_starts import lateness_by_start
 from perfdoctor.analyzers._pd401_causes import enter_apart, enters_late, find_explaining_finding, find_told_inside
 from perfdoctor.analyzers._pd401_texts import (
     clock_evidence,
@@ -16,6 +17,7 @@ from perfdoctor.analyzers._pd401_texts import (
 )
 from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
 from perfdoctor.rules import (
+    DOMINANT_SHARE,
     Advice,
     Claim,
     Evidence,
@@ -28,7 +30,6 @@ from perfdoctor.rules import (
     find_longer_place,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import DOMINANT_SHARE, lateness_by_start
 
 # These know what to change on the late rank: what they say is the finding, and the waiting is reported inside it.
 _OWNERS = ("PD101", "PD110", "PD111", "PD112", "PD113", "PD515")

@@ -18,9 +18,11 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_location,
+    cores_without_others,
+    step_times_of,
+    uses_threads,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import cores_without_others, step_times_of, uses_threads
 
 # What is left of large ops with as many threads as cores: at best, in the median, at worst (see below).
 _REMAINS, _REMAINS_OF_RANKS = (0.13, 0.42, 1.0), (0.07, 0.58, 1.0)

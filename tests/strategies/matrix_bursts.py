@@ -45,9 +45,4 @@ def add_small_products(trace: TraceBuilder, at: int) -> None:
         trace.kernel(TINY_GEMM, at + SLOT + row, 1, correlation=launch)
 
 
-BURSTS: tuple[Burst, ...] = (
-    add_misaligned_products,
-    add_float64_kernels,
-    add_attention,
-    add_small_products,
-)
+BURSTS: tuple[Burst, ...] = (add_misaligned_products, add_float64_kernels, add_attention, add_small_products)

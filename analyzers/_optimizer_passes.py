@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.rules import Int64Array
 
 # Ops that take less than this share of the optimizer's time are counters and checks, not passes.
 _MIN_PASS_SHARE = 0.05

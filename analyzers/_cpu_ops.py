@@ -9,17 +9,22 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from perfdoctor.analysis.host.compile_time import compile_time
-from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
-from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.distinct import distinct, occurring
-from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Trace
+from perfdoctor.analyzers._optimizer_passes import longest_pass
+from perfdoctor.rules import (
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    Intervals,
+    Trace,
+    compile_time,
+    distinct,
+    frozen_dataclass,
+    nesting,
+    occurring,
+    optimizer_steps_of,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
 
 # An op takes a few us in Python and the dispatcher, under the profiler and on a busy machine some ten. In a longer
 # break between two ops the program itself computes or waits.

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from perfdoctor.run_watch.memory_growth import find_memory_growth
+from perfdoctor.analyzers._pd707_growth import find_memory_growth
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 
 MB = 1_000_000

@@ -6,15 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analysis.host.host_copies import HostCopies
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL, Trace
-from perfdoctor.trace.tables.steps import Steps
+from perfdoctor.rules import (
+    KERNEL,
+    NONE,
+    BoolArray,
+    HostCopies,
+    Int32Array,
+    Int64Array,
+    Intervals,
+    Steps,
+    Trace,
+    copy_kinds_of,
+    nesting,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
 
 # Ops that make a tensor out of nothing but its size: they take device=.
 _FACTORY = (

@@ -13,19 +13,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.tensor_core_verdicts import NO, VERDICTS, YES
-from perfdoctor.analysis.queries import GpuQuery
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu import Device
-from perfdoctor.gpu.roofline.efficiencies import ANY, KernelFamily, efficiencies_of, name_generation
-from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
-from perfdoctor.rank import Rank
-from perfdoctor.rules.matrix_kernels import Remedy
-from perfdoctor.savings.edits import Edit, scale_durations, set_duration_range
-from perfdoctor.savings.saving import Saving
-from perfdoctor.trace.arrays import FloatArray, Int64Array
-from perfdoctor.trace.tables.rows import GpuRows
+from perfdoctor.analyzers._matrix_remedies import Remedy
+from perfdoctor.rules import (
+    ANY_KERNEL,
+    SHORTEST_KERNEL_NS,
+    VERDICTS,
+    Device,
+    Edit,
+    FloatArray,
+    GpuQuery,
+    GpuRows,
+    Int64Array,
+    KernelFamily,
+    Rank,
+    Saving,
+    efficiencies_of,
+    frozen_dataclass,
+    name_generation,
+    scale_durations,
+    set_duration_range,
+)
 
+_YES, _NO = VERDICTS.index("yes"), VERDICTS.index("no")
 # Where less of the kernels' time is known, the rest may decide: a bound is given then, without a middle.
 _MIN_KNOWN_SHARE = 0.5
 
@@ -120,8 +129,8 @@ def find_roofs(rank: Rank, kernels: GpuQuery) -> KernelRoofs:
     rates = np.full(unit.shape, np.nan)
     for i, name in enumerate(verdicts.operands):
         if name:
-            unit[YES, i], unit[NO, i] = 4 + i, 2 if name == "fp64" else 1
-            rates[YES, i], rates[NO, i] = peak_rate(device, units[4 + i]), device.vector_peak_flops(name) or np.nan
+            unit[_YES, i], unit[_NO, i] = 4 + i, 2 if name == "fp64" else 1
+            rates[_YES, i], rates[_NO, i] = peak_rate(device, units[4 + i]), device.vector_peak_flops(name) or np.nan
     triple = rank.kernel_classes.match_rows(lambda k: k.instruction == "3xTF32")[rows]
     rate = np.where(triple, peak_rate(device, TRIPLE_TF32), rates[verdict, operand])
     roof_ns = roof_times_ns(rank, kernels, rate, bytes_ratio=1.0)
@@ -139,7 +148,7 @@ def apply_remedy(rank: Rank, kernels: GpuQuery, family: KernelFamily, remedy: Re
     now, now_ns = find_roofs(rank, kernels), rank.trace.gpu.dur_ns[kernels.mask]
     usual = _usual_efficiencies(rank, family, now)[:, 1]
     fraction = np.fmin(now.roof_ns / np.maximum(now_ns, 1) / usual, 1.0)  # 1 where it is unknown
-    efficiency = efficiencies_on(rank, family, dtype or ANY, roof_ns)
+    efficiency = efficiencies_on(rank, family, dtype or ANY_KERNEL, roof_ns)
     efficiency[:, :2] *= fraction[:, None]
     return _durations(rank, kernels, roof_ns, efficiency, np.full(len(kernels), remedy.best_share))
 

@@ -15,9 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
-from perfdoctor.analysis.communication.stragglers import LateRank
-from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
+from perfdoctor.rules import BoolArray, Int32Array, Int64Array, LateRank, MatchedCollectives
 
 # From this share of the lateness on the start explains it: what is left is the scatter of equal work.
 START_SHARE = 0.7

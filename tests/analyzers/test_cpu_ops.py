@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoctor import pipeline
-from perfdoctor.analysis.host.cpu_ops import cpu_optimizers_of, cpu_zeroing_of, framework_time
+from perfdoctor.analyzers._cpu_ops import cpu_optimizers_of, cpu_zeroing_of, framework_time
 from perfdoctor.analyzers._pd104_busiest_line import find_busiest_line
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.rank import Rank

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
-from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.facts.captured import CapturedFacts
-from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.gpu import Device
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import BoolArray, Int64Array
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.tables.distinct import distinct, distinct_rows
-from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import MEMCPY
-from perfdoctor.trace.tables.steps import Steps
+from perfdoctor.rules import (
+    MEMCPY,
+    BoolArray,
+    Int64Array,
+    Intervals,
+    KernelClasses,
+    Steps,
+    copy_kinds_of,
+    distinct,
+    distinct_rows,
+    frozen_dataclass,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
 
 # Share of the steps with the same copies where each step copies again: the first and last may be cut.
 _REPEATING_SHARE = 0.75
@@ -136,24 +137,6 @@ def _match_repeats(steps: Steps, start_ns: Int64Array, size_bytes: Int64Array) -
     total = np.bincount(step[inside], weights=size_bytes[inside], minlength=steps.count)
     usual = (count == np.median(count)) & (total == np.median(total)) & (count > 0)
     return bool(usual.mean() >= _REPEATING_SHARE)
-
-
-def copy_limit_bytes_per_s(direction: int, facts: CapturedFacts, device: Device | None) -> float | None:
-    """The rate that large copies of a direction reach on this device; None where the link is not known.
-
-    From and to the host that of pinned copies over PCIe. Within the device half of the memory's bandwidth, because
-    each byte is read and written. To another device half of what the link does in both directions, if there is one.
-    """
-    if direction in (vocabulary.HTOD, vocabulary.DTOH):
-        return pinned_bytes_per_s(facts, device)
-    if device is None:
-        return None
-    if direction == vocabulary.DTOD:
-        bandwidth = device.attainable_bandwidth_bytes_per_s
-        return None if bandwidth is None else bandwidth / 2
-    if direction == vocabulary.PTOP and device.link_bytes_per_s:
-        return device.link_bytes_per_s / 2
-    return None
 
 
 def is_sent_back(groups: tuple[CopyGroup, ...]) -> bool:

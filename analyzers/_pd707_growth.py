@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.trace.arrays import FloatArray, Int64Array
+from perfdoctor.rules import FloatArray, Int64Array
 
 MIN_GROWTH_BYTES = 32 << 20
 """The least growth over the steps that were seen: the heap of a program that keeps nothing moves by a few MB."""
@@ -33,7 +33,7 @@ _DEVIATIONS = 1.96
 _MIN_LATE_SHARE = 0.5
 
 
-class MemoryGrowth(NamedTuple):
+class GrowthOfRun(NamedTuple):
     """How memory develops over the steps of a run.
 
     Attributes:
@@ -50,7 +50,7 @@ class MemoryGrowth(NamedTuple):
     grows: bool
 
 
-def find_memory_growth(number: Int64Array, held_bytes: Int64Array) -> MemoryGrowth | None:
+def find_memory_growth(number: Int64Array, held_bytes: Int64Array) -> GrowthOfRun | None:
     """How the bytes kept at the ends of steps develop; None where too few steps were seen to tell.
 
     `number`: that of each step, rising; where it jumps, steps with the profiler lie in between. `held_bytes`: -1 where
@@ -70,7 +70,7 @@ def find_memory_growth(number: Int64Array, held_bytes: Int64Array) -> MemoryGrow
     seen_steps = int(number[-1] - number[0])
     rise = float(stretches[-1][1][-1] - stretches[0][1][0])
     goes_on = rise >= _MIN_LATE_SHARE * slope * seen_steps and _goes_on(stretches[-1], slope)
-    return MemoryGrowth(slope, low, high, seen_steps, low * seen_steps >= MIN_GROWTH_BYTES and goes_on)
+    return GrowthOfRun(slope, low, high, seen_steps, low * seen_steps >= MIN_GROWTH_BYTES and goes_on)
 
 
 def _level_out(number: Int64Array, held_bytes: Int64Array) -> tuple[FloatArray, FloatArray]:
