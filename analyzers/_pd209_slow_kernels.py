@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._attention import attention_of_items, find_attentions, find_fused_float32
 from perfdoctor.analyzers._missed_tensor_cores import find_missed_kernels
-from perfdoctor.analyzers._pd205_attention import attention_of_items, find_attentions, find_fused_float32
-from perfdoctor.analyzers._pd301_pointwise_chains import find_chains
+from perfdoctor.analyzers._pointwise_chains import find_chains
 from perfdoctor.rules import (
     ANY_KERNEL,
     BANDWIDTH,

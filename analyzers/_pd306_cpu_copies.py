@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._attention import find_attentions
 from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, time_of_ops
-from perfdoctor.analyzers._pd205_attention import find_attentions
 from perfdoctor.rules import (
     NONE,
     BoolArray,

@@ -26,11 +26,6 @@ class BatchGrowth:
         self.fixed_bytes: Int64Array = allocated_after(memory, [shrink(memory, NONE, places)])
         self.growing_bytes: Int64Array = np.maximum(allocated_after(memory, edits) - self.fixed_bytes, 0)
 
-    @property
-    def most_growing_bytes(self) -> int:
-        """The most that grows at one instant."""
-        return int(self.growing_bytes.max(initial=0))
-
     def peak_bytes(self, ratio: float) -> float:
         """The most that is allocated with a batch so many times as large."""
         return float((self.fixed_bytes + ratio * self.growing_bytes).max(initial=0))

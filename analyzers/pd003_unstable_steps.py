@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._own_steps import OwnSteps, is_alone, may_be_preempted, own_durations_of, took_cpu_time
 from perfdoctor.analyzers._pd003_causes import cause_in_run, cause_in_trace, find_steps_with_content
-from perfdoctor.analyzers._pd003_own_steps import OwnSteps, is_alone, may_be_preempted, own_durations_of, took_cpu_time
 from perfdoctor.analyzers._pd003_slow_steps import (
     SlowSteps,
     count_ops,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
-from perfdoctor.analyzers._pd003_own_steps import recorded_steps_of
+from perfdoctor.analyzers._own_steps import recorded_steps_of
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, calls_of_program, find_busiest_line
 from perfdoctor.analyzers._pd104_cpu_advice import (
     CellLoop,
@@ -27,7 +27,7 @@ from perfdoctor.analyzers._pd104_op_loops import OpLoop, find_op_loop
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
 from perfdoctor.analyzers._pd104_row_calls import find_row_calls
 from perfdoctor.analyzers._pd104_sibling_modules import find_sibling_modules
-from perfdoctor.analyzers._pd509_samples import find_samples
+from perfdoctor.analyzers._sample_counts import find_samples
 from perfdoctor.rules import (
     NONE,
     Action,

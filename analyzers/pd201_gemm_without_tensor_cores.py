@@ -25,7 +25,6 @@ from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
-    GpuQuery,
     MatrixCategory,
     Rank,
     advise,
@@ -89,7 +88,11 @@ class GemmWithoutTensorCores(MissedTensorCores):
             confidence=0.6,
             location=kernels.location,
             evidence=(
-                Evidence("read and written", rank.count_per_step(round(_sum_bytes(rank, kernels))), "bytes"),
+                Evidence(
+                    "read and written",
+                    rank.count_per_step(round(np.nansum(rank.kernel_costs.bytes[kernels.mask]))),
+                    "bytes",
+                ),
                 *top_kernels(rank, kernels.mask),
             ),
             subject="float32 traffic",
@@ -128,10 +131,6 @@ class GemmWithoutTensorCores(MissedTensorCores):
                 better,
             )
         return Cause(advice, remedy, confidence, better=better)
-
-
-def _sum_bytes(rank: Rank, kernels: GpuQuery) -> float:
-    return float(np.nansum(rank.kernel_costs.bytes[kernels.mask]))
 
 
 def _find_prevailing_half_type(rank: Rank) -> str | None:

@@ -122,7 +122,11 @@ class AccidentalFloat64(RankAnalyzer):
             confidence=0.8,
             location=rank.places.line_of_ops(np.array([first_op])) if first_op >= 0 else None,
             evidence=(
-                Evidence("in matrix products and convolutions", rank.per_step(_sum_ns(rank, matrix)), "ns"),
+                Evidence(
+                    "in matrix products and convolutions",
+                    rank.per_step(int(rank.trace.gpu.dur_ns[matrix.mask].sum())),
+                    "ns",
+                ),
                 Evidence("launched by", top_op(rank, kernels.mask)),
                 Evidence(
                     "first float64 op", rank.trace.text(int(rank.trace.ops.name[first_op])) if first_op >= 0 else None
@@ -196,11 +200,6 @@ def _find_durations(rank: Rank, kernels: GpuQuery, matrix: GpuQuery) -> Duration
     slowest_ns, expected_ns, fastest_ns = after_ns[:, rows]
     known_share = known_ns / max(float(now_ns[rows].sum()), 1)
     return DurationRange(now_ns[rows], slowest_ns, expected_ns, fastest_ns, known_share)
-
-
-def _sum_ns(rank: Rank, kernels: GpuQuery) -> int:
-    """The sum of the durations of some kernels, which may overlap."""
-    return int(rank.trace.gpu.dur_ns[kernels.mask].sum())
 
 
 def _find_first_op(rank: Rank, kernels: GpuQuery) -> int:

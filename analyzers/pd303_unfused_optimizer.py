@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._cpu_ops import CpuOptimizer, cpu_optimizers_of
+from perfdoctor.analyzers._gpu_optimizers import SETTINGS, GpuOptimizer, captured_settings_of, unfused_optimizers_of
 from perfdoctor.analyzers._pd303_cpu_optimizers import (
     FUSED_ALREADY,
     NOTHING_TO_JOIN,
@@ -14,12 +15,6 @@ from perfdoctor.analyzers._pd303_cpu_optimizers import (
     captured_optimizers_of,
     find_cpu_fix,
     own_time_of,
-)
-from perfdoctor.analyzers._pd303_gpu_optimizers import (
-    SETTINGS,
-    GpuOptimizer,
-    captured_settings_of,
-    unfused_optimizers_of,
 )
 from perfdoctor.rules import (
     USED_AT,

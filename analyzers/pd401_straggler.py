@@ -7,14 +7,14 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
-from perfdoctor.analyzers._pd401_causes import (
+from perfdoctor.analyzers._late_rank_causes import (
     enter_apart,
     enters_late,
     find_explaining_finding,
     find_told_inside,
     lacks_core,
 )
-from perfdoctor.analyzers._pd401_texts import (
+from perfdoctor.analyzers._late_rank_texts import (
     clock_evidence,
     format_lateness,
     name_hot_path,

@@ -105,7 +105,9 @@ class MemoryHeadroom(RankAnalyzer):
             confidence=0.6,
             location=line_of(Selection(memory, grows_with_batch(memory))),
             evidence=(
-                *peak_evidence(memory, ("free", free_bytes), ("grows with the batch", growth.most_growing_bytes)),
+                *peak_evidence(
+                    memory, ("free", free_bytes), ("grows with the batch", int(growth.growing_bytes.max(initial=0)))
+                ),
                 Evidence("times as large, at least", round(low, 2)),
                 Evidence("times as large, at most", round(high, 2)),
             ),

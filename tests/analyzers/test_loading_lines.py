@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoctor.analyzers._pd101_wait_parts import _find_busiest_line
+from perfdoctor.analyzers._loader_wait_parts import _find_busiest_line
 from perfdoctor.rank import Rank
 from perfdoctor.rules import loader_waits_of
 from perfdoctor.testing import TraceBuilder

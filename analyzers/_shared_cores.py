@@ -12,8 +12,8 @@ from statistics import median
 from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
-from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns, share_of_sampler
-from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
+from perfdoctor.analyzers._loader_model import own_fetch_ns, share_of_sampler
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait
 from perfdoctor.rules import LoaderFacts, Rank, cores_without_others
 from perfdoctor.rules import intervals as iv
 

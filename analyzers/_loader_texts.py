@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoctor.analyzers._pd101_loader_model import LoaderModel
-from perfdoctor.analyzers._pd101_wait_parts import LoaderWait, LoadingWork, WaitParts
+from perfdoctor.analyzers._loader_model import LoaderModel
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork, WaitParts
 from perfdoctor.rules import Action, Advice, LoaderFacts, Rank, SourceLocation, advise
 from perfdoctor.rules import activity_kinds as kinds
 

@@ -100,7 +100,7 @@ def find_blocking_calls(rank: Rank) -> BlockingCalls:
     innermost = trace.calls.op[calls]
     outermost = nesting.outermost(trace.ops.parent, innermost) if len(trace.ops) else innermost
     causes, cause_op = _causes_by_op(trace, innermost)
-    outermost_names = _op_names(trace, outermost)
+    outermost_names = np.array([trace.text(int(trace.ops.name[op])) if op >= 0 else "" for op in outermost], object)
     unknown = np.where(outermost >= 0, outermost_names, _causes_by_call(trace, calls))
     foreign = (outermost >= 0) & ~_match_ops(trace, outermost, _PYTORCH_OP)
     causes = np.where(foreign, outermost_names, np.where(causes != "", causes, unknown))
@@ -109,11 +109,6 @@ def find_blocking_calls(rank: Rank) -> BlockingCalls:
     op = np.where((cause_op >= 0) & ~foreign, cause_op, outermost)
     wait = np.unique(np.where(op >= 0, op, -2 - calls.astype(np.int64)), return_inverse=True)[1]
     return BlockingCalls(calls, op, tuple(causes.tolist()), wait.reshape(-1).astype(np.int32))
-
-
-def _op_names(trace: Trace, op: Int32Array) -> _Texts:
-    """The name of each op; "" for NONE."""
-    return np.array([trace.text(int(trace.ops.name[row])) if row >= 0 else "" for row in op], object)
 
 
 def _match_ops(trace: Trace, op: Int32Array, pattern: str) -> BoolArray:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from perfdoctor.analyzers._pd101_shared_cores import Choice, SharedCores
-from perfdoctor.analyzers._pd101_texts import count_workers, describe_loading_work, format_ms, stall_title
-from perfdoctor.analyzers._pd101_wait_parts import LoaderWait, LoadingWork
+from perfdoctor.analyzers._loader_texts import count_workers, describe_loading_work, format_ms, stall_title
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork
+from perfdoctor.analyzers._shared_cores import Choice, SharedCores
 from perfdoctor.rules import Action, Advice, Rank, Saving, SourceLocation, advise
 
 # A promise that is less than this share of the step is lost in the noise of the steps, as in PD101's min_share.
