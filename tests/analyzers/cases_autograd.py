@@ -1,4 +1,4 @@
-"""Cases of rules about autograd's state and switches for debugging: PD308, PD503, PD507, PD514, PD517, PD518, PD520."""
+"""Cases of rules about autograd's state and switches for debugging: PD503, PD507, PD514, PD517, PD518, PD520."""
 
 from __future__ import annotations
 
@@ -571,84 +571,6 @@ PD517 = [
     RuleCase("PD517", "hardly-any-time-between", lambda: compiled(2, gap_us=2), facts=_BREAKS),
     RuleCase("PD517", "compiled-one-by-one", lambda: compiled_in_ranges(200, is_nested=False), facts=_BREAKS),
     RuleCase("PD517", "an-op-between-the-pieces", lambda: compiled(2).op("aten::nonzero", 112, 96), facts=_BREAKS),
-]
-
-
-def kept(tensors: int, chain: int = 0, steps: int = 20) -> dict[str, Any]:
-    """Facts of a program that keeps so many losses, or sums of losses, after so many steps."""
-    return {
-        "retained": {
-            "first": {"step": 4, "tensors": 1, "chain": 0},
-            "last": {"step": 4 + steps, "tensors": 1 + tensors, "chain": chain},
-        }
-    }
-
-
-PD308 = [
-    RuleCase(
-        "PD308",
-        "a-list-of-losses",
-        training,
-        (
-            ExpectedFinding(
-                "info",
-                0,
-                (None, None, None),
-                title="Losses are kept with their graph: 1 more each step",
-                fix="detach()",
-                evidence={"steps between the two looks": 20},
-            ),
-        ),
-        kept(20),
-    ),
-    RuleCase(
-        "PD308",
-        "a-sum-of-losses",
-        training,
-        (ExpectedFinding("info", 0, title="A sum of losses keeps its graph"),),
-        kept(0, chain=20),
-    ),
-    RuleCase(
-        "PD308",
-        "two-losses-a-step",
-        training,
-        (
-            ExpectedFinding(
-                "info",
-                0,
-                title="with their graph: 2 more each step",
-                evidence={"small tensors with a graph, before": 1, "small tensors with a graph, after": 41},
-            ),
-        ),
-        kept(40),
-    ),
-    RuleCase(  # two of 20 steps had none
-        "PD308",
-        "a-loss-in-nine-steps-of-ten",
-        training,
-        (ExpectedFinding("info", 0, title="0.9 more each step"),),
-        kept(18),
-    ),
-    RuleCase(  # one finding: who keeps no losses keeps no sum of them
-        "PD308",
-        "a-list-and-its-sum",
-        training,
-        (ExpectedFinding("info", 0, title="Losses are kept", evidence={"additions in the longest sum, after": 20}),),
-        kept(20, chain=20),
-    ),
-    RuleCase(
-        "PD308",
-        "a-sum-beside-some-losses-in-few-steps",
-        training,
-        (ExpectedFinding("info", 0, title="A sum of losses", evidence={"steps between the two looks": 6}),),
-        kept(3, chain=6, steps=6),
-    ),
-    RuleCase("PD308", "a-loss-of-several-parts", training, facts=kept(0, chain=4)),
-    RuleCase("PD308", "three-losses-kept", training, facts=kept(3)),
-    RuleCase("PD308", "too-few-steps", training, facts=kept(3, steps=3)),
-    RuleCase("PD308", "in-17-steps-of-20", training, facts=kept(17, chain=17)),
-    RuleCase("PD308", "one-look", training, facts={"retained": {"first": kept(20)["retained"]["first"]}}),
-    RuleCase("PD308", "outputs-of-an-inference", lambda: passes("vain", "vain"), facts=kept(20)),
 ]
 
 

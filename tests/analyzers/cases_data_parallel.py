@@ -1,4 +1,4 @@
-"""Cases of the rules about data-parallel training: PD403, PD405, PD406."""
+"""Cases of the rules about data-parallel training: PD405, PD406."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from rule_cases import ALL_REDUCE, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -16,82 +15,9 @@ GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad
 FORWARD = "DistributedDataParallel.forward"
 
 
-def data_parallel_step(
-    *spans: tuple[float, float],
-    devices: int = 2,
-    range_name: str = "DataParallel.forward",
-    transfer_op: str = "Broadcast",
-) -> TraceBuilder:
-    """A step whose forward pass copies to other devices in some spans; all devices compute from 500 to 1000 us."""
-    trace = TraceBuilder().step(0, 1000).range(range_name, 0, 400)
-    trace.op(transfer_op, 0, 300)
-    for row, (start, end) in enumerate(spans):
-        trace.memcpy("PtoP", start, end - start, launch_us=1 + 10 * row)
-    for device in range(devices):
-        trace.kernel(TENSOR_GEMM, 500, 500, launch_us=300 + device, device=device, stream=7 + device)
-    return trace
-
-
 def captured_model(**facts: Any) -> dict[str, Any]:
     """Captured facts with one model."""
     return {"models": [{"class": "Net", "data_parallel": False, "ddp": None} | facts]}
-
-
-PD403 = [
-    RuleCase(
-        "PD403",
-        "copies-the-weights",
-        lambda: data_parallel_step((100, 400)),
-        (
-            ExpectedFinding(
-                "medium",
-                300_000,
-                (0, None, 300_000),
-                title="drives 2 GPUs from one process",
-                fix="torchrun --nproc-per-node 2",
-                evidence={"forward passes of DataParallel seen": 1, "moving between GPUs, per step": 300_000},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(
-        "PD403",
-        "eight-gpus",
-        lambda: data_parallel_step((450, 500), devices=8),
-        (ExpectedFinding("low", 50_000, title="8 GPUs"),),
-    ),
-    RuleCase(
-        "PD403",
-        "gathers",
-        lambda: data_parallel_step((100, 200), transfer_op="Gather"),
-        (ExpectedFinding("medium", 100_000),),
-    ),
-    RuleCase(
-        "PD403",
-        "hidden-copies-are-a-fact-without-cost",
-        lambda: data_parallel_step((600, 900)),
-        (ExpectedFinding("info", 0, evidence={"moving between GPUs, per step": 300_000}),),
-    ),
-    RuleCase(
-        "PD403",
-        "as-captured",
-        lambda: data_parallel_step((100, 400), range_name="forward"),
-        (ExpectedFinding("medium", 300_000, evidence={"forward passes of DataParallel seen": None}),),
-        captured_model(data_parallel=True),
-    ),
-    RuleCase("PD403", "one-device", lambda: data_parallel_step((100, 400), devices=1)),
-    RuleCase(
-        "PD403",
-        "one-device-as-captured",
-        lambda: data_parallel_step((100, 400), devices=1),
-        facts=captured_model(data_parallel=True),
-    ),
-    RuleCase(
-        "PD403", "model-parallel", lambda: data_parallel_step((100, 400), range_name="forward", transfer_op="aten::to")
-    ),
-    RuleCase("PD403", "distributed", lambda: data_parallel_step((100, 400), range_name=FORWARD)),
-    RuleCase("PD403", "healthy", build_healthy_trace),
-]
 
 
 def search_step(span: tuple[float, float], *busy: tuple[float, float], device: str | None = "x") -> TraceBuilder:

@@ -1,4 +1,4 @@
-"""Cases of the rules about small collectives, slow links and uneven work: PD404, PD407, PD408."""
+"""Cases of the rules about small collectives and uneven work: PD404, PD408."""
 
 from __future__ import annotations
 
@@ -119,85 +119,6 @@ PD404 = [
     RuleCase("PD404", "behind-the-work", lambda: step_of_collectives(20, 10, 10_000, behind_work=True)),
     RuleCase("PD404", "nobody-knows-the-sizes", sizes_not_recorded),
     RuleCase("PD404", "few-in-each-group", six_in_each_of_two_groups),
-]
-
-
-PAIRS = {"tensor_parallel": 2}
-
-PD407 = [
-    RuleCase(
-        "PD407",
-        "one-pair-of-four-ranks",
-        lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).builders(),
-        (
-            ExpectedFinding(
-                "medium",
-                800_000,
-                (0, 600_000, 800_000),
-                rank=2,
-                title="between ranks 2, 3 is slow: 33.6 GB/s in large collectives, 25% of 134 GB/s",
-                evidence={"kind of collective": "all_reduce"},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(
-        "PD407",
-        "one-pair-of-eight-ranks",
-        lambda: SyntheticFleet(8, **PAIRS).slow_link([0, 1], 3).builders(),
-        (ExpectedFinding("medium", 600_000, (0, 400_000, 600_000), title="between ranks 0, 1"),),
-    ),
-    RuleCase(
-        "PD407",
-        "two-pairs",
-        lambda: SyntheticFleet(8, **PAIRS).slow_link([0, 1, 6, 7], 4).builders(),
-        (
-            ExpectedFinding("medium", 800_000, title="between ranks 0, 1"),
-            ExpectedFinding("medium", 800_000, title="between ranks 6, 7"),
-        ),
-    ),
-    RuleCase(
-        "PD407",
-        "one-four-of-eight",
-        lambda: SyntheticFleet(8, tensor_parallel=4).slow_link([4], 5).builders(),
-        (ExpectedFinding("medium", 1_000_000, title="between ranks 4, 5, 6, 7"),),
-    ),
-    RuleCase(
-        "PD407",
-        "without-sequence-numbers",
-        lambda: SyntheticFleet(4, steps=8, **PAIRS).slow_link([0, 1], 4).clock_offset(1, 3e6).builders(),
-        (ExpectedFinding("medium", 800_000, title="between ranks 0, 1"),),
-    ),
-    RuleCase(
-        "PD407",
-        "peer-to-peer-access-switched-off",
-        lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).builders(),
-        (
-            ExpectedFinding(
-                "medium",
-                800_000,
-                rank=2,
-                advice="the environment decides for it (NCCL_P2P_DISABLE, NCCL_ALGO)",
-                evidence={"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Tree"},
-            ),
-        ),
-        {"environment": {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "0", "NCCL_ALGO": "Tree"}},
-    ),
-    RuleCase(
-        "PD407",
-        "switched-off-but-no-slower",
-        lambda: SyntheticFleet(4, **PAIRS).builders(),
-        facts={"environment": {"NCCL_P2P_DISABLE": "1"}},
-    ),
-    RuleCase("PD407", "balanced", lambda: SyntheticFleet(4, **PAIRS).builders()),
-    RuleCase("PD407", "somewhat-slower", lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 1.5).builders()),
-    RuleCase("PD407", "slow-for-all", lambda: SyntheticFleet(4).slow_link([0, 1], 4).builders()),
-    RuleCase("PD407", "a-late-rank-is-no-link", lambda: SyntheticFleet(4, **PAIRS).late_loader(2, 3000).builders()),
-    RuleCase(
-        "PD407",
-        "half-of-the-pair-is-missing",
-        lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).missing(3).builders(),
-    ),
 ]
 
 

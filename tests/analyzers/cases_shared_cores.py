@@ -417,6 +417,12 @@ PD115 = [
         lambda: training(0, 30),
         facts=measured(0, 30, load_ms=0, load_cpu_ms=0, used=0.5, threads=1, omp="1", queued_ms=(15, 0), others=0.6),
     ),
+    RuleCase(  # PD512 says that it stands still for 15 % of the time
+        "PD115",
+        "a-quota-that-stops-it",
+        lambda: training(0, 30),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, queued_ms=(4.5, 0), throttled=0.3, queued=0.3),
+    ),
     RuleCase("PD115", "two-threads", lambda: training(0, 30), facts={**_ONE, "cpu": {"torch_threads": 2}}),
     RuleCase("PD115", "tiny-ops", lambda: training(0, 30, op_us=10), facts=_ONE),
     RuleCase("PD115", "ops-that-are-not-divided", lambda: training(0, 30, op="sort"), facts=_ONE),

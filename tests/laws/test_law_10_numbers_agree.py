@@ -16,7 +16,7 @@ from real_traces import analyze_once
 from recordings import list_recordings, name_recording
 
 from perfdoctor import pipeline
-from perfdoctor.analyzers import _pd101_wait_parts, pd111_slow_collate
+from perfdoctor.analyzers import _loader_wait_parts, pd111_slow_collate
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import verdict
@@ -150,9 +150,9 @@ def test_the_figures_of_loaders_agree(case: RuleCase) -> None:
 @pytest.mark.parametrize("wrong", ["own_ns", "cost_ns"])
 def test_two_figures_for_one_wait_are_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in CASES if (case.rule, case.name) == ("PD111", "own-collate-function"))
-    measure = _pd101_wait_parts.measure_loader_wait
+    measure = _loader_wait_parts.measure_loader_wait
 
-    def measure_otherwise(rank: Rank) -> _pd101_wait_parts.LoaderWait:
+    def measure_otherwise(rank: Rank) -> _loader_wait_parts.LoaderWait:
         wait = measure(rank)
         return wait._replace(share=1.4) if wrong == "own_ns" else wait._replace(cost_ns=round(1.4 * wait.cost_ns))
 
