@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.rules import (
     BANDWIDTH,
     KERNEL,
@@ -27,12 +28,12 @@ from perfdoctor.rules import (
     Trace,
     cost_of_op,
     distinct_rows,
+    lengthen_items,
     nesting,
     quantiles,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import lengthen_items, ops_of_program
 
 _PRODUCT = r"^aten::(mm|addmm|bmm|baddbmm|mkl_linear|linear)$"
 # Pieces of ops up to this are calls of the framework, which do not grow (`framework_time` has the same limit).

@@ -7,8 +7,7 @@ from statistics import median_low
 
 import numpy as np
 
-from perfdoctor.rules import Int64Array, LateRank, RankSummary, quantiles
-from perfdoctor.rules.internal import step_times_of
+from perfdoctor.rules import Int64Array, LateRank, RankSummary, quantiles, step_times_of
 
 # Of the lateness so much has to be CPU time that the late rank needs more than the others, or its work is theirs.
 _MIN_WORK_SHARE = 0.5

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of
-from perfdoctor.rules import Int64Array, Intervals, Rank
+from perfdoctor.rules import Int64Array, Intervals, Rank, step_times_of
 from perfdoctor.rules import intervals as iv
 
 # Ops that PyTorch runs in one thread whatever their size: random numbers, sorting, scatters, embedding gradients, and
@@ -74,3 +74,16 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     if not len(rows) or not len(time):
         return ParallelOps(time, 0, None, rows[:0])
     return ParallelOps(time, rank.per_step(iv.total(time)), name_longest(rank.trace, rows), rows)
+
+
+def stopped_by_quota_ns(rank: Rank) -> int:
+    """How long a quota keeps the training thread off its core in the mean step; 0 where nobody measured it.
+
+    Of that thread's waits for a core it is as large a part as the quota has in the waits of all threads.
+    """
+    base, stopped = step_times_of(rank.facts.base), rank.facts.cores.throttled
+    if base is None or base.cpu_ns is None or base.queued_ns is None or not stopped:
+        return 0
+    waits = np.minimum(base.queued_ns, np.maximum(base.dur_ns - base.cpu_ns, 0)).sum() / base.dur_ns.sum()
+    of_quota = stopped / max(rank.facts.cores.queued or 0.0, stopped)
+    return round(float(waits) * of_quota * rank.mean_step_ns)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from perfdoctor.rules import CallRows, Intervals, Rank, format_time, match_blocking_calls
+from perfdoctor.rules import CallRows, Intervals, Rank, format_time, frozen_dataclass, match_blocking_calls
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import frozen_dataclass
 
 # With fewer passes the first one, which begins behind an empty queue, is a large part of the recording.
 _MIN_PASSES = 3

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoctor.analyzers._host_factories import select_host_made_tensors
 from perfdoctor.rules import (
     Action,
     Advice,
     BoolArray,
+    HostCopies,
     Int32Array,
     Int64Array,
     Intervals,
     Rank,
     Trace,
     copy_kinds_of,
+    host_copies,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import HostCopies, host_copies, select_host_made_tensors
 
 TARGET_DEVICE = (
     "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device"

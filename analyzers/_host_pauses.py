@@ -22,10 +22,11 @@ from perfdoctor.rules import (
     Trace,
     captured_location,
     format_time,
+    loader_waits_of,
+    loop_thread_of,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import loader_waits_of, loop_thread_of
 
 COLLECT, SAVE, FSYNC, DEEPCOPY, PRINT = "gc.collect", "torch.save", "os.fsync", "copy.deepcopy", "print"
 # The Python frames of each call, as stacks name them.

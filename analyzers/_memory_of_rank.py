@@ -6,14 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Evidence, Int64Array, Rank, SourceLocation, distinct
-from perfdoctor.rules.internal import (
+from perfdoctor.rules import (
     FORWARD,
     OPTIMIZER,
     AllocatorSettings,
     DeviceMemory,
+    Evidence,
+    Int64Array,
     MemoryEdit,
+    Rank,
     Selection,
+    SourceLocation,
+    distinct,
     memory_categories,
 )
 

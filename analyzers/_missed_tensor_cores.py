@@ -13,6 +13,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import DurationRange, apply_remedy
+from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, Remedy, exclude_small_products, find_helpers
 from perfdoctor.rules import (
     BANDWIDTH,
     Advice,
@@ -22,26 +24,18 @@ from perfdoctor.rules import (
     Finding,
     GpuQuery,
     Intervals,
+    MatrixCategory,
     Rank,
     RankAnalyzer,
     Saving,
     find_matrix_kernels,
     find_tensor_core_kernels,
+    frozen_dataclass,
     occurring,
     top_kernels,
     top_op,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import (
-    MIN_TIME_NS,
-    DurationRange,
-    MatrixCategory,
-    Remedy,
-    apply_remedy,
-    exclude_small_products,
-    find_helpers,
-    frozen_dataclass,
-)
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.
 _OPERATION_NAMES: Mapping[MatrixCategory, str] = MappingProxyType(

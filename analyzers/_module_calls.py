@@ -6,8 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import NONE, BoolArray, Int32Array, Int64Array, SourceLocation, Trace, nesting, vocabulary
-from perfdoctor.rules.internal import user_frame
+from perfdoctor.rules import (
+    NONE,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    SourceLocation,
+    Trace,
+    nesting,
+    user_frame,
+    vocabulary,
+)
 
 
 class ModuleCalls(NamedTuple):

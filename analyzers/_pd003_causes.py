@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._pd003_slow_steps import Activity, MoreOps, SlowSteps
-from perfdoctor.rules import Action, BoolArray, Int64Array, Rank
-from perfdoctor.rules.internal import RunSteps
+from perfdoctor.rules import Action, BoolArray, Int64Array, Rank, RunSteps
 
 # Of the time by which slow steps exceed the others, what names its cause.
 _MIN_SHARE_OF_EXCESS = 0.5

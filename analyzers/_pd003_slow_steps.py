@@ -8,9 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import BoolArray, FloatArray, Int64Array, Ops, Ranges, Rank, Steps, nesting, vocabulary
+from perfdoctor.rules import (
+    BoolArray,
+    FloatArray,
+    Int64Array,
+    Ops,
+    Ranges,
+    Rank,
+    Steps,
+    frozen_dataclass,
+    nesting,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import frozen_dataclass
 
 # Marks of steps and lines lie around or beside what a step does.
 _MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}|{vocabulary.OWN_MARK}"

@@ -11,8 +11,7 @@ import numpy as np
 
 from perfdoctor.analyzers._pd003_causes import SlowCause
 from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
-from perfdoctor.rules import Evidence, Finding, Int64Array, Rank, Recurrence
-from perfdoctor.rules.internal import RunSteps
+from perfdoctor.rules import Evidence, Finding, Int64Array, Rank, Recurrence, RunSteps
 
 # Names in evidence of parts of the account whose own names say little.
 _PART_NAMES: Mapping[str, str] = MappingProxyType(

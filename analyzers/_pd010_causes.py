@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perfdoctor.analyzers._pd010_texts import describe_growth
-from perfdoctor.rules import Evidence, Rank, SourceLocation, captured_location
-from perfdoctor.rules.internal import PYTHON, OpGrowth, RowChange, RunDrift, WindowGrowth
+from perfdoctor.rules import (
+    PYTHON,
+    Evidence,
+    OpGrowth,
+    Rank,
+    RowChange,
+    RunDrift,
+    SourceLocation,
+    WindowGrowth,
+    captured_location,
+)
 
 # A part that has at least this share of the rise is its cause.
 _MAIN_SHARE = 0.5

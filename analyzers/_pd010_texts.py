@@ -7,7 +7,7 @@ from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
 
-from perfdoctor.rules.internal import OpGrowth, format_ms
+from perfdoctor.rules import OpGrowth, format_ms
 
 # An op is named beside the one that grows most at its line where it has so much of its rise.
 _NAMED_SHARE = 1 / 4

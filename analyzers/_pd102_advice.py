@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoctor.analyzers import _pd102_blocking_calls as causes
+from perfdoctor.analyzers import _blocking_calls as causes
 from perfdoctor.rules import Advice, Rank, advise
 
 _CODE: Mapping[str, str] = MappingProxyType(

@@ -7,9 +7,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
-from perfdoctor.rules import HOT_PATH, Activity, Advice, Evidence, PauseGroup, Rank, SourceLocation, advise, vocabulary
+from perfdoctor.rules import (
+    HOT_PATH,
+    Activity,
+    Advice,
+    Evidence,
+    PauseGroup,
+    Rank,
+    SourceLocation,
+    advise,
+    frozen_dataclass,
+    vocabulary,
+)
 from perfdoctor.rules import activity_kinds as kinds
-from perfdoctor.rules.internal import frozen_dataclass
 
 # So many activities of the hot path, the deepest of them, are evidence.
 _SHOWN = 4

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
+from perfdoctor.analyzers._cpu_ops import cpu_zeroing_of, framework_time, ops_of_program
 from perfdoctor.rules import (
+    MATRIX_CATEGORIES,
     BoolArray,
     Int64Array,
     Intervals,
@@ -20,10 +22,10 @@ from perfdoctor.rules import (
     Trace,
     classify_op,
     nesting,
+    user_frame,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MATRIX_CATEGORIES, cpu_zeroing_of, framework_time, ops_of_program, user_frame
 
 _ARITHMETIC = r"^aten::r?(add|sub|mul|div)_?$"
 # A line that calls one of its ops less often in a step is in no loop over rows.

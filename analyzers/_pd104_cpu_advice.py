@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import rank_with_shapes, sizes_of
+from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS, BusiestLine
 from perfdoctor.rules import Evidence, Intervals, Rank, Saving, Trace, UnprofiledTime, intervals, vocabulary
-from perfdoctor.rules.internal import ops_of_program
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 _SEQUENCE_OP = r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, PINNED, find_blocking_calls
+from perfdoctor.analyzers._blocking_calls import PAGEABLE, PINNED, find_blocking_calls
 from perfdoctor.rules import (
     CallRows,
     Int32Array,

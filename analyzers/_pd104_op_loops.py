@@ -11,8 +11,7 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, time_of_ops
 from perfdoctor.analyzers._pd104_busiest_line import MIN_LOOP_CALLS, calls_of_program
-from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, classify_op, vocabulary
-from perfdoctor.rules.internal import MATRIX_CATEGORIES
+from perfdoctor.rules import MATRIX_CATEGORIES, Int64Array, Intervals, Rank, SourceLocation, classify_op, vocabulary
 
 # Of the calls of the op that takes most of the loop's time, how many have one size: parameters of a model have many.
 _ALIKE = 0.9

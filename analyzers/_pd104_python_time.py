@@ -19,11 +19,15 @@ from perfdoctor.rules import (
     activity_kinds,
     captured_location,
     find_hot_path,
+    find_steps,
+    has_locations,
+    loader_waits_of,
+    loop_thread_of,
     optimizer_steps_of,
+    user_frame,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_steps, has_locations, loader_waits_of, loop_thread_of, user_frame
 
 # Shorter breaks between ops are the framework's: 3 to 5 us in the median on a machine with a free core. Where those of
 # a recording are longer, on a slow or busy machine, so are the longest of the framework, up to a limit: a program that

@@ -7,8 +7,8 @@ from enum import Enum
 
 import numpy as np
 
+from perfdoctor.analyzers._pd109_copy_groups import CopyGroup
 from perfdoctor.rules import Advice, BoolArray, Int64Array, Rank, advise, vocabulary
-from perfdoctor.rules.internal import CopyGroup
 
 # A step copies its batch in a few pieces; weights come tensor by tensor.
 _MIN_WEIGHTS = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns, share_of_sampler, split_batch
-from perfdoctor.analyzers._pd101_wait_parts import LoaderWait
+from perfdoctor.analyzers._loader_model import own_fetch_ns, share_of_sampler, split_batch
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait
 from perfdoctor.rules import LoaderFacts, Rank, SourceLocation, captured_location
 
 DEFAULT_COLLATE = "default_collate"

@@ -61,7 +61,8 @@ def _match_preparation(rank: Rank) -> BoolArray:
     np.maximum.at(backward_ns, step[backward], ops.end_ns[backward])
     frames = trace.frames
     modules = trace.match_rows(frames, vocabulary.MODULE_FRAME)
-    result: BoolArray = (ops.parent == NONE) & (ops.start_ns < first_ns[step]) & (first_ns[step] < _NEVER_NS)
+    # Before means ended before: a `linear` that is called outside of modules begins before the `addmm` that it runs.
+    result: BoolArray = (ops.parent == NONE) & (ops.end_ns <= first_ns[step]) & (first_ns[step] < _NEVER_NS)
     result &= ops.start_ns >= backward_ns[step]
     result &= np.isin(ops.thread, ops.thread[with_gradient])
     result &= ~iv.contains(iv.union(frames.start_ns[modules], frames.end_ns[modules]), ops.start_ns)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from perfdoctor.analyzers._pd101_shared_cores import SharedCores
-from perfdoctor.analyzers._pd101_shared_texts import choose_sure_workers
-from perfdoctor.analyzers._pd101_texts import (
+from perfdoctor.analyzers._loader_texts import (
     CHEAPER_BATCH,
     count_workers,
     describe_loading_work,
     format_ms,
     say_own_part,
 )
-from perfdoctor.analyzers._pd101_wait_parts import LoaderWait, LoadingWork
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork
 from perfdoctor.analyzers._pd111_batch_work import BatchWork
+from perfdoctor.analyzers._shared_core_texts import choose_sure_workers
+from perfdoctor.analyzers._shared_cores import SharedCores
 from perfdoctor.rules import Rank, Saving, SourceLocation
 from perfdoctor.rules import activity_kinds as kinds
 

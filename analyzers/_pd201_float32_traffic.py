@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.rules import GpuQuery, Rank
-from perfdoctor.rules.internal import ANY, DurationRange, efficiencies_on, roof_times_ns
+from perfdoctor.analyzers._kernel_ranges import DurationRange, efficiencies_on, roof_times_ns
+from perfdoctor.rules import ANY_KERNEL, GpuQuery, Rank
 
 _BYTES_RATIO = 0.5
 
@@ -27,8 +27,8 @@ def halve_traffic(rank: Rank, kernels: GpuQuery) -> DurationRange:
     now_ns = np.maximum(rank.trace.gpu.dur_ns[kernels.mask].astype(np.float64), 1)
     roof_ns = roof_times_ns(rank, kernels, no_maths, 1.0)
     half_roof_ns = roof_times_ns(rank, kernels, no_maths, _BYTES_RATIO)
-    fraction = np.fmin(roof_ns / now_ns / efficiencies_on(rank, "memory", ANY, roof_ns)[:, 1], 1.0)
-    low, expected, _ = efficiencies_on(rank, "memory", ANY, half_roof_ns).T
+    fraction = np.fmin(roof_ns / now_ns / efficiencies_on(rank, "memory", ANY_KERNEL, roof_ns)[:, 1], 1.0)
+    low, expected, _ = efficiencies_on(rank, "memory", ANY_KERNEL, half_roof_ns).T
     best_ns = now_ns * _BYTES_RATIO
     known = ~np.isnan(half_roof_ns / expected)
     slowest_ns, expected_ns = (

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from perfdoctor.analyzers._attention import Attentions, find_attentions
 from perfdoctor.analyzers._cpu_evidence import own_time_of, rank_with_shapes
-from perfdoctor.analyzers._pd205_attention import Attentions, find_attentions
 from perfdoctor.rules import BoolArray, Intervals, Rank, Saving, SourceLocation, nesting
 from perfdoctor.rules import intervals as iv
 

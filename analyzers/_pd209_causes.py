@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from perfdoctor.analyzers._pd209_slow_kernels import SlowKind, name_of_op, row_bytes, tensors_of
+from perfdoctor.analyzers._pd209_tiles import Tiling, cut_into_tiles, tile_of_name
 from perfdoctor.rules import OpCost, Rank, TensorInput
-from perfdoctor.rules.internal import Tiling, cut_into_tiles, tile_of_name
 
 UNKNOWN, UNKNOWN_ON_AMD = "unknown", "unknown on AMD"
 """The ids of the cause where nothing in the recording tells one: AMD has another kernel profiler."""

@@ -6,16 +6,16 @@ judged, so that single slow launches (the first one, clocks, other streams) do n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._attention import attention_of_items, find_attentions, find_fused_float32
 from perfdoctor.analyzers._missed_tensor_cores import find_missed_kernels
-from perfdoctor.analyzers._pd205_attention import attention_of_items, find_attentions, find_fused_float32
-from perfdoctor.analyzers._pd301_pointwise_chains import find_chains
+from perfdoctor.analyzers._pointwise_chains import find_chains
 from perfdoctor.rules import (
+    ANY_KERNEL,
     BANDWIDTH,
     KERNEL,
     BoolArray,
@@ -27,9 +27,6 @@ from perfdoctor.rules import (
     RecordedInputs,
     TensorInput,
     UnusableInputsError,
-)
-from perfdoctor.rules.internal import (
-    ANY,
     efficiencies_of,
     find_lowest_device,
     find_reach,
@@ -58,7 +55,6 @@ _LONG_SEQUENCE = 1024
 _SHORTEST_SEQUENCE_SHARE = 0.25
 _MIN_CHAIN_KERNELS = 3
 _MIN_CHAIN_SHARE = 0.03
-_OLD_CODE = re.compile(r"sm(\d+)\d\Z")
 # Traffic that a rule of its own judges: PD303, PD304, PD302, PD305, PD306.
 _JUDGED_TRAFFIC = (
     traffic_kinds.OPTIMIZER,
@@ -312,7 +308,7 @@ def _variant_of(rank: Rank, row: int, family: str) -> str:
     if family == "gemm":
         return "bandwidth"
     if family != "norm":
-        return ANY
+        return ANY_KERNEL
     if "batch_norm" in op:
         return "batch"
     if "backward" in op:
@@ -353,7 +349,7 @@ def _match_judged_elsewhere(rank: Rank) -> BoolArray:
     classes = rank.kernel_classes
     judged: BoolArray = np.isin(rank.traffic.kind, _JUDGED_TRAFFIC)
     judged |= classes.match_rows(lambda k: k.depthwise) | rank.verdicts.slow_path
-    judged |= _match_misaligned(rank) | _match_old_code(rank)
+    judged |= _match_misaligned(rank)
     for category in ("gemm", "convolution"):
         for missed in find_missed_kernels(rank, "gemm" if category == "gemm" else "convolution"):
             judged |= missed.kernels.mask | missed.helpers.mask
@@ -374,20 +370,6 @@ def _match_misaligned(rank: Rank) -> BoolArray:
     found = [op >= 0 and bool(misaligned_dimensions(costs.op_costs[op], strings[name])) for op, name in pairs]
     result: BoolArray = np.array(found, bool)[costs.kind] & costs.is_main_kernel
     return result
-
-
-def _match_old_code(rank: Rank) -> BoolArray:
-    """For each GPU item whether it is a product in Tensor Core code of an older architecture, as PD207 finds them."""
-    capability = rank.device.compute_capability if rank.device else rank.hardware.capability
-    newest = capability[0] if capability and rank.hardware.vendor != "amd" else 0
-
-    def is_old(arch: str | None) -> bool:
-        match = _OLD_CODE.match(arch or "")
-        return match is not None and int(match[1]) < newest
-
-    return rank.kernel_classes.match_rows(
-        lambda k: newest >= 9 and k.category == "gemm" and k.tensor_core == "yes" and is_old(k.arch)
-    )
 
 
 def _rows_of_chains(rank: Rank) -> Int64Array:

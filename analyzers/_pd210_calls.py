@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias, overload
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
+from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.rules import Int64Array, Rank
-from perfdoctor.rules.internal import ops_of_program
 
 Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import NONE, Advice, Rank, SourceLocation, vocabulary
-from perfdoctor.rules.internal import ops_of_program
 
 _EQUAL = WorkKind(
     "equal rows",

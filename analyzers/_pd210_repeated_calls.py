@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.analyzers._module_calls import lines_of_module_calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import Advice, Rank, most_common_location, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import ops_of_program
 
 # What a call computes again is gone; at worst what its graph keeps alive costs some of it.
 _REPEATED = WorkKind(

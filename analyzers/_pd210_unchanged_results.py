@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.analyzers._module_calls import module_calls_of
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
 from perfdoctor.rules import Advice, BoolArray, Int64Array, Rank, SourceLocation, Trace, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import ops_of_program
 
 # What is made once is gone from the step; at worst what reads it waits for memory longer.
 _UNCHANGED = WorkKind(

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from perfdoctor.rules import OptimizerFacts, Rank, UnprofiledTime
-from perfdoctor.rules.internal import CpuOptimizer, frozen_dataclass
+from perfdoctor.analyzers._cpu_ops import CpuOptimizer
+from perfdoctor.rules import OptimizerFacts, Rank, UnprofiledTime, frozen_dataclass
 
 # Up to so many elements a tensor, calling ops takes longer than they do (2,000 elements: 4 us an op; 40,000: 10).
 _MAX_SMALL_ELEMENTS = 8_000

@@ -10,11 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._attention import find_attentions
 from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, time_of_ops
-from perfdoctor.analyzers._pd205_attention import find_attentions
-from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, nesting, optimizer_steps_of
+from perfdoctor.rules import (
+    NONE,
+    BoolArray,
+    Intervals,
+    Rank,
+    SourceLocation,
+    nesting,
+    optimizer_steps_of,
+    traffic_kinds,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import traffic_kinds
 
 # Ops that move numbers themselves; the others of COPY_OPS call one of them.
 _MOVING = r"^aten::(copy_|cat|_cat|repeat_interleave|stack)$"

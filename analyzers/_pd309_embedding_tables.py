@@ -25,13 +25,13 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     captured_location,
+    frozen_dataclass,
     occurring,
     optimizer_steps_of,
     scale_durations,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import frozen_dataclass
 
 _DENSE_BACKWARD = r"^aten::(embedding_dense_backward|_embedding_bag_dense_backward)$"
 _LOOKUP = r"^aten::(embedding|_embedding_bag\w*|embedding_bag)$"

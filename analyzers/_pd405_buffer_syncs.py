@@ -15,13 +15,13 @@ from perfdoctor.rules import (
     Int64Array,
     Intervals,
     Rank,
+    frozen_dataclass,
     nesting,
     remove_cpu_time,
     remove_items,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import frozen_dataclass
 
 _FIRST_OPS = r"^(aten::flatten_dense_tensors|c10d::broadcast_)$"
 _BROADCAST_OP = r"^c10d::broadcast_$"

@@ -9,9 +9,8 @@ import re
 
 import numpy as np
 
-from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, vocabulary
+from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, find_outermost_ops, frozen_dataclass, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import find_outermost_ops, frozen_dataclass
 
 
 @frozen_dataclass(eq=False)

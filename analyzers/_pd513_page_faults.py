@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import Rank
-from perfdoctor.rules.internal import StepTimes, step_times_of
+from perfdoctor.rules import Rank, StepTimes, step_times_of
 
 # Of the smallest pages; a batch from a worker lies in fresh shared memory.
 _PAGE_BYTES = 4096

@@ -23,9 +23,9 @@ from perfdoctor.rules import (
     Trace,
     UnusableInputsError,
     distinct_rows,
+    frozen_dataclass,
     vocabulary,
 )
-from perfdoctor.rules.internal import frozen_dataclass
 
 # Arguments of batch norm: its running mean, None in a model that never keeps statistics, and `training`.
 _RUNNING_MEAN, _TRAINING = 3, 5

@@ -7,8 +7,17 @@ import re
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import most_at_once
-from perfdoctor.rules import Int64Array, distinct
-from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
+from perfdoctor.rules import (
+    BACKWARD,
+    FORWARD,
+    DeviceMemory,
+    Int64Array,
+    MemoryEdit,
+    Selection,
+    distinct,
+    memory_categories,
+    shrink,
+)
 
 # Without a loss of a library the program reduces by itself.
 _LOSS = (r"aten::(\w*_loss(_forward|2d_forward)?|binary_cross_entropy\w*|kl_div)", r"aten::(mean|sum)")

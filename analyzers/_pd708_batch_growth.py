@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.rules import NONE, Int64Array
-from perfdoctor.rules.internal import DeviceMemory, MemoryEdit, allocated_after, shrink
+from perfdoctor.rules import NONE, DeviceMemory, Int64Array, MemoryEdit, allocated_after, shrink
 
 
 class BatchGrowth:
@@ -26,11 +25,6 @@ class BatchGrowth:
         """Some allocations grow; they are as recorded, or as some edits leave them."""
         self.fixed_bytes: Int64Array = allocated_after(memory, [shrink(memory, NONE, places)])
         self.growing_bytes: Int64Array = np.maximum(allocated_after(memory, edits) - self.fixed_bytes, 0)
-
-    @property
-    def most_growing_bytes(self) -> int:
-        """The most that grows at one instant."""
-        return int(self.growing_bytes.max(initial=0))
 
     def peak_bytes(self, ratio: float) -> float:
         """The most that is allocated with a batch so many times as large."""

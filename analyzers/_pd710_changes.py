@@ -13,8 +13,7 @@ from perfdoctor.analyzers.pd703_attention_scores import AttentionScores
 from perfdoctor.analyzers.pd704_optimizer_memory import OptimizerMemory
 from perfdoctor.analyzers.pd705_kept_values import KeptValues
 from perfdoctor.analyzers.pd707_memory_growth import MemoryGrowth
-from perfdoctor.rules import Rank, format_bytes
-from perfdoctor.rules.internal import AllocatorReplay, AllocatorSettings, MemoryEdit, shrink
+from perfdoctor.rules import AllocatorReplay, AllocatorSettings, MemoryEdit, Rank, format_bytes, shrink
 
 _RULES = (MemoryGrowth, KeptValues, OptimizerMemory, LargeLogits, AttentionScores, PeakOwner)
 _MAX_SPLIT_BYTES = 256 << 20

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import BoolArray, Int64Array, Rank
+from perfdoctor.rules import BoolArray, Int64Array, Rank, count_rows_of_passes
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import count_rows_of_passes
 
 _MIN_PASSES = 3
 # Captured sizes of engines lie by a factor of two apart at most, so that less is usual.

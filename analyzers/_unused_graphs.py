@@ -22,11 +22,14 @@ from perfdoctor.rules import (
     Rank,
     SourceLocation,
     Trace,
+    compile_time,
+    find_locations,
+    forward_ops_of,
+    frozen_dataclass,
     most_common_location,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import compile_time, find_locations, forward_ops_of, frozen_dataclass
 
 # A pass of fewer nodes is no pass through a model: a metric, an auxiliary loss that is only logged.
 MIN_NODES = 10

@@ -6,8 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer
-from perfdoctor.rules.internal import compare_windows, cpu_time_ratio, is_shared_throughout, step_times_of
+from perfdoctor.rules import (
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    compare_windows,
+    cpu_time_ratio,
+    is_shared_throughout,
+    step_times_of,
+)
 
 
 class ProfilerOverhead(RankAnalyzer):

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._own_steps import OwnSteps, is_alone, may_be_preempted, own_durations_of, took_cpu_time
 from perfdoctor.analyzers._pd003_causes import cause_in_run, cause_in_trace, find_steps_with_content
-from perfdoctor.analyzers._pd003_own_steps import OwnSteps, is_alone, may_be_preempted, own_durations_of, took_cpu_time
 from perfdoctor.analyzers._pd003_slow_steps import (
     SlowSteps,
     count_ops,
@@ -37,12 +37,13 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    count_work,
+    even_out_work,
     is_rare,
     quantiles,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import count_work, even_out_work
 
 # From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
 _UNEVEN_MARKS = 0.5

@@ -9,9 +9,8 @@ import numpy as np
 
 from perfdoctor.analyzers._pd010_causes import SAME_WORK, DriftCause, find_cause
 from perfdoctor.analyzers._pd010_texts import TEXTS
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, RunDrift, Saving, format_ms
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import RunDrift, format_ms
 
 # Causes that none of the recorded parts shows.
 _NOT_SEEN = ("cpu", "waits", "unknown")

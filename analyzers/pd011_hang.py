@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from perfdoctor.rules import Evidence, Finding, Fleet, FleetAnalyzer, Saving, format_ranges
-from perfdoctor.rules.internal import Hang, HangKind
+from perfdoctor.rules import Evidence, Finding, Fleet, FleetAnalyzer, Hang, HangKind, Saving, format_ranges
 
 _ADVICE: Mapping[HangKind, tuple[str, str | None]] = {
     "dead": (

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._loader_model import HANDOVER_NS, LoaderModel, model_loader, share_of_sampler
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._pd101_loader_model import HANDOVER_NS, LoaderModel, model_loader, share_of_sampler
-from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
-from perfdoctor.analyzers._pd101_shared_texts import advise_workers
-from perfdoctor.analyzers._pd101_texts import stall_advice, stall_title
-from perfdoctor.analyzers._pd101_wait_parts import (
+from perfdoctor.analyzers._loader_texts import stall_advice, stall_title
+from perfdoctor.analyzers._loader_wait_parts import (
     LoaderWait,
     LoadingWork,
     WaitParts,
@@ -21,6 +19,8 @@ from perfdoctor.analyzers._pd101_wait_parts import (
     measure_loader_wait,
     split_waits,
 )
+from perfdoctor.analyzers._shared_core_texts import advise_workers
+from perfdoctor.analyzers._shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.rules import (
     BoolArray,
     Claim,

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoctor.analyzers._blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
 from perfdoctor.analyzers._engine_gaps import find_engine_gaps
 from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
 from perfdoctor.analyzers._pd102_advice import advise_on_cause, name_cause
-from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -26,10 +26,10 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     format_frequency,
+    frozen_dataclass,
     remove_waits,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import frozen_dataclass
 
 # Lines are looked up for so many calls, for time's sake: these show which lines there are.
 _MAX_CALLS = 4096

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._engine_gaps import find_engine_gaps, is_recorded_alone
+from perfdoctor.analyzers._gpu_optimizers import idle_of_unfused_optimizers
 from perfdoctor.analyzers._host_pauses import time_of_reported_calls
 from perfdoctor.analyzers._pd103_pause_work import PauseWork, can_be_done_ahead, describe_pause
-from perfdoctor.analyzers._pd303_gpu_optimizers import idle_of_unfused_optimizers
 from perfdoctor.rules import (
     Claim,
     Edit,

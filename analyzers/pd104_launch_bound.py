@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
-from perfdoctor.analyzers._pd003_own_steps import recorded_steps_of
+from perfdoctor.analyzers._own_steps import recorded_steps_of
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, calls_of_program, find_busiest_line
 from perfdoctor.analyzers._pd104_cpu_advice import (
     CellLoop,
@@ -27,7 +27,7 @@ from perfdoctor.analyzers._pd104_op_loops import OpLoop, find_op_loop
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
 from perfdoctor.analyzers._pd104_row_calls import find_row_calls
 from perfdoctor.analyzers._pd104_sibling_modules import find_sibling_modules
-from perfdoctor.analyzers._pd509_samples import find_samples
+from perfdoctor.analyzers._sample_counts import find_samples
 from perfdoctor.rules import (
     NONE,
     Action,
@@ -43,15 +43,17 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    StarvationRoot,
     advise,
     most_common_location,
     shorten_launches,
 )
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MAIN_SHARE, StarvationRoot
 
 _SYNCS_WITHIN = "launch-bound, syncs within"
+# From this share of the kernels on the advice counts a program as run by graphs.
+_GRAPHED_SHARE = 0.5
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
 # One CUDA graph reaches from one sync to the next: where the longest such part has less than two thirds of the
@@ -516,7 +518,7 @@ def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts, pause_
     bound. Half of the dispatcher is a convention: part of it is the recording itself, and parts of a program (loops,
     optimizers) often stay outside of what is compiled.
     """
-    graphed = (rank.context.graph_share or 0) >= MAIN_SHARE
+    graphed = (rank.context.graph_share or 0) >= _GRAPHED_SHARE
     if launches.python_ns is None or graphed or not launches.cpu_ns:
         return shorten_launches(calls, rank.window, pause_ns=pause_ns)
     without_python = 1 - launches.python_ns / launches.cpu_ns

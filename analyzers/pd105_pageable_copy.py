@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoctor.analyzers._host_factories import select_host_made_tensors
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -16,6 +17,7 @@ from perfdoctor.rules import (
     Finding,
     FloatArray,
     GpuRows,
+    HostCopies,
     Rank,
     RankAnalyzer,
     Saving,
@@ -23,18 +25,14 @@ from perfdoctor.rules import (
     advise,
     copy_kinds_of,
     format_bytes,
+    host_copies,
+    pinned_bytes_per_s,
     remove_blocking,
     set_durations,
+    time_lost_by_copies,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import (
-    HostCopies,
-    host_copies,
-    pinned_bytes_per_s,
-    select_host_made_tensors,
-    time_lost_by_copies,
-)
 
 
 class PageableCopy(RankAnalyzer):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._host_factories import copy_bytes, find_factories_before
 from perfdoctor.analyzers._host_made_tensors import (
     TARGET_DEVICE,
     advise_on_factories,
@@ -19,6 +20,7 @@ from perfdoctor.rules import (
     Evidence,
     Finding,
     GpuRows,
+    HostCopies,
     Rank,
     RankAnalyzer,
     Saving,
@@ -26,10 +28,10 @@ from perfdoctor.rules import (
     format_per_step,
     remove_blocking,
     remove_items,
+    time_lost_by_copies,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import HostCopies, copy_bytes, find_factories_before, time_lost_by_copies
 
 _ADVICE_ON_VALUES = Advice(
     "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does not help: "

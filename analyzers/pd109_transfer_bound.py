@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoctor.analyzers._host_factories import select_host_made_tensors
+from perfdoctor.analyzers._pd109_copy_groups import CopyGroup, group_copies, is_sent_back
 from perfdoctor.analyzers._pd109_texts import Purpose, advice_for, find_purpose
 from perfdoctor.rules import (
     BoolArray,
@@ -16,22 +18,16 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     copy_kinds_of,
+    copy_limit_bytes_per_s,
     format_bytes,
+    host_copies,
     move_work,
     remove_items,
     set_durations,
+    traffic_kinds,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import (
-    CopyGroup,
-    copy_limit_bytes_per_s,
-    group_copies,
-    host_copies,
-    is_sent_back,
-    select_host_made_tensors,
-    traffic_kinds,
-)
 
 # PD106's `batch_bytes`: larger tensors are batches.
 _MIB = 1 << 20

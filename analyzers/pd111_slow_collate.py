@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoctor.analyzers._loader_model import model_loader, share_of_sampler
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._pd101_loader_model import model_loader, share_of_sampler
-from perfdoctor.analyzers._pd101_shared_cores import measure_shared_cores
-from perfdoctor.analyzers._pd101_texts import format_ms
-from perfdoctor.analyzers._pd101_wait_parts import (
+from perfdoctor.analyzers._loader_texts import format_ms
+from perfdoctor.analyzers._loader_wait_parts import (
     LoaderWait,
     evidence_of_work,
     find_loading_work,
@@ -18,6 +17,7 @@ from perfdoctor.analyzers._pd101_wait_parts import (
 from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
 from perfdoctor.analyzers._pd111_step_preparation import find_preparation
 from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
+from perfdoctor.analyzers._shared_cores import measure_shared_cores
 from perfdoctor.rules import Action, Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, Saving, count_recurrence
 from perfdoctor.rules import intervals as iv
 

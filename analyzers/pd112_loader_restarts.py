@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._pd101_texts import format_ms
+from perfdoctor.analyzers._loader_texts import format_ms
 from perfdoctor.analyzers._pd112_restarts import Restarts, captured_restarts, find_restarts, measure_excess
 from perfdoctor.rules import (
     Claim,
@@ -23,7 +23,7 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
-# Handing a batch of two tensors over takes 1.1 to 1.3 ms (`_pd101_shared_cores`).
+# Handing a batch of two tensors over takes 1.1 to 1.3 ms (`_shared_cores`).
 _EASY_BATCH_NS = 1_000_000
 
 

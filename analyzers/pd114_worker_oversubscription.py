@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
-from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
-from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
-from perfdoctor.analyzers._pd101_wait_parts import measure_loader_wait
+from perfdoctor.analyzers._loader_texts import count_workers, format_ms
+from perfdoctor.analyzers._loader_wait_parts import measure_loader_wait
+from perfdoctor.analyzers._shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.rules import (
     USED_AT,
     Action,

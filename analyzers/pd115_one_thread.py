@@ -6,7 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
+from perfdoctor.analyzers._cpu_parallel_ops import (
+    ParallelOps,
+    find_parallel_ops,
+    speedup_of_threads,
+    stopped_by_quota_ns,
+)
 from perfdoctor.rules import (
     Action,
     Claim,
@@ -18,8 +23,8 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_location,
+    count_free_cores,
 )
-from perfdoctor.rules.internal import count_free_cores
 
 
 class OneThread(RankAnalyzer):
@@ -45,7 +50,9 @@ class OneThread(RankAnalyzer):
         if idle is None or idle < self.settings["min_idle_cores"]:
             return
         large = find_parallel_ops(rank)
-        if self.exceeds_min_share(rank, large.time_ns):
+        # A core that a quota leaves idle is none to be used: PD512 says what stops the program.
+        stopped = self.exceeds_min_share(rank, stopped_by_quota_ns(rank))
+        if not stopped and self.exceeds_min_share(rank, large.time_ns):
             yield self._report(rank, large, idle, cpu, cores)
 
     def _report(self, rank: Rank, large: ParallelOps, idle: float, cpu: CpuFacts, cores: CoreUse) -> Finding:

@@ -7,8 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import name_longest
-from perfdoctor.rules import BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, Trace, advise, classify_op
-from perfdoctor.rules.internal import MATRIX_CATEGORIES
+from perfdoctor.rules import (
+    MATRIX_CATEGORIES,
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    Trace,
+    advise,
+    classify_op,
+)
 
 # What makes a tensor out of nothing is a matter of its own (PD106), and so is what loads and copies.
 _NO_LAYER = (

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._matrix_remedies import Remedy
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
     MissedKernels,
@@ -24,13 +25,12 @@ from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
-    GpuQuery,
+    MatrixCategory,
     Rank,
     advise,
     find_tensor_core_kernels,
     top_kernels,
 )
-from perfdoctor.rules.internal import MatrixCategory, Remedy
 
 _HALF_TYPES = ("fp16", "bf16")
 # By the name of the remedy the situation in the table of advice.
@@ -88,7 +88,11 @@ class GemmWithoutTensorCores(MissedTensorCores):
             confidence=0.6,
             location=kernels.location,
             evidence=(
-                Evidence("read and written", rank.count_per_step(round(_sum_bytes(rank, kernels))), "bytes"),
+                Evidence(
+                    "read and written",
+                    rank.count_per_step(round(np.nansum(rank.kernel_costs.bytes[kernels.mask]))),
+                    "bytes",
+                ),
                 *top_kernels(rank, kernels.mask),
             ),
             subject="float32 traffic",
@@ -127,10 +131,6 @@ class GemmWithoutTensorCores(MissedTensorCores):
                 better,
             )
         return Cause(advice, remedy, confidence, better=better)
-
-
-def _sum_bytes(rank: Rank, kernels: GpuQuery) -> float:
-    return float(np.nansum(rank.kernel_costs.bytes[kernels.mask]))
 
 
 def _find_prevailing_half_type(rank: Rank) -> str | None:

@@ -8,31 +8,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import catch_up
+from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, exclude_small_products, topics_of_op
 from perfdoctor.rules import (
+    PAD_MULTIPLE,
     Advice,
     Claim,
     Evidence,
     Finding,
     FloatArray,
+    GemmDimension,
     GpuQuery,
     Rank,
     RankAnalyzer,
     Saving,
+    access_width_fraction,
     advise,
     find_tensor_core_kernels,
-    top_kernels,
-    top_op,
-)
-from perfdoctor.rules.internal import (
-    MIN_TIME_NS,
-    PAD_MULTIPLE,
-    GemmDimension,
-    access_width_fraction,
-    catch_up,
-    exclude_small_products,
     misaligned_dimensions,
     pad_dimension,
-    topics_of_op,
+    top_kernels,
+    top_op,
 )
 
 # Ops that multiply batches of matrices: in most models that is attention.

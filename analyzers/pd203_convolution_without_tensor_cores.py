@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+from perfdoctor.analyzers._matrix_remedies import Remedy
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
     MissedKernels,
@@ -15,8 +16,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     find_half_remedy,
     is_tf32_allowed,
 )
-from perfdoctor.rules import Rank, advise
-from perfdoctor.rules.internal import MatrixCategory, Remedy
+from perfdoctor.rules import MatrixCategory, Rank, advise
 
 # By the name of the remedy, or by what is so already, the situation in the table of advice.
 _SITUATIONS: Mapping[str | None, str] = MappingProxyType(

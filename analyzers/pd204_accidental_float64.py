@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import DurationRange, apply_remedy
+from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, Remedy
 from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
 from perfdoctor.rules import (
     Action,
@@ -18,13 +20,13 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     distinct_rows,
+    match_op_names,
     nesting,
     occurring,
     top_kernels,
     top_op,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MIN_TIME_NS, DurationRange, Remedy, apply_remedy, match_op_names
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
@@ -120,7 +122,11 @@ class AccidentalFloat64(RankAnalyzer):
             confidence=0.8,
             location=rank.places.line_of_ops(np.array([first_op])) if first_op >= 0 else None,
             evidence=(
-                Evidence("in matrix products and convolutions", rank.per_step(_sum_ns(rank, matrix)), "ns"),
+                Evidence(
+                    "in matrix products and convolutions",
+                    rank.per_step(int(rank.trace.gpu.dur_ns[matrix.mask].sum())),
+                    "ns",
+                ),
                 Evidence("launched by", top_op(rank, kernels.mask)),
                 Evidence(
                     "first float64 op", rank.trace.text(int(rank.trace.ops.name[first_op])) if first_op >= 0 else None
@@ -194,11 +200,6 @@ def _find_durations(rank: Rank, kernels: GpuQuery, matrix: GpuQuery) -> Duration
     slowest_ns, expected_ns, fastest_ns = after_ns[:, rows]
     known_share = known_ns / max(float(now_ns[rows].sum()), 1)
     return DurationRange(now_ns[rows], slowest_ns, expected_ns, fastest_ns, known_share)
-
-
-def _sum_ns(rank: Rank, kernels: GpuQuery) -> int:
-    """The sum of the durations of some kernels, which may overlap."""
-    return int(rank.trace.gpu.dur_ns[kernels.mask].sum())
 
 
 def _find_first_op(rank: Rank, kernels: GpuQuery) -> int:

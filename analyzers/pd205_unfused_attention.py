@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.analyzers._pd205_attention import (
+from perfdoctor.analyzers._attention import (
     Attentions,
     attention_of_items,
     costs_of_first_products,
@@ -17,9 +17,10 @@ from perfdoctor.analyzers._pd205_attention import (
     fused_durations,
     half_remedy_of_attention,
 )
+from perfdoctor.analyzers._kernel_ranges import apply_remedy
+from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS
 from perfdoctor.analyzers._pd205_cpu_attention import find_cpu_attention
 from perfdoctor.rules import (
-    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -33,7 +34,6 @@ from perfdoctor.rules import (
     top_kernels,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import MIN_TIME_NS, apply_remedy
 
 # A frame of a module's call, such as "nn.Module: BertSelfAttention_3": its class, and which of its instances.
 _MODULE_FRAME = r"^nn\.Module: "
@@ -109,7 +109,8 @@ class UnfusedAttention(RankAnalyzer):
         is_long = sequence is not None and sequence >= self.settings["min_sequence"]
         if not self.exceeds_min_share(rank, cost_ns, 0 if is_long else self.settings["min_share_short"]):
             return
-        products = _match_products(rank)
+        # Kernels of matrix products, no helpers of one.
+        products = rank.kernel_classes.match_rows(lambda k: k.category == "gemm" and k.tensor_core != "na")
         after = fused_durations(rank, attentions, attention, products)
         trace = rank.trace
         between_ns = int(trace.gpu.dur_ns[rows & ~products].sum())
@@ -192,8 +193,3 @@ def _name_module(rank: Rank, attentions: Attentions) -> str | None:
         return None
     text = rank.trace.strings[int(np.argmax(np.bincount(names)))]
     return re.sub(_MODULE_FRAME, "", text).rpartition("_")[0]
-
-
-def _match_products(rank: Rank) -> BoolArray:
-    """For each GPU item whether it is a kernel of matrix products, no helper of one."""
-    return rank.kernel_classes.match_rows(lambda k: k.category == "gemm" and k.tensor_core != "na")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, topics_of_op
 from perfdoctor.rules import (
     SHORTEST_KERNEL_NS,
     Advice,
@@ -23,7 +24,6 @@ from perfdoctor.rules import (
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.internal import MIN_TIME_NS, topics_of_op
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 # A product whose maths and traffic take at most twice the shortest time of a kernel is bound by neither.

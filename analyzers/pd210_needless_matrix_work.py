@@ -150,6 +150,10 @@ class NeedlessMatrixWork(RankAnalyzer):
                 ),
                 subject=kind.name,
             )
+            if shaped.places.is_in_library(
+                rows
+            ):  # what a model of a library computes in vain is seldom its user's to change
+                finding = replace(finding, severity="low")
             yield replace(finding, references=(kind.advice.source,))
 
 

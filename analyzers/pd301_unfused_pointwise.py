@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoctor.analyzers._pd301_cpu_formulas import find_formulas
 from perfdoctor.analyzers._pd301_cpu_passes import find_large_passes
-from perfdoctor.analyzers._pd301_pointwise_chains import Chains, find_chains
+from perfdoctor.analyzers._pointwise_chains import Chains, find_chains
 from perfdoctor.rules import (
     NONE,
     Advice,

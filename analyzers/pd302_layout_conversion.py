@@ -22,8 +22,8 @@ from perfdoctor.rules import (
     intervals,
     remove_items,
     top_kernels,
+    traffic_kinds,
 )
-from perfdoctor.rules.internal import traffic_kinds
 
 _BATCH_AND_CHANNELS = 2  # dimensions of an image that are not spatial
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from perfdoctor.analyzers._cpu_ops import CpuOptimizer, cpu_optimizers_of
+from perfdoctor.analyzers._gpu_optimizers import SETTINGS, GpuOptimizer, captured_settings_of, unfused_optimizers_of
 from perfdoctor.analyzers._pd303_cpu_optimizers import (
     FUSED_ALREADY,
     NOTHING_TO_JOIN,
@@ -13,12 +15,6 @@ from perfdoctor.analyzers._pd303_cpu_optimizers import (
     captured_optimizers_of,
     find_cpu_fix,
     own_time_of,
-)
-from perfdoctor.analyzers._pd303_gpu_optimizers import (
-    SETTINGS,
-    GpuOptimizer,
-    captured_settings_of,
-    unfused_optimizers_of,
 )
 from perfdoctor.rules import (
     USED_AT,
@@ -40,7 +36,6 @@ from perfdoctor.rules import (
     vocabulary,
     yes_or_no,
 )
-from perfdoctor.rules.internal import CpuOptimizer, cpu_optimizers_of
 
 # How many of the longest passes one fused pass takes: at worst, as expected, at best. The longest of Adam's (addcdiv)
 # moves 16 bytes a float32 parameter, that of SGD with momentum 12; fused steps move 28 and 20. At worst they reach 70 %

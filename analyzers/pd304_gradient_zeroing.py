@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_ops import cpu_zeroing_of
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -22,17 +23,14 @@ from perfdoctor.rules import (
     advise,
     distinct,
     intervals,
-    remove_cpu_time,
-    remove_items,
-    vocabulary,
-)
-from perfdoctor.rules.internal import (
-    cpu_zeroing_of,
     launching_op_names,
     launching_ranges,
     match_launching_ops,
     match_op_names,
+    remove_cpu_time,
+    remove_items,
     traffic_kinds,
+    vocabulary,
 )
 
 # How long `zero_grad` takes with nothing to do, of its time with fills: 0.56 of 9.6 ms for 161 parameters, where a

@@ -18,9 +18,9 @@ from perfdoctor.rules import (
     advise,
     intervals,
     remove_items,
+    traffic_kinds,
     vocabulary,
 )
-from perfdoctor.rules.internal import traffic_kinds
 
 
 class CastTraffic(RankAnalyzer):

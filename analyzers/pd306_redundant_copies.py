@@ -21,11 +21,12 @@ from perfdoctor.rules import (
     Trace,
     advise,
     distinct_rows,
+    find_outermost_ops,
     intervals,
     remove_items,
     top_kernels,
+    traffic_kinds,
 )
-from perfdoctor.rules.internal import find_outermost_ops, traffic_kinds
 
 _MAX_OPS_SHOWN = 3
 

@@ -21,16 +21,19 @@ from perfdoctor.rules import (
     Intervals,
     Rank,
     RankAnalyzer,
+    RecomputedSections,
     Saving,
     SourceLocation,
     Trace,
     captured_location,
+    find_steps,
     format_bytes,
+    frozen_dataclass,
+    recomputed_sections_of,
     remove_sections,
     yes_or_no,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import RecomputedSections, find_steps, frozen_dataclass, recomputed_sections_of
 
 # What computing again takes and would not come back: the forward pass then records the graph itself.
 _CHECKPOINT = "https://docs.pytorch.org/docs/stable/checkpoint.html"

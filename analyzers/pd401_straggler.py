@@ -7,14 +7,14 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
-from perfdoctor.analyzers._pd401_causes import (
+from perfdoctor.analyzers._late_rank_causes import (
     enter_apart,
     enters_late,
     find_explaining_finding,
     find_told_inside,
     lacks_core,
 )
-from perfdoctor.analyzers._pd401_texts import (
+from perfdoctor.analyzers._late_rank_texts import (
     clock_evidence,
     format_lateness,
     name_hot_path,
@@ -23,6 +23,7 @@ from perfdoctor.analyzers._pd401_texts import (
     waiting_evidence,
 )
 from perfdoctor.rules import (
+    DOMINANT_SHARE,
     Advice,
     Claim,
     Evidence,
@@ -36,7 +37,6 @@ from perfdoctor.rules import (
     find_longer_place,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import DOMINANT_SHARE
 
 # By the phase that a late rank spends more time in: how a title names it, and the rules whose findings explain it.
 _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(

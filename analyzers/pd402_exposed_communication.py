@@ -9,10 +9,10 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
-from perfdoctor.analyzers._pd411_gathers import explained_by_prefetch
 from perfdoctor.rules import (
     Claim,
     CollectiveTable,
+    CollectiveTotal,
     Evidence,
     Finding,
     Fleet,
@@ -24,10 +24,10 @@ from perfdoctor.rules import (
     advise,
     format_rate,
     format_time,
+    phases,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import CollectiveTotal, phases
 
 # A smaller overlap share rounds to 0 %.
 _MIN_OVERLAP_SHARE = 0.005
@@ -84,7 +84,7 @@ class ExposedCommunication(FleetAnalyzer):
         self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, is_alone: bool
     ) -> Iterator[Finding]:
         """The finding on one rank; `waiting` is the time in which it only waited for other ranks to arrive."""
-        exposed = iv.subtract(table.exposed, iv.union_of((waiting, explained_by_prefetch(rank, waiting))))
+        exposed = iv.subtract(table.exposed, waiting)
         # What is reduced again before the update is left to PD406: to leave it out is better than to overlap it.
         needless_ns = sum(finding.cost_ns for finding in rank.findings if finding.rule == "PD406")
         cost = max(rank.per_step(iv.total(exposed)) - needless_ns, 0)

@@ -17,9 +17,11 @@ from perfdoctor.rules import (
     Int64Array,
     Saving,
     advise,
+    exposed_wait_of,
+    find_longest_waiter,
+    phases,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import exposed_wait_of, find_longest_waiter, phases
 
 _COMPUTING_PHASES = [
     phases.PHASES.index(phase) for phase in (phases.FORWARD, phases.BACKWARD, phases.OPTIMIZER, phases.COMPUTE)

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
-from perfdoctor.analyzers._pd401_causes import enter_apart, enters_late, find_explaining_finding, find_told_inside
-from perfdoctor.analyzers._pd401_texts import (
+from perfdoctor.analyzers._late_rank_causes import enter_apart, enters_late, find_explaining_finding, find_told_inside
+from perfdoctor.analyzers._late_rank_texts import (
     clock_evidence,
     format_lateness,
     name_ranks,
     step_evidence,
     waiting_evidence,
 )
+from perfdoctor.analyzers._late_starts import lateness_by_start
 from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
 from perfdoctor.rules import (
+    DOMINANT_SHARE,
     Advice,
     Claim,
     Evidence,
@@ -28,7 +30,6 @@ from perfdoctor.rules import (
     find_longer_place,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import DOMINANT_SHARE, lateness_by_start
 
 # These know what to change on the late rank: what they say is the finding, and the waiting is reported inside it.
 _OWNERS = ("PD101", "PD110", "PD111", "PD112", "PD113", "PD515")

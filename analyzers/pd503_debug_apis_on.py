@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._pd503_switches import (
+from perfdoctor.analyzers._debug_switches import (
     ANOMALY,
     GRADCHECK,
     Switch,

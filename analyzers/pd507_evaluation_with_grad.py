@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._pd507_saving import bound_saving
+from perfdoctor.analyzers._bookkeeping_saving import bound_saving
 from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
 from perfdoctor.rules import Action, Advice, Claim, Evidence, Finding, Rank, RankAnalyzer
 from perfdoctor.rules import intervals as iv

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfdoctor.analyzers._batch_scaling import BatchScaling, scale_batch
 from perfdoctor.analyzers._memory_headroom import Memory, read_memory
-from perfdoctor.analyzers._pd509_samples import Samples, find_samples
+from perfdoctor.analyzers._sample_counts import Samples, find_samples
 from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, format_bytes
 from perfdoctor.rules import intervals as iv
 

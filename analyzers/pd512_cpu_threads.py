@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
+from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, stopped_by_quota_ns
 from perfdoctor.rules import (
     Action,
     Claim,
@@ -18,9 +16,11 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_location,
+    cores_without_others,
+    step_times_of,
+    uses_threads,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import cores_without_others, step_times_of, uses_threads
 
 # What is left of large ops with as many threads as cores: at best, in the median, at worst (see below).
 _REMAINS, _REMAINS_OF_RANKS = (0.13, 0.42, 1.0), (0.07, 0.58, 1.0)
@@ -45,7 +45,7 @@ class CpuThreads(RankAnalyzer):
         available = rank.facts.cores.available
         if rank.device_kind != "cpu" or available is None:
             return
-        found, stopped_ns = [*self._check_threads(rank, available)], _stopped_by_quota_ns(rank)
+        found, stopped_ns = [*self._check_threads(rank, available)], stopped_by_quota_ns(rank)
         if not any(each.cost_ns for each in found) and self.exceeds_min_share(rank, stopped_ns):
             found = [self._report_quota(rank, available, stopped_ns)]
         yield from found
@@ -208,19 +208,6 @@ def _uses_threads(rank: Rank) -> bool:
     if base is None or base.cpu_ns is None or base.process_cpu_ns is None:
         return True
     return uses_threads(base.cpu_ns, base.process_cpu_ns)
-
-
-def _stopped_by_quota_ns(rank: Rank) -> int:
-    """How long a quota keeps the training thread off its core in the mean step; 0 where nobody measured it.
-
-    Of that thread's waits for a core it is as large a part as the quota has in the waits of all threads.
-    """
-    base, stopped = step_times_of(rank.facts.base), rank.facts.cores.throttled
-    if base is None or base.cpu_ns is None or base.queued_ns is None or not stopped:
-        return 0
-    waits = np.minimum(base.queued_ns, np.maximum(base.dur_ns - base.cpu_ns, 0)).sum() / base.dur_ns.sum()
-    of_quota = stopped / max(rank.facts.cores.queued or 0.0, stopped)
-    return round(float(waits) * of_quota * rank.mean_step_ns)
 
 
 def _stopped_share(cpu: CpuFacts, cores: CoreUse, threads: int) -> float:

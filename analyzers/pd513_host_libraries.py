@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes, sizes_of
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
-from perfdoctor.analyzers._pd101_texts import format_ms
+from perfdoctor.analyzers._loader_texts import format_ms
 from perfdoctor.analyzers._pd513_half_products import find_half_products, share_of_large_float32
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
 from perfdoctor.rules import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._pd503_switches import DETERMINISTIC, Switch, find_switch, flags_of_trace
+from perfdoctor.analyzers._debug_switches import DETERMINISTIC, Switch, find_switch, flags_of_trace
 from perfdoctor.rules import BoolArray, Claim, Evidence, Finding, OpQuery, Rank, RankAnalyzer, Saving, advise
 from perfdoctor.rules import intervals as iv
 

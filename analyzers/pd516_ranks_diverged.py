@@ -18,9 +18,9 @@ from perfdoctor.rules import (
     RankSummary,
     captured_location,
     format_ranges,
+    frozen_dataclass,
     vocabulary,
 )
-from perfdoctor.rules.internal import frozen_dataclass
 
 _ALL_REDUCE = vocabulary.COLLECTIVE_KINDS.index("all_reduce")
 Checksums: TypeAlias = Mapping[str, int]

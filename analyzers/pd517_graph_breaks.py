@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class GraphBreaks(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(time))
         if not len(time) or not self.exceeds_min_share(rank, cost_ns):
             return
-        reasons = _list_reasons(compiled.break_reasons)
+        reasons = sorted(compiled.break_reasons, key=lambda reason: -compiled.break_reasons[reason])
         places = [captured_location(each) for each in compiled.break_lines]
         lines = [place for place in places if place is not None]
         advice = Advice(
@@ -98,8 +98,3 @@ def find_python_time(rank: Rank) -> tuple[Intervals, float]:
         pieces.append(regions_inside[regions_inside > 1])
     time = iv.intersect(iv.subtract(iv.union_of(broken), iv.union_of(work)), rank.window)
     return time, float(np.median(np.concatenate(pieces))) if len(time) else 0.0
-
-
-def _list_reasons(counts: Mapping[str, int]) -> list[str]:
-    """What dynamo gave as reasons, the most common one first."""
-    return sorted(counts, key=lambda reason: -counts[reason])

@@ -21,11 +21,13 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     Trace,
+    UnusedGradients,
     captured_location,
+    find_locations,
+    forward_ops_of,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import UnusedGradients, find_locations, forward_ops_of
 
 # The gradient of the weights is one of the two products of a linear layer's or convolution's backward pass, and both
 # have the same number of operations. The other one goes on to the layer before.

@@ -10,19 +10,25 @@ import numpy as np
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
 from perfdoctor.analyzers._pd701_loss_parts import LossParts
 from perfdoctor.rules import (
+    BACKWARD,
+    FORWARD,
     NONE,
     Action,
     Advice,
     BoolArray,
+    DeviceMemory,
     Evidence,
     Finding,
+    MemoryEdit,
     Rank,
     RankAnalyzer,
+    Selection,
     distinct,
     format_bytes,
+    memory_categories,
+    shrink,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
 
 # Blocks of a model are alike: what a line and an op allocate in one size so often, and in this share of all
 # activations, belongs to as many blocks.

@@ -8,8 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Action, Advice, Finding, Rank, RankAnalyzer, format_bytes
-from perfdoctor.rules.internal import Selection, memory_categories, shrink
+from perfdoctor.rules import (
+    Action,
+    Advice,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Selection,
+    format_bytes,
+    memory_categories,
+    shrink,
+)
 
 _LOSS = "_log_softmax|_log_softmax_backward_data|log_softmax"
 # Eight pieces: one of them is there at a time, and products of a piece are still large.

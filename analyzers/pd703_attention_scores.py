@@ -8,8 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Finding, Rank, RankAnalyzer, distinct, format_bytes
-from perfdoctor.rules.internal import Selection, memory_categories, shrink
+from perfdoctor.rules import (
+    Advice,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Selection,
+    distinct,
+    format_bytes,
+    memory_categories,
+    shrink,
+)
 
 _PRODUCT = "bmm|baddbmm|matmul|einsum"
 _SOFTMAX = "_softmax|softmax|exp"

@@ -6,8 +6,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
-from perfdoctor.rules import Advice, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
-from perfdoctor.rules.internal import OPTIMIZER, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
+from perfdoctor.rules import (
+    OPTIMIZER,
+    Advice,
+    DeviceMemory,
+    Finding,
+    Int64Array,
+    MemoryEdit,
+    Rank,
+    RankAnalyzer,
+    Selection,
+    format_bytes,
+    memory_categories,
+    shrink,
+)
 
 # Two states of one byte and a scale for each 256 of them, for two of four bytes (Dettmers et al.).
 _LEFT_OF_8_BIT = 0.26

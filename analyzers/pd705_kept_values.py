@@ -7,8 +7,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, most_at_once, name_device, peak_evidence
-from perfdoctor.rules import Advice, Finding, Int64Array, Rank, RankAnalyzer, SourceLocation, format_bytes
-from perfdoctor.rules.internal import BACKWARD, FORWARD, DeviceMemory, MemoryEdit, Selection, memory_categories, shrink
+from perfdoctor.rules import (
+    BACKWARD,
+    FORWARD,
+    Advice,
+    DeviceMemory,
+    Finding,
+    Int64Array,
+    MemoryEdit,
+    Rank,
+    RankAnalyzer,
+    Selection,
+    SourceLocation,
+    format_bytes,
+    memory_categories,
+    shrink,
+)
 
 _KEPT = (memory_categories.ACTIVATIONS, memory_categories.TEMPORARIES, memory_categories.UNKNOWN)
 

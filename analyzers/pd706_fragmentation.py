@@ -8,14 +8,21 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import command_with, devices_of, name_device, peak_evidence
-from perfdoctor.rules import Action, Advice, Evidence, Finding, Rank, RankAnalyzer, SourceLocation, format_bytes
-from perfdoctor.rules.internal import (
+from perfdoctor.rules import (
+    Action,
+    Advice,
     AllocatorReplay,
     AllocatorSettings,
     DeviceMemory,
+    Evidence,
+    Finding,
     MemoryEdit,
+    Rank,
+    RankAnalyzer,
     Slack,
+    SourceLocation,
     change_settings,
+    format_bytes,
     is_full,
     slack_at,
 )

@@ -9,25 +9,22 @@ import numpy as np
 
 from perfdoctor.analyzers._memory_headroom import read_memory
 from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, name_device, peak_evidence
+from perfdoctor.analyzers._pd707_growth import GrowthOfRun, find_memory_growth
 from perfdoctor.rules import (
+    OPTIMIZER,
     Advice,
+    DeviceMemory,
     Evidence,
     Finding,
     Int64Array,
+    MemoryEdit,
     Rank,
     RankAnalyzer,
+    SavedBytes,
+    Selection,
     SourceLocation,
     distinct,
     format_bytes,
-)
-from perfdoctor.rules.internal import (
-    OPTIMIZER,
-    DeviceMemory,
-    MemoryEdit,
-    MemoryGrowthOfRun,
-    SavedBytes,
-    Selection,
-    find_memory_growth,
     memory_categories,
     shrink,
 )
@@ -115,7 +112,7 @@ class MemoryGrowth(RankAnalyzer):
         )
 
     def _report_run(
-        self, rank: Rank, run: MemoryGrowthOfRun, name: str, location: SourceLocation | None, *, is_cpu: bool
+        self, rank: Rank, run: GrowthOfRun, name: str, location: SourceLocation | None, *, is_cpu: bool
     ) -> Finding:
         """The finding on a whole run, with the line of what the evidence window has of it, if it has some."""
         assert rank.run_steps is not None
@@ -149,7 +146,7 @@ class MemoryGrowth(RankAnalyzer):
         return replace(finding, severity="medium") if left is not None and left.left_bytes < expected else finding
 
 
-def _growth_of_run(rank: Rank) -> Iterator[tuple[bool, MemoryGrowthOfRun]]:
+def _growth_of_run(rank: Rank) -> Iterator[tuple[bool, GrowthOfRun]]:
     """How memory develops over the run, by whether it is the host's; what was not noted is not there."""
     steps = rank.run_steps
     if steps is not None:
@@ -166,7 +163,7 @@ def _kept_in_each(memory: DeviceMemory, ends: Int64Array) -> Selection:
     return Selection(memory, kept.places[repeats])
 
 
-def _find_kept(memory: DeviceMemory, ends: Int64Array, run: MemoryGrowthOfRun) -> Selection | None:
+def _find_kept(memory: DeviceMemory, ends: Int64Array, run: GrowthOfRun) -> Selection | None:
     """What the recorded steps make and still hold in the last of them; None where it is less than half of the growth.
 
     What the last step itself makes may be variables of the loop; where it is the only one, so may be what is found.

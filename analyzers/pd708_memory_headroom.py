@@ -12,8 +12,20 @@ from perfdoctor.analyzers._memory_of_rank import devices_of, grows_with_batch, l
 from perfdoctor.analyzers._pd708_batch_growth import BatchGrowth
 from perfdoctor.analyzers.pd509_batch_headroom import BatchHeadroom
 from perfdoctor.analyzers.pd701_peak_owner import PeakOwner
-from perfdoctor.rules import Advice, Evidence, Finding, Int64Array, Rank, RankAnalyzer, format_bytes
-from perfdoctor.rules.internal import BACKWARD, DeviceMemory, MemoryEdit, Selection, memory_categories
+from perfdoctor.rules import (
+    BACKWARD,
+    Advice,
+    DeviceMemory,
+    Evidence,
+    Finding,
+    Int64Array,
+    MemoryEdit,
+    Rank,
+    RankAnalyzer,
+    Selection,
+    format_bytes,
+    memory_categories,
+)
 
 # Farther a line through one recorded batch says nothing.
 _MAX_RATIO = 100.0
@@ -93,7 +105,9 @@ class MemoryHeadroom(RankAnalyzer):
             confidence=0.6,
             location=line_of(Selection(memory, grows_with_batch(memory))),
             evidence=(
-                *peak_evidence(memory, ("free", free_bytes), ("grows with the batch", growth.most_growing_bytes)),
+                *peak_evidence(
+                    memory, ("free", free_bytes), ("grows with the batch", int(growth.growing_bytes.max(initial=0)))
+                ),
                 Evidence("times as large, at least", round(low, 2)),
                 Evidence("times as large, at most", round(high, 2)),
             ),

@@ -8,8 +8,17 @@ from dataclasses import replace
 from statistics import median_low
 from typing import Literal
 
-from perfdoctor.rules import Advice, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, captured_location, format_bytes
-from perfdoctor.rules.internal import SavedBytes
+from perfdoctor.rules import (
+    Advice,
+    Evidence,
+    Finding,
+    LoaderFacts,
+    Rank,
+    RankAnalyzer,
+    SavedBytes,
+    captured_location,
+    format_bytes,
+)
 
 # What a worker copies is known by a sample of the objects: pages hold others, too, and samples differ in size.
 _LEAST_OF_ESTIMATE, _MOST_OF_ESTIMATE = 0.8, 1.25

@@ -7,8 +7,20 @@ from dataclasses import replace
 
 from perfdoctor.analyzers._memory_of_rank import name_device
 from perfdoctor.analyzers._pd710_changes import Change, bytes_left, possible_changes
-from perfdoctor.rules import Advice, Evidence, Finding, Rank, RankAnalyzer, captured_location, format_bytes
-from perfdoctor.rules.internal import FORWARD, AllocatorReplay, DeviceMemory, OutOfMemoryFacts, slack_at
+from perfdoctor.rules import (
+    FORWARD,
+    Advice,
+    AllocatorReplay,
+    DeviceMemory,
+    Evidence,
+    Finding,
+    OutOfMemoryFacts,
+    Rank,
+    RankAnalyzer,
+    captured_location,
+    format_bytes,
+    slack_at,
+)
 
 _MAX_CHANGES = 3
 _SNAPSHOTS = "https://docs.pytorch.org/docs/stable/torch_cuda_memory.html"

@@ -11,6 +11,7 @@ from perfdoctor.rules import (
     BoolArray,
     CallRows,
     Claim,
+    EnginePasses,
     Evidence,
     Finding,
     FloatArray,
@@ -29,7 +30,6 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.rules.internal import EnginePasses
 
 _FITTING = "Capture a graph for the batch that is served: each takes memory and time at the start."
 _VLLM_SIZES = "https://docs.vllm.ai/en/v0.13.0/api/vllm/config/compilation/"

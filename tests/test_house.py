@@ -91,5 +91,5 @@ def test_analyzers_may_import_no_room_but_the_door() -> None:
     (contract,) = (each for each in contracts if each.get("source_modules") == ["perfdoctor.analyzers"])
     assert contract["type"] == "forbidden"
     assert not contract.get("ignore_imports")
-    open_to_rules = {"perfdoctor.rules", "perfdoctor.rules.internal", "perfdoctor.analyzers"}
+    open_to_rules = {"perfdoctor.rules", "perfdoctor.analyzers"}
     assert set(contract["forbidden_modules"]) == (modules("perfdoctor") | modules("perfdoctor/rules")) - open_to_rules

@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor import TraceError, read
+from perfdoctor.analyzers._kernel_ranges import find_roofs, generation_of, roof_times_ns
 from perfdoctor.gpu.roofline.efficiencies import SIZES, Cell, Efficiency, find_efficiency, size_classes
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
 from perfdoctor.rank import Rank
-from perfdoctor.rules.kernel_ranges import find_roofs, generation_of, roof_times_ns
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables.model import KERNEL
 

@@ -75,6 +75,18 @@ def _fast_path(traits: ProgramTraits) -> Subject:
     return Subject(True, f"Tensor Cores do {format_share(share)} of the matrix work's time")
 
 
+def _convolutions_to_compare(traits: ProgramTraits) -> Subject:
+    found = all_of(kernels, convolutions)(traits)
+    if not found.is_present or not traits.depthwise_share:
+        return found
+    share = format_share(traits.depthwise_share)
+    return Subject(None, f"{share} of their time is in depthwise ones: what dense ones do for it only training tells")
+
+
+def _dense(traits: ProgramTraits) -> str | None:
+    return None if traits.depthwise_share else "no convolution is depthwise"
+
+
 def _of_convolution(traits: ProgramTraits, finding: Finding) -> bool:
     del traits
     return "convolution" in finding.topics
@@ -227,9 +239,11 @@ ROWS = (
         13,
         "A",
         "Dense convolutions are preferred to depthwise ones.",
-        ("PD208",),
+        (),
         f"kernels; {_SHAPES}",
-        all_of(kernels, convolutions),
+        _convolutions_to_compare,
+        _dense,
+        checked_by="the share of depthwise kernels",
         since="EfficientNetV2 came to the same conclusion for the early layers (Fused-MBConv).",
     ),
     GuideRow(

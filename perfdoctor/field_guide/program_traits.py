@@ -24,6 +24,8 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.nesting import own_durations
 
 _HALF_TYPES = frozenset({"c10::Half", "c10::BFloat16"})
+# EfficientNetV2 and NVIDIA's guide ask for at least a tile's 32 channels before Tensor Cores gain anything.
+_TILE_CHANNELS = 32
 _FLOAT_TYPES = _HALF_TYPES | {"float", "double"}
 
 
@@ -44,6 +46,8 @@ class ProgramTraits:
         unit: "step" or "trace".
         op_names: The distinct names of the ops, in the evidence window as well.
         time_share: By category the share (0 to 1) of the kernel time, on a CPU of the time of outermost ops.
+        depthwise_share: Share (0 to 1) of the time of convolutions that depthwise ones take, and grouped ones of fewer
+            channels a group than a tile of Tensor Cores has.
         flops_share: Share (0 to 1) of the known FLOPs that matrix products and convolutions have.
         flops_known: Share (0 to 1) of the kernel time whose FLOPs are known.
         wait_share: Share (0 to 1) of the time that the loop waited for a loader; None where it asked none.
@@ -66,6 +70,7 @@ class ProgramTraits:
     unit: str
     op_names: frozenset[str]
     time_share: Mapping[str, float]
+    depthwise_share: float
     flops_share: float | None
     flops_known: float
     wait_share: float | None
@@ -125,6 +130,7 @@ def traits_of(report: Report, rank: Rank) -> ProgramTraits:
         unit=rank.unit_name,
         op_names=frozenset(each.strings[code] for each in traces for code in each.name_ids(each.ops)),
         time_share=_time_by_category(rank),
+        depthwise_share=_share_of_depthwise(rank),
         flops_share=flops_share,
         flops_known=flops_known,
         wait_share=_wait_share(rank),
@@ -167,6 +173,15 @@ def _time_by_category(rank: Rank) -> dict[str, float]:
         category = str(classify_op(rank.trace.strings[code]))
         found[category] = found.get(category, 0.0) + float(own_ns[code])
     return {name: ns / sum(found.values()) for name, ns in found.items()}
+
+
+def _share_of_depthwise(rank: Rank) -> float:
+    convolutions = rank.kernels.of_category("convolution").in_steps()
+    costs = rank.kernel_costs
+    few = costs.match_op_costs(lambda c: (c.groups or 1) > 1 and (c.channels_in or _TILE_CHANNELS) < _TILE_CHANNELS)
+    narrow = convolutions.where(few[costs.op_cost]) | convolutions.of_class(lambda kernel: kernel.depthwise)
+    dur_ns = rank.trace.gpu.dur_ns
+    return float(dur_ns[narrow.mask].sum() / max(dur_ns[convolutions.mask].sum(), 1))
 
 
 def _flops_of_matrix_work(rank: Rank) -> tuple[float | None, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject, memory_is_short
+from perfdoctor.field_guide.guide_row import EvidenceTest, FindingTest, GuideRow, Subject, memory_is_short
 from perfdoctor.field_guide.program_traits import ProgramTraits
 from perfdoctor.field_guide.subjects import (
     absent_op,
@@ -27,11 +27,22 @@ _LARGE_BATCH = 4096
 _LAYERWISE = ("lars", "lamb", "novograd")
 
 
-def _tried_workers(traits: ProgramTraits) -> str | None:
-    tried = [trial for trial in traits.report.trials if trial.change == "workers"]
-    if not tried:
-        return None
-    return f"`perfdoctor try` has measured it: {'; '.join(f'{each.setting} {each.verdict}' for each in tried)}"
+def _tried(change: str) -> EvidenceTest:
+    """What `perfdoctor try` has measured of a change."""
+
+    def test(traits: ProgramTraits) -> str | None:
+        tried = [trial for trial in traits.report.trials if trial.change == change]
+        if not tried:
+            return None
+        return f"`perfdoctor try` has measured it: {'; '.join(f'{each.setting} {each.verdict}' for each in tried)}"
+
+    return test
+
+
+def _autotunes(traits: ProgramTraits) -> str | None:
+    if traits.facts.flags.cudnn_benchmark:
+        return "torch.backends.cudnn.benchmark is on"
+    return _tried("cudnn-benchmark")(traits)
 
 
 def copies_to_gpu(traits: ProgramTraits) -> Subject:
@@ -87,11 +98,19 @@ def _several_devices(traits: ProgramTraits) -> Subject:
     found = gpu(traits)
     if not found.is_present:
         return found
+    if "DataParallel" in traits.parallelism or any(model.data_parallel for model in traits.facts.models):
+        why = "what a process for each saves only a run of it tells"
+        return Subject(None, f"DataParallel drives {traits.devices} GPUs from one process: {why}")
     if processes(traits).is_present:
         return processes(traits)
     if traits.devices > 1:
         return Subject(True, f"one process uses {traits.devices} GPUs")
     return Subject(False, "one process on one GPU")
+
+
+def _without_data_parallel(traits: ProgramTraits) -> str | None:
+    found = _several_devices(traits)
+    return f"{found.text}, and nothing is DataParallel" if found.is_present else None
 
 
 def _gelu(traits: ProgramTraits) -> Subject:
@@ -161,9 +180,10 @@ ROWS = (
         11,
         "ABE",
         "cuDNN's autotuner is on where shapes are fixed; the first iteration is slower.",
-        ("PD501",),
-        "facts and kernels",
+        (),
+        "facts that say that it is on, or a trial",
         all_of(gpu, convolutions),
+        _autotunes,
         checked_by="`perfdoctor try --only cudnn-benchmark`",
         since=_AUTOTUNER_SINCE,
     ),
@@ -193,7 +213,7 @@ ROWS = (
         ("PD101", "PD114"),
         "facts; a trial",
         loader,
-        _tried_workers,
+        _tried("workers"),
         checked_by="`perfdoctor try --only workers`",
     ),
     GuideRow(
@@ -256,9 +276,11 @@ ROWS = (
         24,
         "BE",
         "DistributedDataParallel instead of DataParallel: a process and a core for each GPU.",
-        ("PD403",),
+        (),
         "launches; facts",
         _several_devices,
+        _without_data_parallel,
+        checked_by="what the report says of the program",
         since="DataParallel is kept for old programs only; for large models FSDP.",
     ),
     GuideRow(
@@ -323,9 +345,10 @@ ROWS = (
         31,
         "B",
         "A convolution of 64 filters of 3x3 on 32 images of 64x64 takes 840 us with the autotuner, 1,430 us without.",
-        ("PD501",),
-        "facts and kernels",
+        (),
+        "facts that say that it is on, or a trial",
         all_of(gpu, convolutions),
+        _autotunes,
         checked_by="`perfdoctor try --only cudnn-benchmark`",
         since=_AUTOTUNER_SINCE,
     ),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, is_in_library_code
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -196,6 +196,12 @@ class PlaceAccount:
         return self._line_of_pieces(np.flatnonzero(inside[self.timed.pieces.op])) or self.timed.find_line(
             ops.start_ns[op], ops.thread[op], op, ops.dur_ns[op]
         )
+
+    def is_in_library(self, rows: Int64Array) -> bool:
+        """Whether most of the time of some ops, rows of the timed trace's `ops`, is called by a library's code."""
+        ops = self.timed.trace.ops
+        inside = is_in_library_code(self.timed.trace, ops.thread[rows], ops.start_ns[rows])
+        return bool(2 * ops.dur_ns[rows[inside]].sum() > ops.dur_ns[rows].sum())
 
     def line_of_items(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
         """The line that launched some GPU items (a mask, or rows of the timed trace's `gpu`)."""

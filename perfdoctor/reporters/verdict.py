@@ -102,7 +102,8 @@ def _describe_program(report: Report) -> str:
     if first is None:
         nothing = _describe_no_finding(report).lstrip(",; ").removeprefix("and ")
         return f"{head} {nothing[0].upper()}{nothing[1:]}."
-    return f"{head} {'First to fix: ' if first.cost_ns else ''}{_describe_cost(report, first)[2:]}"
+    asks = "Worth a look" if first.severity == "low" else "First to fix"
+    return f"{head} {f'{asks}: ' if first.cost_ns else ''}{_describe_cost(report, first)[2:]}"
 
 
 def _choose_first_fix(report: Report, place: Place | None) -> Finding | None:

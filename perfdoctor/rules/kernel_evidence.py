@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,8 +10,6 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import nesting
-
-_LAYER_SIGNS = {"convolution": "conv", "recurrent": "lstm|gru|rnn|cell"}
 
 
 def time_by_kernel_name(rank: Rank, rows: BoolArray | Int64Array) -> list[tuple[int, int]]:
@@ -41,8 +38,3 @@ def top_op(rank: Rank, rows: BoolArray) -> str | None:
     totals = np.bincount(inverse, weights=trace.gpu.dur_ns[rows]).tolist()
     names: list[str] = [trace.strings[code] for code in codes.tolist()]
     return names[max(range(len(names)), key=lambda i: (totals[i], names[i]))]
-
-
-def topics_of_op(op: str | None) -> tuple[str, ...]:
-    """What kind of layer an op's name tells, as topics of a finding: "convolution", "recurrent"; often none."""
-    return tuple(topic for topic, sign in _LAYER_SIGNS.items() if op is not None and re.search(sign, op, re.IGNORECASE))

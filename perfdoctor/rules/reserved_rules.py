@@ -6,9 +6,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 _WENT = "The rule went, as only generated engines ever set it off"
+_UNSEEN = "The rule went, as no recording ever set it off"
 
 RESERVED_RULES: Mapping[str, str] = MappingProxyType(
     {
+        "PD207": f"{_UNSEEN}: PD209 says which matrix products take longer than comparable ones do, whatever GPU their "
+        "code is for.",
+        "PD208": f"{_UNSEEN}: `perfdoctor show convolutions` has the groups of each convolution, and `perfdoctor "
+        "guide` says how much of their time is in depthwise ones.",
+        "PD308": f"{_UNSEEN}: PD707 says whether memory grows over a run, and the allocations of which line stay.",
+        "PD403": f"{_UNSEEN}: the report and `perfdoctor guide` name DataParallel, and the account by place has the "
+        "copies that it makes in each step.",
+        "PD407": f"{_UNSEEN}: PD402 says how many GB/s the exposed collectives reach, `perfdoctor show collectives` "
+        "those of each group, and PD401 which ranks a slow link makes late.",
+        "PD411": f"{_UNSEEN}: PD402 reports what FSDP gathers too late as of all programs, with the settings that "
+        "prefetch it.",
+        "PD501": f"{_UNSEEN}: PD203 and PD209 say which convolutions are slow, and `perfdoctor try --only "
+        "cudnn-benchmark` measures what the autotuner gives.",
         "PD504": "What zero_grad(set_to_none=False) costs is the fills and sums that PD304 measures.",
         "PD508": "A loader's setting is a fault where it costs time, which PD101, PD105 and PD112 measure.",
         "PD510": "Recompute is worth its time or not, by the memory that is free: PD307 answers that one question.",

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analysis.host.host_copies import copy_limit_bytes_per_s
 from perfdoctor.analysis.launching_ops import launch_instants
-from perfdoctor.analysis.timeline.copy_groups import copy_limit_bytes_per_s
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing

@@ -14,7 +14,7 @@ from perfdoctor.analysis.communication.match_collectives import match_collective
 from perfdoctor.analysis.communication.rank_clocks import MIN_DRIFT_EFFECT_NS, RankClock, fit_clock, fit_drift
 from perfdoctor.analysis.communication.stragglers import find_late_rank
 from perfdoctor.analysis.timeline.phases import PHASES
-from perfdoctor.analyzers._pd401_texts import clock_evidence
+from perfdoctor.analyzers._late_rank_texts import clock_evidence
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 

@@ -1,4 +1,4 @@
-"""Cases of rules about autograd's state and switches for debugging: PD308, PD503, PD507, PD514, PD517, PD518, PD520."""
+"""Cases of rules about autograd's state and switches for debugging: PD503, PD507, PD514, PD517, PD518, PD520."""
 
 from __future__ import annotations
 
@@ -158,16 +158,6 @@ def compiled_in_ranges(between_us: float, *, is_nested: bool = True) -> TraceBui
 _BREAKS = {
     "compile": {"graph_breaks": 1, "break_reasons": {"Unsupported Tensor.item() call": 1}, "break_lines": [LINE]}
 }
-
-
-def kept(tensors: int, chain: int = 0, steps: int = 20) -> dict[str, Any]:
-    """Facts of a program that keeps so many losses, or sums of losses, after so many steps."""
-    return {
-        "retained": {
-            "first": {"step": 4, "tensors": 1, "chain": 0},
-            "last": {"step": 4 + steps, "tensors": 1 + tensors, "chain": chain},
-        }
-    }
 
 
 def adversarial(device: str | None = None, backward_us: float = 100) -> TraceBuilder:

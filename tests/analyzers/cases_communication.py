@@ -1,4 +1,4 @@
-"""Cases of the rules about when ranks begin, in what gradients travel, and when parameters do: PD409, PD410, PD411."""
+"""Cases of the rules about when ranks begin, and in what gradients travel: PD409, PD410."""
 
 from __future__ import annotations
 
@@ -127,64 +127,3 @@ def reduced_gradients(
 def wrapped(**ddp: Any) -> dict[str, Any]:
     """Captured facts of a model under DistributedDataParallel."""
     return {"models": [{"class": "Net", "ddp": {"created": {"file": "model.py", "line": 8, "function": "f"}, **ddp}}]}
-
-
-def sharded_step(
-    exposed_us: float, backward_us: float | None = None, *, units: int = 6, wrapper: str = FSDP, steps: int = 3
-) -> list[TraceBuilder]:
-    """Two ranks with a sharded model: each unit gathers its parameters, computes, and scatters its gradients.
-
-    Each pass of a unit takes 100 us of computation. Of its all-gather of 60 us some is exposed, the rest runs beside
-    the computation of the unit before.
-
-    Args:
-        exposed_us: How much in the forward pass.
-        backward_us: How much in the backward pass; None if the parameters are kept until then.
-        units: The number of units.
-        wrapper: The range around the forward pass.
-        steps: The number of steps.
-    """
-    ranks = [TraceBuilder(rank=rank, world_size=2) for rank in range(2)]
-    length = 2 * units * (100 + max(exposed_us, backward_us or 0)) + 200
-    for trace in ranks:
-        for step in range(steps):
-            at = begin = length * step
-            trace.step(at, length).range(wrapper, at, 50)
-            trace.op(AUTOGRAD, at + 60, 20, thread=2).range("Optimizer.step#SGD.step", at + 90, 10)
-            for number in range(2 * units):
-                exposed = exposed_us if number < units else backward_us
-                if exposed is not None:
-                    start = begin if number == 0 else begin - (60 - exposed)
-                    begin += 60.0 if number == 0 else exposed
-                    trace.kernel(ALL_GATHER, start, begin - start, stream=20, launch_us=at + 0.1 * number)
-                trace.kernel(TENSOR_GEMM, begin, 100, launch_us=at + 0.1 * number + 0.05)
-                begin += 100
-                if number >= units:
-                    trace.kernel(REDUCE_SCATTER, begin - 30, 25, stream=22, launch_us=at + 0.1 * number + 0.07)
-    return ranks
-
-
-def waiting_for_a_slower_rank() -> list[TraceBuilder]:
-    """Two ranks of a sharded model; one computes 160 us in each unit, and its gathers begin 10 us before the end."""
-    ranks = [TraceBuilder(rank=rank, world_size=2) for rank in range(2)]
-    for trace, compute_us in zip(ranks, (100, 160), strict=True):
-        for step in range(3):
-            at = 1200 * step
-            trace.step(at, 1200).range(FSDP, at, 50).op(AUTOGRAD, at + 60, 20, thread=2)
-            trace.range("Optimizer.step#SGD.step", at + 90, 10).kernel(ALL_GATHER, at, 60, launch_us=at, stream=20)
-            for unit in range(6):
-                begin = at + 60 + 160 * unit
-                trace.kernel(TENSOR_GEMM, begin, compute_us, launch_us=at + 0.1 * unit + 0.05)
-                start = begin + (40 if compute_us == 100 else 150)
-                trace.kernel(ALL_GATHER, start, begin + 160 - start, launch_us=at + 0.1 * unit + 0.07, stream=20)
-    return ranks
-
-
-def sharded(reserved: int, **fsdp: Any) -> dict[str, Any]:
-    """Captured facts of a model of a billion parameters under fully_shard, on a GPU with 80 GB."""
-    settings = {"version": 2, "units": 6, "reshard_after_forward": True, "param_dtype": "torch.bfloat16", **fsdp}
-    return {
-        "models": [{"class": "FSDPNet", "parameters": 10**9, "ddp": None, "fsdp": settings}],
-        "cuda_memory": {"reserved_bytes.all.peak": reserved},
-        "devices": [{"current": True, "memory_bytes": 80 * 10**9}],
-    }

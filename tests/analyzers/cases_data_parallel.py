@@ -1,4 +1,4 @@
-"""Cases of the rules about data-parallel training: PD403, PD405, PD406."""
+"""Cases of the rules about data-parallel training: PD405, PD406."""
 
 from __future__ import annotations
 
@@ -8,27 +8,10 @@ from typing import Any
 from rule_cases import ALL_REDUCE, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import build_healthy_trace
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 FORWARD = "DistributedDataParallel.forward"
-
-
-def data_parallel_step(
-    *spans: tuple[float, float],
-    devices: int = 2,
-    range_name: str = "DataParallel.forward",
-    transfer_op: str = "Broadcast",
-) -> TraceBuilder:
-    """A step whose forward pass copies to other devices in some spans; all devices compute from 500 to 1000 us."""
-    trace = TraceBuilder().step(0, 1000).range(range_name, 0, 400)
-    trace.op(transfer_op, 0, 300)
-    for row, (start, end) in enumerate(spans):
-        trace.memcpy("PtoP", start, end - start, launch_us=1 + 10 * row)
-    for device in range(devices):
-        trace.kernel(TENSOR_GEMM, 500, 500, launch_us=300 + device, device=device, stream=7 + device)
-    return trace
 
 
 def captured_model(**facts: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Cases of the rules about small collectives, slow links and uneven work: PD404, PD407, PD408."""
+"""Cases of the rules about small collectives and uneven work: PD404, PD408."""
 
 from __future__ import annotations
 
@@ -60,6 +60,3 @@ def six_in_each_of_two_groups() -> TraceBuilder:
         comm = collective("allreduce", 1000, ranks=range(8), group=group, description=f"group {group}")
         trace.kernel(ALL_REDUCE, 880 + 10 * row, 10, stream=20, launch_us=0.2 + 0.1 * row, comm=comm)
     return trace
-
-
-PAIRS = {"tensor_parallel": 2}

@@ -114,6 +114,18 @@ def prepared(us: float, op: str = "aten::abs", frame: str = "train.py(9): featur
     return trace
 
 
+def layer_outside_of_modules() -> TraceBuilder:
+    """Steps of 1 ms: a `linear` of 500 us that is called by itself, the `addmm` in it, and its backward pass."""
+    trace = TraceBuilder(device=None)
+    for number in range(2):
+        at = 1000 * number
+        trace.step(at, 1000).op("aten::linear", at + 5, 500)
+        trace.frame("train.py(9): forward", at + 4, 502)
+        trace.op("aten::addmm", at + 50, 450, sequence=number)
+        trace.op("autograd::engine::evaluate_function: AddmmBackward0", at + 600, 300, sequence=number)
+    return trace
+
+
 def cut_before_the_backward_pass(us: float) -> TraceBuilder:
     """Steps of 1 ms that begin between a forward pass and its backward pass; this long an op lies before the model."""
     trace = TraceBuilder(device=None)

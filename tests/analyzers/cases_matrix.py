@@ -1,4 +1,4 @@
-"""Cases of the rules about how matrix maths is done: PD202, PD204, PD205, PD206, PD207, PD208."""
+"""Cases of the rules about how matrix maths is done: PD202, PD204, PD205, PD206."""
 
 from __future__ import annotations
 
@@ -217,24 +217,3 @@ def small_products(
 ) -> list[Launch]:
     """So many small products, in ops without recorded shapes."""
     return [Launch(kernel, dur_us, op, outer=outer) for _ in range(count)]
-
-
-PREFERRED = "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn"
-SM75 = "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn"
-
-
-DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
-FPROP = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1"
-NO_CONVOLUTION = Launch(TENSOR_GEMM, 300, "aten::mm")
-
-
-def convolution(groups: int, dur_us: float, kernel: str = FPROP) -> Launch:
-    """A 3 x 3 convolution of 256 channels over 56 x 56."""
-    return Launch(
-        kernel,
-        dur_us,
-        "aten::convolution",
-        [[8, 256, 56, 56], [256, 256 // groups, 3, 3], *[[]] * 7],
-        [FP32, FP32, "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"],
-        ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", str(groups)],
-    )

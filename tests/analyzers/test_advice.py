@@ -23,7 +23,6 @@ RULES = {rule.rule: rule for rule in load_analyzers()}
 CONTEXTS = ("inference", "FSDP", "torchrec", "vLLM", "training without DDP")
 # What these rules find proves what the advice is about, so that they never fire in programs of the other kind.
 SEEN = {
-    "PD403": r"DataParallel\.forward",
     "PD405": r"DistributedDataParallel\.forward",
     "PD406": r"DistributedDataParallel\.forward and a backward pass",
     "PD516": r"DistributedDataParallel around a model",

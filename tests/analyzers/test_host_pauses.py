@@ -22,7 +22,7 @@ from rule_cases import TENSOR_GEMM
 from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analyzers._host_pauses import claim_of
-from perfdoctor.analyzers._pd003_own_steps import OwnSteps, leave_out_host_calls
+from perfdoctor.analyzers._own_steps import OwnSteps, leave_out_host_calls
 from perfdoctor.analyzers.pd003_unstable_steps import UnstableSteps
 from perfdoctor.analyzers.pd103_gpu_idle import GpuIdle
 from perfdoctor.analyzers.pd104_launch_bound import LaunchBound

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from rule_cases import SGEMM
 
+from perfdoctor.analyzers._kernel_ranges import apply_remedy, catch_up, find_roofs
+from perfdoctor.analyzers._matrix_remedies import Remedy
 from perfdoctor.gpu.roofline import efficiencies
 from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency, name_generation
 from perfdoctor.rank import Rank
-from perfdoctor.rules.kernel_ranges import apply_remedy, catch_up, find_roofs
-from perfdoctor.rules.matrix_kernels import Remedy
 from perfdoctor.testing import TraceBuilder
 
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.analyzers._pd101_loader_model import own_fetch_ns
-from perfdoctor.analyzers._pd101_texts import describe_loading_work
-from perfdoctor.analyzers._pd101_wait_parts import LoadingWork
+from perfdoctor.analyzers._loader_model import own_fetch_ns
+from perfdoctor.analyzers._loader_texts import describe_loading_work
+from perfdoctor.analyzers._loader_wait_parts import LoadingWork
 from perfdoctor.facts.loaders import BatchFetch
 from perfdoctor.rules import SourceLocation, activity_kinds
 

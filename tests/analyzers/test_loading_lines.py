@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoctor.analyzers._pd101_wait_parts import _find_busiest_line
+from perfdoctor.analyzers._loader_wait_parts import _find_busiest_line
 from perfdoctor.rank import Rank
-from perfdoctor.rules.internal import loader_waits_of
+from perfdoctor.rules import loader_waits_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.vocabulary import SINGLE_PROCESS_LOADER, dataloader_next_name
 

@@ -175,9 +175,11 @@ def unchanged(first_us: float = 200, *, mark: str = "unchanged", called: bool = 
     return trace
 
 
-def looked_at(rows: int = 1024) -> TraceBuilder:
+def looked_at(rows: int = 1024, caller: str = "train.py(3): main") -> TraceBuilder:
     """Two steps of two layers, 100 us and 200 us, whose rows were looked at: numbers 1 and 2 in the last step."""
     trace = TraceBuilder(device=None)
+    main = trace.frame("train.py(3): main", 0, 2000)
+    trace.frame(caller, 1, 1998, parent=main)
     for start, numbers in ((0, (11, 12)), (1000, (1, 2))):
         trace.step(start, 1000)
         for at, us, number in ((start + 10, 100, numbers[0]), (start + 200, 200, numbers[1])):
@@ -186,7 +188,7 @@ def looked_at(rows: int = 1024) -> TraceBuilder:
     return trace
 
 
-def needed(kind: str, **share: float) -> dict[str, list[dict[str, object]]]:
+def needed(kind: str, **share: float | None) -> dict[str, list[dict[str, object]]]:
     """Facts of these calls, `_1=0.1` for call 1, and the same ones of the step before."""
     calls = {int(name[1:]): value for name, value in share.items()}
     return {

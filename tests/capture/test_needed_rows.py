@@ -123,6 +123,12 @@ def labels_few() -> Loss:
     return lambda: F.cross_entropy(head(rand(640, 128)), labels)
 
 
+def labels_few_behind_tanh() -> Loss:
+    head, labels = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 100)), torch.ones(640).long()
+    labels[torch.arange(640) % 8 != 0] = -100
+    return lambda: F.cross_entropy(head(rand(640, 512)), labels)
+
+
 def masks_padding() -> Loss:
     model = mlp()
     mask = torch.arange(64)[None] < torch.tensor([32, 16, 8, 8])[:, None]
@@ -146,6 +152,7 @@ def multiplies_a_negative_zero() -> Loss:
 
 USED = [
     (labels_few, 0.12),
+    (labels_few_behind_tanh, 0.12),
     (masks_padding, 0.25),
     (filters_examples, 0.25),
     (takes_the_last, 0.02),
@@ -217,6 +224,12 @@ def mines_hard_examples() -> Loss:
     return lambda: F.cross_entropy(model(rand(256, 512)), torch.ones(256).long(), reduction="none").topk(16)[0].mean()
 
 
+def is_sure_already() -> Loss:
+    model, label = nn.Linear(512, 512), torch.arange(256)
+    offset = 1000.0 * F.one_hot(label, 512) * (label % 4 != 0)[:, None]  # of a class that it knows after some epochs
+    return lambda: F.cross_entropy(model(rand(256, 512)) + offset, label)
+
+
 QUIET = [
     classifies_images,
     models_language,
@@ -230,6 +243,7 @@ QUIET = [
     clips_ratios,
     pools_points,
     mines_hard_examples,
+    is_sure_already,
 ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from real_traces import read_once
 
-from perfdoctor.analyzers._pd101_wait_parts import split_waits
+from perfdoctor.analyzers._loader_wait_parts import split_waits
 from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding

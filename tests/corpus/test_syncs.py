@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 from real_traces import read_once
 
-from perfdoctor.analyzers._pd102_blocking_calls import (
-    COPY,
-    IF,
-    ITEM,
-    MASK,
-    PAGEABLE,
-    PINNED,
-    TO_CPU,
-    find_blocking_calls,
-)
+from perfdoctor.analyzers._blocking_calls import COPY, IF, ITEM, MASK, PAGEABLE, PINNED, TO_CPU, find_blocking_calls
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 

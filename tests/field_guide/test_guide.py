@@ -46,6 +46,7 @@ HALF_GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
 SLOW_GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn_align1"
 SGEMM = "ampere_sgemm_128x64_nn"
 CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nchw_tilesize128x128x32_stage4_warpsize2x2x1"
+DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
@@ -104,6 +105,11 @@ def in_ddp() -> TraceBuilder:
     return trace
 
 
+def in_data_parallel() -> TraceBuilder:
+    trace = on_gpu().range("DataParallel.forward", 1, 140)
+    return trace.kernel(HALF_GEMM, 5, 100, launch_us=2, device=1)
+
+
 def on_cpu(*ops: str) -> TraceBuilder:
     return training(ops=ops, gpu=False)
 
@@ -135,10 +141,12 @@ CASES: list[tuple[int, Callable[[], TraceBuilder], dict[str, Any] | None, str, s
     (9, on_gpu, None, ABSENT, "no convolutions"),
     (9, lambda: training(CONVOLUTION), None, DONE, "PD203 and PD202 found nothing"),
     (11, on_gpu, None, ABSENT, "no convolutions"),
-    (11, lambda: training(CONVOLUTION), facts(flags={"cudnn_benchmark": True}), DONE, "PD501 found nothing"),
+    (11, lambda: training(CONVOLUTION), facts(flags={"cudnn_benchmark": True}), DONE, "benchmark is on"),
+    (11, lambda: training(CONVOLUTION), facts(flags={"cudnn_benchmark": False}), UNKNOWN, "or a trial"),
     (11, on_cpu, None, ABSENT, "no GPU"),
     (12, on_gpu, None, ABSENT, "no recurrent"),
-    (13, lambda: training(CONVOLUTION), None, DONE, "PD208 found nothing"),
+    (13, lambda: training(CONVOLUTION), None, DONE, "no convolution is depthwise"),
+    (13, lambda: training(CONVOLUTION, DEPTHWISE), None, UNKNOWN, "50% of their time is in depthwise ones"),
     (16, lambda: training(HALF_GEMM, wait_us=5), None, DONE, "waits 0.5% of the step"),
     (16, lambda: training(HALF_GEMM, wait_us=5), loader_facts(), DONE, "PD101 found nothing"),
     (16, lambda: training(HALF_GEMM, wait_us=600), None, APPLIES, "waits"),
@@ -198,7 +206,8 @@ CASES: list[tuple[int, Callable[[], TraceBuilder], dict[str, Any] | None, str, s
     (47, lambda: TraceBuilder().kernel(HALF_GEMM, 5, 9), None, UNKNOWN, "launch"),
     (48, on_gpu, None, ABSENT, "nothing is copied"),
     (49, on_gpu, None, DONE, "PD107 found nothing"),
-    (24, in_ddp, facts(world_size=2), DONE, "PD403 found nothing"),
+    (24, in_ddp, facts(world_size=2), DONE, "2 processes, and nothing is DataParallel"),
+    (24, in_data_parallel, None, UNKNOWN, "DataParallel drives 2 GPUs from one process"),
     (25, in_ddp, facts(world_size=2), DONE, "PD402 and PD404 and PD405 found nothing"),
     (50, on_gpu, None, ABSENT, "no all-reduce to save"),
     (50, in_ddp, facts(world_size=2, base_backwards=[4, 4]), DONE, "PD406 found nothing"),

@@ -18,7 +18,7 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import SyntheticFleet
 
-OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408", "PD409")
+OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD408", "PD409")
 
 
 def findings(fleet: SyntheticFleet) -> dict[str, Finding]:

@@ -16,7 +16,7 @@ from real_traces import analyze_once
 from recordings import list_recordings, name_recording
 
 from perfdoctor import pipeline
-from perfdoctor.analyzers import _pd101_wait_parts, pd111_slow_collate
+from perfdoctor.analyzers import _loader_wait_parts, pd111_slow_collate
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import verdict
@@ -90,7 +90,7 @@ def _in_parts(text: str) -> Iterator[str]:
 def _in_findings(text: str, head: str) -> Iterator[str]:
     """What a finding costs in its paragraph is what the head says of it, and the share is that of the step."""
     first = re.search(r"^1\. .*?^    costs (.*?)$", text, re.MULTILINE | re.DOTALL)
-    of_first = re.search(rf"First to fix: ({_DURATION})", head)
+    of_first = re.search(rf"(?:First to fix|Worth a look): ({_DURATION})", head)
     if first is not None and of_first is not None and not agree(length_in(first[1]), length_in(of_first[1])):
         yield f"the head says {of_first[1]}, the finding {first[1]!r}"
     now = re.search(r"^now .*", text, re.MULTILINE)
@@ -150,9 +150,9 @@ def test_the_figures_of_loaders_agree(case: RuleCase) -> None:
 @pytest.mark.parametrize("wrong", ["own_ns", "cost_ns"])
 def test_two_figures_for_one_wait_are_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in CASES if (case.rule, case.name) == ("PD111", "own-collate-function"))
-    measure = _pd101_wait_parts.measure_loader_wait
+    measure = _loader_wait_parts.measure_loader_wait
 
-    def measure_otherwise(rank: Rank) -> _pd101_wait_parts.LoaderWait:
+    def measure_otherwise(rank: Rank) -> _loader_wait_parts.LoaderWait:
         wait = measure(rank)
         return wait._replace(share=1.4) if wrong == "own_ns" else wait._replace(cost_ns=round(1.4 * wait.cost_ns))
 

@@ -82,6 +82,13 @@ def test_the_first_place_is_named_before_any_advice(share: float, said: bool) ->
     assert ". Nothing was found that costs" in verdict_of(samples.placed(samples.healthy()))
 
 
+def test_a_low_finding_is_worth_a_look_and_not_the_first_to_fix():
+    report = samples.placed(samples.loader_stall())
+    low = replace(report, findings=tuple(replace(finding, severity="low") for finding in report.findings))
+    assert ". Worth a look: " in verdict_of(low)
+    assert "First to fix" not in verdict_of(low)
+
+
 def test_one_length_of_the_step_is_shown_and_the_median_is_for_the_long_form():
     report = samples.loader_stall()
     shaky = replace(report, steps=StepSummary(8, "annotated", 40_000_000, variation=0.3))

@@ -45,15 +45,14 @@ ENDINGS = re.compile(
 )
 # These are found by what only training does, so no forward pass asks for them.
 OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler))")
-# These are found on the CPU, by what is compiled, and on devices of the last generations.
-NOT_BEFORE_VOLTA = re.compile(r"^(bound by ops on the CPU|recompiles|kernels of an old architecture)$")
-# These are found by ranges that DistributedDataParallel, FSDP or DataParallel writes.
-OF_WRAPPERS = re.compile(r"^(DDP |FSDP |DataParallel$|gradients reduced)")
+# These are found on the CPU, and by what is compiled.
+NOT_BEFORE_VOLTA = re.compile(r"^(bound by ops on the CPU|recompiles)$")
+# These are found by ranges that DistributedDataParallel writes.
+OF_WRAPPERS = re.compile(r"^(DDP |gradients reduced)")
 
 # Rules that find what only training does.
 RULES_OF_TRAINING = (
     "_pd210_weight_penalty",
-    "pd308_retained_graph",
     "pd520_unused_gradients",
     "pd701_peak_owner",  # but for its advice to run without a graph
     "pd702_large_logits",

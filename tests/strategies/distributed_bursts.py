@@ -1,4 +1,4 @@
-"""Bursts of data-parallel training, for the rules PD403 to PD406, in traces for laws.
+"""Bursts of data-parallel training, for the rules PD404 to PD406, in traces for laws.
 
 Times keep to the grid of `trace_strategies`: every edge lies at most 2 us from an end of its slot.
 """

@@ -1,11 +1,11 @@
-"""Bursts of matrix maths, for the rules PD202 to PD208, in traces for laws.
+"""Bursts of matrix maths, for the rules PD202 to PD206, in traces for laws.
 
 Times keep to the grid of `trace_strategies`: one kernel per slot, and every edge at most 2 us from an end of its slot.
 """
 
 from __future__ import annotations
 
-from memory_bursts import CONVOLUTION, MUL, SLOT, Burst, add_launch
+from memory_bursts import MUL, SLOT, Burst, add_launch
 
 from perfdoctor.testing import TraceBuilder
 
@@ -15,7 +15,6 @@ MISALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x
 DGEMM = "ampere_dgemm_128x64_nn"
 ADD_DOUBLE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<double>>"
 SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16>"
-DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
 TINY_KERNELS = 450
 
 
@@ -46,23 +45,4 @@ def add_small_products(trace: TraceBuilder, at: int) -> None:
         trace.kernel(TINY_GEMM, at + SLOT + row, 1, correlation=launch)
 
 
-def add_depthwise_convolutions(trace: TraceBuilder, at: int) -> None:
-    """Six depthwise convolutions beside one that is not."""
-    for row in range(7):
-        add_launch(trace, at, row, DEPTHWISE if row else CONVOLUTION, "aten::conv2d", "aten::_conv_depthwise2d")
-
-
-def add_ampere_products(trace: TraceBuilder, at: int) -> None:
-    """Six products in code for Ampere: old on Hopper, right elsewhere."""
-    for row in range(6):
-        add_launch(trace, at, row, TENSOR_GEMM, "aten::linear", "aten::addmm")
-
-
-BURSTS: tuple[Burst, ...] = (
-    add_misaligned_products,
-    add_float64_kernels,
-    add_attention,
-    add_small_products,
-    add_depthwise_convolutions,
-    add_ampere_products,
-)
+BURSTS: tuple[Burst, ...] = (add_misaligned_products, add_float64_kernels, add_attention, add_small_products)

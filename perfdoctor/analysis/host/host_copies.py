@@ -33,7 +33,7 @@ class HostCopies:
     Attributes:
         rows: Rows of `trace.gpu`.
         calls: Rows of `trace.calls`, their launching calls.
-        creator_op: The op that made the tensor, a row of `trace.ops`; -1 where unknown (see `host_made_tensors`).
+        creator_op: The op that made the tensor, a row of `trace.ops`; -1 where unknown (PD106 asks what made it).
         op_start_ns: Where the outermost op around the call begins, or the call.
         resume_ns: When the CPU continues: the end of the call, or of the synchronize call after it in the same op.
     """
@@ -130,3 +130,21 @@ def pinned_bytes_per_s(facts: CapturedFacts, device: Device | None) -> float | N
             return lane * captured.max_pcie_width * _PINNED_SHARE
     both_ways = device.pcie_bytes_per_s if device is not None else None
     return None if both_ways is None else both_ways / 2 * _PINNED_SHARE
+
+
+def copy_limit_bytes_per_s(direction: int, facts: CapturedFacts, device: Device | None) -> float | None:
+    """The rate that large copies of a direction reach on this device; None where the link is not known.
+
+    From and to the host that of pinned copies over PCIe. Within the device half of the memory's bandwidth, because
+    each byte is read and written. To another device half of what the link does in both directions, if there is one.
+    """
+    if direction in (vocabulary.HTOD, vocabulary.DTOH):
+        return pinned_bytes_per_s(facts, device)
+    if device is None:
+        return None
+    if direction == vocabulary.DTOD:
+        bandwidth = device.attainable_bandwidth_bytes_per_s
+        return None if bandwidth is None else bandwidth / 2
+    if direction == vocabulary.PTOP and device.link_bytes_per_s:
+        return device.link_bytes_per_s / 2
+    return None

@@ -17,7 +17,7 @@ import numpy as np
 from perfdoctor.facts.part import CapturedLine
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.model import Trace
@@ -179,6 +179,30 @@ def _frame_locations(
         row[climbing] = frames.parent[row[climbing]]
         climbing = climbing[row[climbing] >= 0]
     return code[np.append(frames.name, np.int32(NONE))[row]], np.append(frames.start_ns, NONE)[row]
+
+
+def is_in_library_code(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> BoolArray:
+    """For each instant and thread whether the function that calls PyTorch then is of another library.
+
+    What a model of transformers runs is written there, and not at the line of the program that calls the model.
+    """
+    frames = trace.frames
+    decides = np.zeros(len(trace.strings) + 1, bool)
+    is_other = np.zeros(len(trace.strings) + 1, bool)
+    for each in trace.name_ids(frames):
+        name = trace.strings[each]
+        line = vocabulary.parse_frame(name)
+        file = "" if line is None else line[0].rpartition("site-packages/")[2]
+        is_other[each] = file.partition("/")[0] in _LIBRARY_FOLDERS - {"torch"}
+        decides[each] = is_other[each] or parse_user_frame(name) is not None
+    of_frames = np.array([frame_thread_of(trace, number) for number in thread.tolist()], np.int32)
+    row = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, of_frames)
+    climbing = np.flatnonzero(row >= 0)
+    while len(climbing):
+        climbing = climbing[~decides[frames.name[row[climbing]]]]
+        row[climbing] = frames.parent[row[climbing]]
+        climbing = climbing[row[climbing] >= 0]
+    return is_other[np.append(frames.name, np.int32(NONE))[row]]
 
 
 def has_locations(trace: Trace) -> bool:

@@ -1,4 +1,4 @@
-"""Advice about what autograd does for nothing, switches for debugging, and graph breaks: PD308 and PD503 to PD519."""
+"""Advice about what autograd does for nothing, switches for debugging, and graph breaks: PD503 to PD519."""
 
 from __future__ import annotations
 

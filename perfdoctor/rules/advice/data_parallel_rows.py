@@ -1,4 +1,4 @@
-"""Advice about data-parallel programs, their wrappers and their ranks: PD401, PD403, PD405 to PD411."""
+"""Advice about data-parallel programs, their wrappers and their ranks: PD401, PD405, PD406, PD408 to PD410."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from perfdoctor.report.finding import Action
 from perfdoctor.rules.advice import pages
 from perfdoctor.rules.advice.advice_row import Row, When
 from perfdoctor.rules.advice.framework_settings import ACCELERATE, LIGHTNING, TRAINER, spell
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC, ZERO, any_program, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC, ZERO, rows_of
 
 _HOOKS = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 _NO_SEARCH = (Action("ddp", "find_unused_parameters=False"),)
@@ -203,64 +203,6 @@ WRAPPER_ROWS = (
             f"{_HALF_GRADIENTS}cast each bucket before its all-reduce, and back after it. {_LESS_EXACT}",
             None,
             _HOOKS,
-        ),
-    ),
-    *rows_of(
-        "FSDP gathers late in the forward pass",
-        Row(
-            When(phases=FORWARD),
-            "Fetch the parameters of the next layers while this one computes, or do not shard a model that fits on one "
-            "GPU.",
-            "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
-            pages.FSDP2,
-            since="PyTorch 2.5",
-        ),
-        Row(
-            ANY,
-            "Let the CPU issue the all-gather of the next units before it launches this one's work; with FSDP1 only "
-            "where the units run in the same order in each step, and limit_all_gathers=False where memory allows.",
-            "block.set_modules_to_forward_prefetch([next_block, the_one_after])   # FSDP1: forward_prefetch=True",
-            pages.FSDP2,
-            since="PyTorch 2.5",
-        ),
-    ),
-    any_program(
-        "FSDP gathers late in the backward pass",
-        "Let each unit gather the parameters of the one before it ahead of its own gradients.",
-        "block.set_modules_to_backward_prefetch([previous_block])   # FSDP1: "
-        "backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
-        pages.FSDP2,
-        since="PyTorch 2.5",
-    ),
-    any_program(
-        "FSDP gathers again with memory to spare",
-        "Keep the gathered parameters from the forward to the backward pass: the memory for them is there, and the "
-        "second all-gather falls away.",
-        "fully_shard(block, reshard_after_forward=False)   # FSDP1: ShardingStrategy.SHARD_GRAD_OP",
-        pages.FSDP2,
-        since="PyTorch 2.4",
-    ),
-    *rows_of(
-        "DataParallel",
-        (
-            When(phases=FORWARD),
-            "Run one process a GPU, each with its own model and its share of the inputs: no weights are copied, and no "
-            "wrapper is needed.",
-            "torchrun --nproc-per-node {devices} predict.py",
-            "https://docs.pytorch.org/docs/stable/elastic/run.html",
-        ),
-        (
-            TRAINER,
-            "Start one process a GPU: the Trainer then uses DistributedDataParallel, so that the weights stay and "
-            "gradients overlap with backward.",
-            "torchrun --nproc-per-node {devices} train.py",
-            "https://huggingface.co/docs/transformers/ddp",
-        ),
-        (
-            ANY,
-            "Use DistributedDataParallel, one process a GPU: the weights stay, gradients overlap with backward.",
-            "DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
-            pages.TUNING_GUIDE,
         ),
     ),
 )

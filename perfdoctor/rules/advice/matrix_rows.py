@@ -1,4 +1,4 @@
-"""Advice about matrix products, convolutions and attention: PD201 to PD208."""
+"""Advice about matrix products, convolutions and attention: PD201 to PD206."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ _FUSED_ATTENTION = (Action("fused-attention"),)
 _HF_ATTENTION = "https://huggingface.co/docs/transformers/attention_interface"
 _VLLM_ATTENTION = "https://github.com/vllm-project/vllm/pull/26315"
 _SGLANG_ATTENTION = "https://docs.sglang.io/advanced_features/attention_backend.html"
-
-_OLD_PEAKS = "the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's."
 
 MATRIX_ROWS = (
     *rows_of(
@@ -156,23 +154,6 @@ MATRIX_ROWS = (
         ),
     ),
     *rows_of(
-        "depthwise convolutions",
-        (
-            When(uses=("TensorRT",)),
-            "Use half precision, which halves the traffic: memory bounds these convolutions, whatever their FLOPs "
-            "say. A new design may do better with dense convolutions of fewer channels.",
-            None,
-            pages.CONVOLUTION_GUIDE,
-        ),
-        (
-            ANY,
-            "Use channels_last, and half precision, which halves the traffic: memory bounds these convolutions, "
-            "whatever their FLOPs say. A new design may do better with dense convolutions of fewer channels.",
-            None,
-            pages.CONVOLUTION_GUIDE,
-        ),
-    ),
-    *rows_of(
         "small products",
         ENGINE_KERNELS,
         (
@@ -201,30 +182,6 @@ MATRIX_ROWS = (
             "values), one bmm for heads and experts, a larger batch. CUDA graphs cheapen the launches.",
             None,
             pages.BMM,
-        ),
-    ),
-    *rows_of(
-        "kernels of an old architecture",
-        (
-            When(uses=ENGINES),
-            f"Use a release of the engine that is built for this device: {_OLD_PEAKS}",
-            None,
-            pages.VLLM,
-        ),
-        Row(
-            When(min_compiled=MAIN_SHARE),
-            f"Use a PyTorch built with a newer CUDA, or let the compiler choose among its own kernels: {_OLD_PEAKS}",
-            'model = torch.compile(model, mode="max-autotune")',
-            pages.COMPILE,
-            since="PyTorch 2.0",
-        ),
-        Row(
-            ANY,
-            "Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for this GPU: "
-            f"{_OLD_PEAKS}",
-            'model = torch.compile(model, mode="max-autotune")',
-            pages.COMPILE,
-            since="PyTorch 2.0",
         ),
     ),
 )

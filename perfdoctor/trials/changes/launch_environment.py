@@ -19,7 +19,7 @@ class LaunchEnvironment:
 
     name = "environment"
     summary = "an environment variable, such as CUDA_DEVICE_MAX_CONNECTIONS=1 or one of NCCL"
-    rules = ("PD402", "PD407")
+    rules = ("PD402",)
     effect_on_results = "that of the variable"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002

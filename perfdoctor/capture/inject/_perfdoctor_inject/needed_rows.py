@@ -47,6 +47,9 @@ _MAX_NODES, _MAX_CALLS = 5000, 5000
 _HINGES = re.compile("Relu|Clamp|Threshold|Hardtanh|Maximum|Minimum")
 _SELECTIONS = re.compile("Max|Min(?!imum)|Amax|Amin|Sort|Topk|Median|Kthvalue|ScatterReduce|SegmentReduce")
 _MIN_WIDTH = 8
+# Their gradient is zero where the model is sure already: decided by values, too, and other rows in each step.
+_MAX_SATURATED, _MAX_SATURATING = 0.1, 16
+_SATURATING = re.compile("Softmax|Sigmoid|CrossEntropy|Tanh")
 
 
 class _Pending(NamedTuple):
@@ -79,6 +82,7 @@ class NeededRows:
         self._pending: dict[int, _Pending] = {}  # by the number of the node: a node would keep its graph alive
         self._hooks: list[Any] = []
         self._mixes_rows = False
+        self._is_saturated = False
 
     def start(self) -> None:
         """Forget the calls of an earlier window."""
@@ -116,11 +120,13 @@ class NeededRows:
     def on_backward(self, roots: Any) -> None:
         """A backward pass from these tensors begins: look at the gradients that reach the calls."""
         self.stop()
-        pending, self._pending = self._pending, {}
+        pending, self._pending, self._is_saturated = self._pending, {}, False
         with contextlib.suppress(Exception):
             tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
             for node in _find_reached([each.grad_fn for each in tensors], pending) if pending else ():
-                self._hooks.append(node.register_prehook(self._make_hook(pending[node._sequence_nr()])))
+                call = pending.get(node._sequence_nr())
+                hook = node.register_hook(self._note_saturation) if call is None else None
+                self._hooks.append(hook or node.register_prehook(self._make_hook(call)))
 
     def _open(
         self, module: nn.Module, frame: FrameType, tensors: list[tuple[torch.Tensor, int]], is_layer: bool
@@ -153,9 +159,15 @@ class NeededRows:
 
         return close
 
+    def _note_saturation(self, inputs: Any, outputs: Any) -> None:
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+            self._is_saturated = self._is_saturated or _ends_gradients(inputs[0], outputs[0])
+
     def _make_hook(self, call: _Pending) -> Callable[[Any], None]:
         def look(gradients: Any) -> None:
             with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+                if self._is_saturated:
+                    return
                 gradient = gradients[0]
                 share = _share_used(gradient, gradient.dim() - 1 if call.is_linear else 1)
                 self._count("used", call.module, share <= _MAX_USED)
@@ -389,8 +401,26 @@ def _share_used(gradient: torch.Tensor, leading: int) -> float:
     return float(1 - zeros / len(rows) * (1 - wrong))
 
 
+def _ends_gradients(inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
+    """Whether a node gives rows a gradient of zero that get one: of some rows, in the order of its backward pass."""
+    import numpy as np
+
+    leading = max(inputs.dim() - 1, 1)
+    if not (_is_read(inputs) and _is_read(outputs)) or _share_used(inputs, leading) == 1.0:
+        return False
+    if outputs.shape != inputs.shape:
+        return True
+    after, before = _array_of(inputs, leading)[:_MAX_ROWS], _array_of(outputs, leading)[:_MAX_ROWS]
+    sign = after.dtype.type(1)
+    ended = np.flatnonzero((_columns(after) << sign == 0).all(1))[:_MAX_SATURATING]
+    return bool((before[ended] << sign != 0).any(1).mean() > _MAX_SATURATED)
+
+
 def _find_reached(roots: list[Any], pending: dict[int, _Pending]) -> list[Any]:
-    """The nodes of calls that the gradient reaches, but for those where values that they computed decide on it."""
+    """The nodes that may saturate, and those of calls that the gradient reaches.
+
+    Left out are calls where values that they computed decide on it.
+    """
     narrowest: dict[Any, tuple[float, bool]] = {}
     to_do: list[tuple[Any, float, bool]] = [(each, math.inf, False) for each in roots if each is not None]
     looks = 0
@@ -410,9 +440,10 @@ def _find_reached(roots: list[Any], pending: dict[int, _Pending]) -> list[Any]:
             width = min(width, math.prod(node._input_metadata[0].shape))
         is_selected = is_selected or bool(_SELECTIONS.search(name))
         to_do += [(each, width, is_selected) for each, _ in node.next_functions if each is not None]
-    reached = []
+    reached: list[Any] = []
+    saturating = [node for node in narrowest if _SATURATING.search(node.name())][:_MAX_SATURATING]
     for node, (width, is_selected) in narrowest.items():
         call = pending.get(node._sequence_nr())
         if call is not None and width >= _MIN_WIDTH * call.rows and not (is_selected and call.is_linear):
             reached.append(node)
-    return reached
+    return saturating + reached if reached else []
