@@ -10,19 +10,10 @@ import numpy as np
 from perfdoctor.analyzers._cpu_evidence import arguments_of
 from perfdoctor.analyzers._pd210_calls import Calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import Advice, Rank
+from perfdoctor.rules import Rank
 
 _EXPERTS = WorkKind(
-    "experts",
-    "{:,} experts compute all tokens, and the gate uses a few of them for each",
-    Advice(
-        "Give each expert the tokens that chose it, and add its results to their rows: what the others compute is "
-        "multiplied by zero.",
-        "rows, slot = (index == e).nonzero(as_tuple=True)   # of each expert e; top, index = gate(x).topk(k)\n"
-        "out.index_add_(0, rows, top[rows, slot, None] * expert(x[rows]))",
-        "https://arxiv.org/abs/1701.06538",
-    ),
-    (0.0, 0.0, 0.0),
+    "experts", "{:,} experts compute all tokens, and the gate uses a few of them for each", (0.0, 0.0, 0.0)
 )
 # Measured by CPU time with one thread, forward and backward pass (torch 2.13; 4 to 16 experts of two layers, 256 to
 # 2,048 tokens of 64 to 256 numbers): what remains is the share that is used, and so much of all for gathering.

@@ -9,17 +9,11 @@ import numpy as np
 from perfdoctor.analyzers._cpu_evidence import arguments_of
 from perfdoctor.analyzers._pd210_calls import Call, Calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import Advice, Rank
+from perfdoctor.rules import Rank
 
 _IGNORED = WorkKind(
     "ignored labels",
     "The last layer and the loss compute {:,} positions, also those whose label the loss ignores",
-    Advice(
-        "Call the last layer with the positions that have a label: the others count for nothing. How many have one "
-        "is not recorded; in masked language models it is some 15 %.",
-        "keep = labels != -100\nF.cross_entropy(head(h[keep]), labels[keep])",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html",
-    ),
     (0.0, None, 1.0),
 )
 # Of `cross_entropy_loss(input, target, weight, reduction, ignore_index, ...)`; the index that it has by itself.

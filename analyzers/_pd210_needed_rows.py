@@ -6,28 +6,14 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import NONE, Advice, Rank, SourceLocation, vocabulary
+from perfdoctor.rules import NONE, Rank, SourceLocation, vocabulary
 
 _EQUAL = WorkKind(
-    "equal rows",
-    "Modules compute rows that are copies of others: {:,} % of the rows can be left out",
-    Advice(
-        "Compute each of the rows once, and repeat the results: equal rows give equal results.",
-        "encoder(x).repeat_interleave(n, 0)   # in place of encoder(x.repeat_interleave(n, 0)); index in place of "
-        "repeat_interleave where it is one",
-        "https://docs.pytorch.org/docs/stable/generated/torch.repeat_interleave.html",
-    ),
-    (0.0, 0.0, 0.0),
+    "equal rows", "Modules compute rows that are copies of others: {:,} % of the rows can be left out", (0.0, 0.0, 0.0)
 )
 _USED = WorkKind(
     "unused rows",
     "Layers compute rows whose results get no gradient: {:,} % of the rows can be left out",
-    Advice(
-        "Cut the rows that count out before the layer, not after it: padding, masked labels, or positions and examples "
-        "that nothing is learned from are computed, and have a gradient of zero.",
-        "layer(x[mask])   # in place of layer(x), whose other rows are masked out; of padding, shorter batches",
-        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.index_put_.html",
-    ),
     (0.0, 0.0, 0.0),
 )
 # Measured by CPU time with one thread (torch 2.13), forward and backward pass: what remains of layers that compute

@@ -11,18 +11,10 @@ from perfdoctor.analyzers._cpu_evidence import ROWS_ARGUMENT, rows_argument
 from perfdoctor.analyzers._module_calls import lines_of_module_calls
 from perfdoctor.analyzers._pd210_calls import Calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import NONE, Advice, BoolArray, Int64Array, Rank, most_common_location
+from perfdoctor.rules import NONE, BoolArray, Int64Array, Rank, most_common_location
 
 _PREFIX = WorkKind(
-    "prefix",
-    "A sequence grows by a token each step, and its {:,} rows are computed anew each time",
-    Advice(
-        "Keep the keys and values of earlier tokens (a KV cache), and give the model the new token alone: in a model "
-        "whose tokens see only what stands before them, nothing else changes.",
-        "out = model(ids[:, -1:], past_key_values=out.past_key_values, use_cache=True)",
-        "https://huggingface.co/docs/transformers/kv_cache",
-    ),
-    (0.0, 0.0, 0.0),
+    "prefix", "A sequence grows by a token each step, and its {:,} rows are computed anew each time", (0.0, 0.0, 0.0)
 )
 # Five lengths one after the other, each longer by the same, are no chance; a prompt begins anew at times.
 _MIN_GROWTHS, _MIN_GROWING_SHARE = 4, 0.75

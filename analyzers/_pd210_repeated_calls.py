@@ -7,20 +7,12 @@ import numpy as np
 from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.analyzers._module_calls import lines_of_module_calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import Advice, Rank, most_common_location, vocabulary
+from perfdoctor.rules import Rank, most_common_location, vocabulary
 from perfdoctor.rules import intervals as iv
 
 # What a call computes again is gone; at worst what its graph keeps alive costs some of it.
 _REPEATED = WorkKind(
-    "repeat",
-    "Modules compute the same again, from the very tensors of an earlier call ({:,} a step)",
-    Advice(
-        "Keep the result of the first call and use it again, detached where no gradient has to pass. "
-        "torch.autograd.grad takes several derivatives of it at once.",
-        "out = model(x)   # once; then criterion(out, y), out.detach().argmax(1) == y",
-        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html",
-    ),
-    (0.0, 0.05, 0.3),
+    "repeat", "Modules compute the same again, from the very tensors of an earlier call ({:,} a step)", (0.0, 0.05, 0.3)
 )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from perfdoctor.analyzers._cpu_evidence import arguments_of
 from perfdoctor.analyzers._pd210_calls import Call, Calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import Advice, Rank
+from perfdoctor.rules import Rank
 
 # Measured by CPU time with one thread (torch 2.13), forward and backward pass: means of windows of 5, 25 and 96 values
 # of 32 sequences of 192 steps of 64 numbers against avg_pool1d 0.83, 0.17 and 0.05, of 25 values of 64 by 360 by 7
@@ -15,11 +15,6 @@ from perfdoctor.rules import Advice, Rank
 _WINDOWS = WorkKind(
     "windows",
     "unfold cuts windows of {:,} values that are reduced: each value is read, and gets a gradient, as often",
-    Advice(
-        "Let a pooling op go over the windows: it neither writes them out nor adds up a gradient for each of them.",
-        "F.avg_pool1d(x.mT, k, 1).mT   # in place of x.unfold(1, k, 1).mean(-1); max_pool1d for amax",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.avg_pool1d.html",
-    ),
     (0.02, 0.3, 0.85),
 )
 _REDUCTIONS = frozenset({"mean", "amax", "max"})

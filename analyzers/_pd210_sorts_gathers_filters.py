@@ -7,47 +7,22 @@ import numpy as np
 from perfdoctor.analyzers._cpu_evidence import arguments_of
 from perfdoctor.analyzers._pd210_calls import Call, Calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import Advice, Int64Array, Trace
+from perfdoctor.rules import Int64Array, Trace
 
 # Measured by CPU time with one thread (torch 2.13). Rows of 1,000 to 1,000,000 numbers sorted for the first 5 to 1,000
 # of each against topk: 0.03 to 0.13, for an eighth of them 0.25.
-_SORTED = WorkKind(
-    "sort",
-    "Rows of {:,} numbers are sorted, and the first few of each are used",
-    Advice(
-        "Let topk find the largest or smallest few: nothing else of the order is used.",
-        "values, indices = scores.topk(k, dim=-1)   # largest=False for the smallest",
-        "https://docs.pytorch.org/docs/stable/generated/torch.topk.html",
-    ),
-    (0.03, 0.1, 0.25),
-)
+_SORTED = WorkKind("sort", "Rows of {:,} numbers are sorted, and the first few of each are used", (0.03, 0.1, 0.25))
 _MIN_SORTED, _MIN_UNUSED = 1_000, 8
 # The layer and the gather, forward and backward pass, against the layer before the gather: 0.23, 0.31, 0.35 and 0.47 of
 # it for a twelfth, a tenth, a quarter and a half of the rows.
 _GATHERED = WorkKind(
-    "gather",
-    "A linear layer computes {:,} gathered rows, most of them several times",
-    Advice(
-        "Call the layer with the rows before they are gathered, and gather its results: equal rows give equal ones.",
-        "layer(h)[index]   # in place of layer(h[index])",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
-    ),
-    (0.0, 0.0, 0.0),
+    "gather", "A linear layer computes {:,} gathered rows, most of them several times", (0.0, 0.0, 0.0)
 )
 _MIN_REPEATS, _MAX_REST = 2, 0.25
 # Filters of 256, 512, 1,000 and 2,000 taps over 16,000 to 48,000 samples against a product of Fourier transforms: 0.37,
 # 0.34, 0.12 and 0.06; of 128 taps 0.66, of 64 nothing is gained.
 _FILTERED = WorkKind(
-    "filter",
-    "A convolution with a filter of {:,} taps multiplies each sample with each tap",
-    Advice(
-        "Multiply Fourier transforms in place of a convolution with so many taps: their work grows with the logarithm "
-        "of that number.",
-        "y = irfft(rfft(x) * rfft(h.squeeze(1), n).conj(), n)[..., : n - taps + 1]\n"
-        "# of torch.fft, for conv1d(x, h) without padding; n, taps = x.shape[-1], h.shape[-1]",
-        "https://docs.pytorch.org/docs/stable/fft.html",
-    ),
-    (0.05, 0.25, 0.5),
+    "filter", "A convolution with a filter of {:,} taps multiplies each sample with each tap", (0.05, 0.25, 0.5)
 )
 _MIN_TAPS = 256
 # How many calls lie between a sort and the cut of its result, or a gather and the layer, at most.

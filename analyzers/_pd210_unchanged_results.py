@@ -9,21 +9,11 @@ import numpy as np
 from perfdoctor.analyzers._cpu_ops import ops_of_program
 from perfdoctor.analyzers._module_calls import module_calls_of
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import Advice, BoolArray, Int64Array, Rank, SourceLocation, Trace, vocabulary
+from perfdoctor.rules import BoolArray, Int64Array, Rank, SourceLocation, Trace, vocabulary
 from perfdoctor.rules import intervals as iv
 
 # What is made once is gone from the step; at worst what reads it waits for memory longer.
-_UNCHANGED = WorkKind(
-    "unchanged",
-    "{:,} results are the same in each step, and are computed anew",
-    Advice(
-        "Compute them once, before the loop, and keep them (in a module by register_buffer): their values are the "
-        "same in all recorded steps.",
-        "basis = make_basis()   # before the loop, in place of inside it",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer",
-    ),
-    (0.0, 0.05, 0.3),
-)
+_UNCHANGED = WorkKind("unchanged", "{:,} results are the same in each step, and are computed anew", (0.0, 0.05, 0.3))
 # Where nearly all is the same, the program gives its model one input on purpose, and draws or logs beside it.
 _MAX_SHARE_OF_STEP = 0.95
 _MOST = 0.9

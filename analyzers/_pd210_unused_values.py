@@ -11,23 +11,21 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import sizes_of
 from perfdoctor.analyzers._pd210_calls import Call, Calls
-from perfdoctor.rules import Action, Advice, Int64Array, Rank, SourceLocation
+from perfdoctor.rules import Int64Array, Rank, SourceLocation
 
 
 class WorkKind(NamedTuple):
-    """A kind of needless work.
+    """A kind of needless work; what to do about it is the situation "needless matrix work: NAME".
 
     Attributes:
         name: What it is, for a program with several kinds.
         title: What the program does; {} is the number of rows, classes, slices or differences.
-        advice: What to do.
         remaining: The share of their time (0 to 1) that remains: at best, as expected (None where nobody knows), at
             worst.
     """
 
     name: str
     title: str
-    advice: Advice
     remaining: tuple[float, float | None, float]
 
 
@@ -56,70 +54,31 @@ class Work(NamedTuple):
 _LOOKUP = WorkKind(
     "lookup",
     "One-hot rows of {:,} classes are multiplied with a matrix: all but one number of a row is zero",
-    Advice(
-        "Look the rows of the matrix up in place of the product: an embedding takes the indices as they are, and its "
-        "gradient, too, touches only rows that occur.",
-        "torch.nn.functional.embedding(index, weight)   # for one_hot(index) @ weight; a Linear's is linear.weight.T",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
-    ),
     (0.01, 0.04, 0.17),
 )
 _SUM_BY_INDEX = WorkKind(
     "sum by index",
     "Rows are summed by {:,} classes through a product with a one-hot matrix, which is nearly all zeros",
-    Advice(
-        "Sum the rows by their index in place of the product: one addition for each number, and no zeros.",
-        "torch.zeros(classes, x.size(1)).index_add_(0, index, x)   # for one_hot(index).T @ x",
-        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.index_add_.html",
-    ),
     (0.03, 0.05, 0.1),
 )
 _SLICES = WorkKind(
     "slices",
     "A tensor is cut into {:,} slices, one op each: for each of them the backward pass fills a whole tensor with zeros",
-    Advice(
-        "Cut the tensor once, before the loop: the gradients of all its parts are then joined once, in place of a "
-        "tensor of the whole size for each slice, filled with zeros and added up.",
-        "parts = x.split(lengths)   # x.unbind(dim) for single rows; then loop over the parts",
-        "https://docs.pytorch.org/docs/stable/generated/torch.split.html",
-    ),
     (0.05, 0.25, 0.55),
 )
 _TAKEN_AFTER = WorkKind(
-    "taken after",
-    "A layer computes all of a tensor, of which one part in {:,} is used",
-    Advice(
-        "Cut the tensor before the layer, not after it: nobody reads the rest, and its gradient is zero.",
-        "layer(x[:, -1])   # in place of layer(x)[:, -1]",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
-    ),
-    (0.04, 0.1, 0.2),
+    "taken after", "A layer computes all of a tensor, of which one part in {:,} is used", (0.04, 0.1, 0.2)
 )
 # 64 to 1,024 rows, rank 4 to 16, matrices of 512 to 3,072: 0.06 to 0.64 of what the product of the update, the sum and
 # the gradient of the whole matrix add to the layer.
 _LOW_RANK = WorkKind(
     "low rank",
     "A product of rank {:,} is written out to a whole matrix and added to a weight for each call of the layer",
-    Advice(
-        "Multiply by the two thin matrices one after the other in place of their product: neither the whole update nor "
-        "its gradient is then computed. Where weights do not change any more, merge them once.",
-        "F.linear(x, weight, bias) + scale * F.linear(F.linear(x, A), B)   # for F.linear(x, weight + scale * B @ A)",
-        "https://arxiv.org/abs/2106.09685",
-    ),
     (0.06, 0.2, 0.64),
 )
 # All that computes with a padded batch takes in proportion to its length, at worst half of it.
 _PADDING = WorkKind(
-    "padding",
-    "Batches are padded to {:,} positions, more than any item of most of them has",
-    Advice(
-        "Pad to the longest item of each batch, not of all data: what computes with the batch gets shorter with it. "
-        "Batches of similar lengths (sorted, or in buckets) need least.",
-        "torch.nn.utils.rnn.pad_sequence(items, batch_first=True)",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pad_sequence.html",
-        (Action("pad-longest"),),
-    ),
-    (0.0, 0.0, 0.0),
+    "padding", "Batches are padded to {:,} positions, more than any item of most of them has", (0.0, 0.0, 0.0)
 )
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm"})
 _CUTS = frozenset({"slice", "select", "narrow"})

@@ -6,19 +6,13 @@ import numpy as np
 
 from perfdoctor.analyzers._pd210_calls import Calls
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import Advice, Rank
+from perfdoctor.rules import Rank
 
 # With decay in a fused SGD of 5 million weights nothing measurable remained; an optimizer op by op adds one pass over
 # the weights to the five or more of the penalty.
 _PENALTY = WorkKind(
     "penalty",
     "A penalty on {:,} weight tensors is part of the graph: each step goes over all of them, forwards and backwards",
-    Advice(
-        "Let the optimizer add the decay: the gradient of c / 2 times the sum of squares is c times the weight. "
-        "Optimizers but AdamW do the same then; AdamW's decay is not scaled by its step sizes.",
-        "torch.optim.SGD(params, lr=lr, weight_decay=c)   # for loss + c / 2 * sum(p.pow(2).sum() for p in params)",
-        "https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html",
-    ),
     (0.0, 0.03, 0.25),
 )
 _SQUARES = frozenset({"pow", "square"})

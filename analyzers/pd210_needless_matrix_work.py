@@ -20,7 +20,7 @@ from perfdoctor.analyzers._pd210_unchanged_results import find_unchanged_results
 from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind, find_unused_values
 from perfdoctor.analyzers._pd210_weight_penalty import find_weight_penalty
 from perfdoctor.analyzers._pd210_zero_operands import find_zero_operands
-from perfdoctor.rules import Advice, BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, Trace
+from perfdoctor.rules import BoolArray, Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, Trace, advise
 from perfdoctor.rules import intervals as iv
 
 _PRODUCTS = frozenset({"mm", "matmul", "mv", "linalg_matmul"})
@@ -38,49 +38,13 @@ _VIEWS = frozenset(
 # matrices of 300 and 900 rows 0.01 to 0.06; inverse with logdet of 200 to 1,000 rows against one Cholesky factor 0.44
 # to 0.64; inverse times a vector against solve 0.17 to 0.42 (64 to 1,000 rows); distances of 256 to 1,024 by 128 to
 # 512 points of 3 to 128 numbers 0.01 to 0.34, the most for three numbers.
-_DIAGONAL = WorkKind(
-    "diagonal",
-    "Products with a diagonal matrix of {:,} rows",
-    Advice(
-        "Scale rows and columns by the diagonal itself: a product with a matrix that is zero elsewhere multiplies the "
-        "zeros, too. Where nothing of it changes from step to step, compute it once, before the loop.",
-        "d[:, None] * A * d   # in place of torch.diag(d) @ A @ torch.diag(d)",
-        "https://docs.pytorch.org/docs/stable/notes/broadcasting.html",
-    ),
-    (0.01, 0.03, 0.06),
-)
+_DIAGONAL = WorkKind("diagonal", "Products with a diagonal matrix of {:,} rows", (0.01, 0.03, 0.06))
 _FACTORED_TWICE = WorkKind(
-    "determinant",
-    "A matrix of {:,} rows is inverted, and its determinant factors it again",
-    Advice(
-        "Factor the matrix once: where it is symmetric and positive definite, as a covariance is, one Cholesky factor "
-        "gives the solution and the determinant, and no inverse is made.",
-        "L = torch.linalg.cholesky(K)   # K symmetric, positive definite; then "
-        "torch.cholesky_solve(y[:, None], L), 2 * L.diagonal().log().sum()",
-        "https://docs.pytorch.org/docs/stable/generated/torch.cholesky_solve.html",
-    ),
-    (0.44, 0.5, 0.64),
+    "determinant", "A matrix of {:,} rows is inverted, and its determinant factors it again", (0.44, 0.5, 0.64)
 )
-_INVERTED = WorkKind(
-    "inverse",
-    "A matrix of {:,} rows is inverted for a product with few columns",
-    Advice(
-        "Solve for the columns in place of the inverse: it takes less work, and loses fewer digits.",
-        "torch.linalg.solve(K, y)   # in place of torch.inverse(K) @ y",
-        "https://docs.pytorch.org/docs/stable/generated/torch.linalg.inv.html",
-    ),
-    (0.17, 0.25, 0.42),
-)
+_INVERTED = WorkKind("inverse", "A matrix of {:,} rows is inverted for a product with few columns", (0.17, 0.25, 0.42))
 _ALL_PAIRS = WorkKind(
-    "pairs",
-    "{:,} differences of all pairs are written out to be squared and summed",
-    Advice(
-        "Expand the square into one matrix product: the differences of all pairs are never written then. Of points "
-        "that lie close together it loses digits; torch.cdist(a, b) does not, and takes longer for a few numbers each.",
-        "(a * a).sum(-1)[..., :, None] - 2 * a @ b.mT + (b * b).sum(-1)[..., None, :]",
-        "https://docs.pytorch.org/docs/stable/generated/torch.cdist.html",
-    ),
-    (0.01, 0.1, 0.34),
+    "pairs", "{:,} differences of all pairs are written out to be squared and summed", (0.01, 0.1, 0.34)
 )
 # Smaller matrices gained less, and cost little (a diagonal one of 64 rows kept 0.3 to 0.63 of its time).
 _MIN_ROWS = 200
@@ -134,13 +98,14 @@ class NeedlessMatrixWork(RankAnalyzer):
                 None if remaining is None else round(cost_ns * (1 - remaining))
                 for remaining in work.remaining or kind.remaining
             )
+            advice = advise(f"needless matrix work: {kind.name}", rank.context)
             finding = self.finding(
                 rank,
                 title=kind.title.format(work.number),
                 cost_ns=cost_ns,
                 # What remains was measured on CPUs.
                 saving=Saving(0, None, high, "bounded") if on_gpu else Saving(low, expected, high, "bounded"),
-                advice=kind.advice,
+                advice=advice,
                 claim=Claim(time, kernels=on_gpu),
                 confidence=0.8,
                 location=work.location or shaped.places.line_of_ops(rows if work.place is None else work.place),
@@ -150,11 +115,10 @@ class NeedlessMatrixWork(RankAnalyzer):
                 ),
                 subject=kind.name,
             )
-            if shaped.places.is_in_library(
-                rows
-            ):  # what a model of a library computes in vain is seldom its user's to change
+            # What a model of a library computes in vain is seldom its user's to change.
+            if shaped.places.is_in_library(rows):
                 finding = replace(finding, severity="low")
-            yield replace(finding, references=(kind.advice.source,))
+            yield replace(finding, references=(advice.source,))
 
 
 def _describe_op(trace: Trace, row: int) -> str:

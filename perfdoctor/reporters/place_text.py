@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from perfdoctor.analysis.timeline.account import BUCKETS
@@ -75,8 +75,9 @@ def main_places(report: Report) -> list[Place]:
     Of several ranks they are those of the one for which the others wait, else of the one with the longest step.
     """
     rank = _rank_of(report)
-    large = [place for place in report.places if place.rank == rank and (place.share or 0.0) >= MIN_SHARE]
-    return sorted(large, key=lambda place: -_may_go_ns(place))
+    places = [place for place in report.places if place.rank == rank]
+    large = [place for place in places if (place.share or 0.0) >= MIN_SHARE]
+    return sorted(large, key=lambda place: -_may_go_ns(place, places, report))
 
 
 def _rank_of(report: Report) -> int | None:
@@ -86,10 +87,17 @@ def _rank_of(report: Report) -> int | None:
     return None if slowest is None else slowest.rank
 
 
-def _may_go_ns(place: Place) -> float:
-    """How much of a place may go, if its waits and overhead go, and its work gets as much cheaper as work does."""
+def _may_go_ns(place: Place, places: Sequence[Place], report: Report) -> float:
+    """How much of a place may go, if its waits and overhead go, and its work gets as much cheaper as work does.
+
+    What a finding there expects to save of its work is more than that guess; at several places each has its share.
+    """
     work_ns = sum(place.causes[name] for name in WORK)
-    return place.ns - (1 - _SHARE_OF_WORK_THAT_GOES) * work_ns
+    expected_ns = 0.0
+    for index in place.findings:
+        whole_ns = sum(each.ns for each in places if index in each.findings)
+        expected_ns = max(expected_ns, (report.findings[index].saving.expected_ns or 0) * place.ns / max(whole_ns, 1))
+    return max(place.ns - (1 - _SHARE_OF_WORK_THAT_GOES) * work_ns, min(expected_ns, place.ns))
 
 
 def place_texts(report: Report, most: int | None = FEW_PLACES) -> list[PlaceText]:

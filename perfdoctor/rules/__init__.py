@@ -139,13 +139,12 @@ from perfdoctor.memory.slack import Slack, slack_at
 from perfdoctor.places.account_by_place import PlaceAccount
 from perfdoctor.places.place import Place, PlaceName
 from perfdoctor.rank import Rank
+from perfdoctor.remedies.advice import Advice, Row, When, rows_of
+from perfdoctor.remedies.choose_advice import advise
 from perfdoctor.report.finding import CALLED_AT, HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.memory_pricing import is_full
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.waits_at_late_rank import LongerPlace, find_longer_place
-from perfdoctor.rules.advice import Advice, When, advise
-from perfdoctor.rules.advice.advice_row import Row
-from perfdoctor.rules.advice.programs import rows_of
 from perfdoctor.rules.amounts import format_frequency, format_per_step
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.kernel_evidence import top_kernels, top_op

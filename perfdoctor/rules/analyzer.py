@@ -18,9 +18,9 @@ from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.memory.memory_edits import MemoryEdit
 from perfdoctor.rank import Rank
+from perfdoctor.remedies.advice import Advice
 from perfdoctor.report.finding import ONCE, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
-from perfdoctor.rules.advice.advice_row import Advice
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saved_bytes import SavedBytes
 from perfdoctor.savings.saving import Claim, Saving

@@ -96,12 +96,18 @@ class ChangeDefaults:
         intended_change: What it alters on purpose: "results" that are wrong without it (a repair, which is never
             called faster), "files" that the program writes, or copies that it keeps, or "". Such a change is part of
             the combination only with `--allow-changes` of `perfdoctor fix`.
+        code: What makes it permanent, with "{setting}" in it, where the class has no `fix` of its own.
     """
 
     needs = ""
     alters_numerics = False
     is_what_if = False
     intended_change: IntendedChange = ""
+    code = ""
+
+    def fix(self, setting: str) -> str:
+        """The code of the class with the setting."""
+        return self.code.replace("{setting}", setting)
 
     def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
         """The variables to set before the program starts."""
@@ -143,7 +149,7 @@ class Change(Protocol):
         """Change the program; called in it, right after torch was imported."""
 
     def fix(self, setting: str) -> str:
-        """The code or the environment variable that makes it permanent: "DataLoader(..., num_workers=2)"."""
+        """The code or the variable that makes it permanent, "DataLoader(..., num_workers=2)": `code` where not said."""
 
 
 def is_advised(name: str, setting: str, finding: Mapping[str, Any]) -> bool:

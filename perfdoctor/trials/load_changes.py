@@ -13,7 +13,7 @@ from perfdoctor.installed_packages import find_entry_points
 from perfdoctor.trials.change import ENTRY_POINT_GROUP, NEEDS, Change, ChangeDefaults
 
 _TEXTS = ("name", "summary", "effect_on_results")
-_METHODS = ("settings", "apply", "fix")
+_METHODS = ("settings", "apply")
 
 
 @frozen_dataclass
@@ -77,6 +77,8 @@ def wrap_change(kind: type) -> LoadedChange:
     for name in _METHODS:
         if not callable(getattr(change, name, None)):
             raise TypeError(f"{kind.__name__} needs a method {name}")
+    if not callable(getattr(kind, "fix", None)) and not getattr(kind, "code", ""):
+        raise TypeError(f"{kind.__name__} needs a text code, or a method fix")
     if change.needs not in NEEDS:
         raise TypeError(f"needs of {kind.__name__} is one of {', '.join(map(repr, NEEDS))}, not {change.needs!r}")
     return LoadedChange(change, inspect.getfile(kind), kind.__name__)

@@ -15,12 +15,12 @@ from real_traces import analyze_once
 
 import perfdoctor
 from perfdoctor import pipeline
-from perfdoctor.errors import UsageError
+from perfdoctor.errors import PerfdoctorError, UsageError
 from perfdoctor.facts.captured import CapturedFacts
 from perfdoctor.field_guide.answer_rows import answer_row, make_guide
 from perfdoctor.field_guide.guide_answers import ANSWER_KINDS, Guide, GuideAnswer
 from perfdoctor.field_guide.guide_row import DOCUMENTS
-from perfdoctor.field_guide.guide_table import ROWS
+from perfdoctor.field_guide.guide_table import ROWS, make_row
 from perfdoctor.field_guide.program_traits import traits_of
 from perfdoctor.field_guide.render_guide import load_guide_schema, render_guide
 from perfdoctor.rank import Rank
@@ -260,6 +260,24 @@ def test_every_row_has_rules_or_something_else_that_answers_it() -> None:
         assert row.needs
         assert row.advice.endswith(".")
         assert set(row.sources) <= DOCUMENTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"subject": ["nothing_of_the_kind"]}, "'nothing_of_the_kind' is missing, or no function"),
+        ({"concerns": "is_about_it"}, "'is_about_it' is missing, or no function"),
+        ({"advise": "Do."}, "'advise'"),
+        ({}, "'needs'"),
+    ],
+)
+def test_a_wrong_row_is_named_in_one_sentence(wrong: dict[str, object], said: str) -> None:
+    needs = {"needs": "facts"} if wrong else {}
+    with pytest.raises(
+        PerfdoctorError, match=r"guide_rows\.toml, row 1: .*; compare it with the rows beside it\.$"
+    ) as error:
+        make_row({"number": 1, "sources": "A", "advice": "Do.", "rules": [], "subject": ["gpu"], **needs, **wrong})
+    assert said in str(error.value)
 
 
 def test_the_rules_of_every_row_exist() -> None:

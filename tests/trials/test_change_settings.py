@@ -12,10 +12,11 @@ import pytest
 
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.fixes.choose_edits import EDITS
-from perfdoctor.rules.advice.advice_table import TABLE
+from perfdoctor.remedies.read_causes import read_all_rows
 from perfdoctor.trials.change import NEEDS, Change
 from perfdoctor.trials.load_changes import load_changes
 
+TABLE = read_all_rows()
 LOADED = {each.name: each for each in load_changes()[0]}
 CHANGES: dict[str, Change] = {name: each.change for name, each in LOADED.items()}
 TRIED = {

@@ -20,6 +20,7 @@ class AutocastBf16:
     rules = ("PD201", "PD203", "PD204", "PD513")
     alters_numerics = True
     effect_on_results = "products in bfloat16: 8 bits of mantissa"
+    code = 'with torch.autocast("cuda", dtype=torch.bfloat16): ...   # forward and loss; "cpu" without a GPU'
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where the device may compute products in bfloat16, and the program does not use autocast."""
@@ -48,10 +49,6 @@ class AutocastBf16:
         program.patch(torch.autograd, "backward", opened.wrap_backward)
         program.patch(torch.autograd, "grad", opened.wrap_backward)
         program.on_step(lambda steps: opened.leave())  # noqa: ARG005
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The block around forward and loss."""
-        return 'with torch.autocast("cuda", dtype=torch.bfloat16): ...   # forward and loss; "cpu" without a GPU'
 
 
 class _OpenAutocast:

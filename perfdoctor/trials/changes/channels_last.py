@@ -17,6 +17,7 @@ class ChannelsLast:
     summary = "models with 2-d convolutions and their inputs in the layout channels_last"
     rules = ("PD203", "PD302")
     effect_on_results = "sums in another order"
+    code = "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting: facts do not tell which layers a model has."""
@@ -51,7 +52,3 @@ class ChannelsLast:
                 program.met(self, program.location_of_caller(), f"{type(module).__name__}: {len(weights)} weights")
 
         program.on_first_forward(on_first_forward)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The calls on model and inputs."""
-        return "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)"

@@ -20,6 +20,7 @@ class CheckpointBlocks:
     summary = "activations of the blocks of a class are computed again in the backward pass (checkpoint=CLASS)"
     rules = ("PD701",)
     effect_on_results = "none"
+    code = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)   # around each call of a {setting}"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The classes that findings name; nothing where the program checkpoints itself."""
@@ -43,12 +44,6 @@ class CheckpointBlocks:
 
         # Before others wrap the calls of the model, which then looks as if it were compiled.
         program.on_first_forward(on_first_forward, before_others=True)
-
-    def fix(self, setting: str) -> str:
-        """The call around each block."""
-        return (
-            f"x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)   # around each call of a {setting}"
-        )
 
 
 class _Watch:

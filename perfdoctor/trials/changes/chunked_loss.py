@@ -34,6 +34,11 @@ class ChunkedLoss:
     summary = "logits of a large vocabulary and their cross-entropy in pieces of the rows (chunked-loss=8)"
     rules = ("PD702",)
     effect_on_results = "sums in another order"
+    code = (
+        "loss = sum(checkpoint(piece_loss, h, y, use_reentrant=False) for h, y in "
+        "zip(hidden.chunk({setting}), target.chunk({setting}))) / len(target)   "
+        "# def piece_loss(h, y): return F.cross_entropy(head(h), y, reduction='sum')"
+    )
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The number of pieces that a finding names."""
@@ -56,14 +61,6 @@ class ChunkedLoss:
                 program.wrap_calls(head, _Head(self, program, head, pieces).wrap)
 
         program.on_first_forward(on_first_forward, before_others=True)
-
-    def fix(self, setting: str) -> str:
-        """The loop in place of the layer and the loss."""
-        return (
-            f"loss = sum(checkpoint(piece_loss, h, y, use_reentrant=False) for h, y in "
-            f"zip(hidden.chunk({setting}), target.chunk({setting}))) / len(target)   "
-            "# def piece_loss(h, y): return F.cross_entropy(head(h), y, reduction='sum')"
-        )
 
 
 class _Head:

@@ -18,6 +18,7 @@ class CudnnBenchmark:
     rules = ("PD203",)
     needs = "cuda"
     effect_on_results = "sums in another order, which may differ from run to run"
+    code = "torch.backends.cudnn.benchmark = True"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """On a GPU, where it is off."""
@@ -35,7 +36,3 @@ class CudnnBenchmark:
                 program.met(self, program.location_of_caller(), "cudnn.benchmark False -> True")
 
         program.on_first_forward(on_first_forward)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The flag."""
-        return "torch.backends.cudnn.benchmark = True"

@@ -24,6 +24,7 @@ class DebugOff:
     summary = "anomaly detection, emit_nvtx and the program's own profiler do nothing"
     rules = ("PD503",)
     effect_on_results = "none; a NaN in a gradient is no error any more"
+    code = "# leave out set_detect_anomaly(True), emit_nvtx, or the profiler around the loop"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where anomaly detection is on, or a profiler of the program was seen."""
@@ -60,10 +61,6 @@ class DebugOff:
         program.edit_arguments(self, torch.profiler.profile, "__init__", record_nothing)
         for owner in (torch.profiler.profile, autograd_profiler.profile):
             answer_for(owner, program)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """What to leave out."""
-        return "# leave out set_detect_anomaly(True), emit_nvtx, or the profiler around the loop"
 
 
 def is_called_by_torch(frame: FrameType | None) -> bool:

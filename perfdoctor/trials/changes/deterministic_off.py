@@ -17,6 +17,7 @@ class DeterministicOff:
     summary = "deterministic algorithms are turned off"
     rules = ("PD514",)
     effect_on_results = "sums in another order, which may differ from run to run"
+    code = "torch.use_deterministic_algorithms(False)"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where they are on, at the end of the run or in its steps."""
@@ -37,7 +38,3 @@ class DeterministicOff:
 
         program.edit_arguments(self, torch, "use_deterministic_algorithms", edit)
         program.on_first_forward(on_first_forward)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The call to leave out."""
-        return "torch.use_deterministic_algorithms(False)"

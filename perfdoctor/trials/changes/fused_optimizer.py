@@ -21,6 +21,7 @@ class FusedOptimizer:
     summary = "optimizers by their fused (or foreach) implementation"
     rules = ("PD303",)
     effect_on_results = "sums in another order"
+    code = "torch.optim.AdamW(..., {setting}=True)   # the optimizer of the program"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fused form where a class has one; on a CPU the foreach form, too, which is the default on a GPU."""
@@ -42,10 +43,6 @@ class FusedOptimizer:
             if issubclass(optimizer, torch.optim.Optimizer) and setting in argument_names(optimizer):
                 program.edit_arguments(self, optimizer, "__init__", self._edit(setting))
                 program.patch(optimizer, "__init__", list_parameters)
-
-    def fix(self, setting: str) -> str:
-        """The argument of the optimizer."""
-        return f"torch.optim.AdamW(..., {setting}=True)   # the optimizer of the program"
 
     def _edit(self, setting: str) -> Any:
         def edit(optimizer: Any, given: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001

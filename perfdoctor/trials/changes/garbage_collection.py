@@ -18,6 +18,7 @@ class GarbageCollection:
     summary = "garbage collection at the borders of steps only; long-lived objects are frozen"
     rules = ("PD003", "PD110")
     effect_on_results = "none; cycles that outlive a step are not freed"
+    code = "gc.collect(); gc.freeze(); gc.disable()   # before the loop; in it gc.collect(1) once a step"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting: what the garbage collector takes below a millisecond is in no fact."""
@@ -51,7 +52,3 @@ class GarbageCollection:
 
         program.patch(gc, "collect", wrap)
         program.on_step(on_step)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The calls before and in the loop."""
-        return "gc.collect(); gc.freeze(); gc.disable()   # before the loop; in it gc.collect(1) once a step"

@@ -21,6 +21,7 @@ class LaunchEnvironment:
     summary = "an environment variable, such as CUDA_DEVICE_MAX_CONNECTIONS=1 or one of NCCL"
     rules = ("PD402",)
     effect_on_results = "that of the variable"
+    code = "{setting} python ..."
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """For jobs of several ranks on GPUs, what is not set."""
@@ -52,7 +53,3 @@ class LaunchEnvironment:
                 program.met(self, None, setting)
 
         program.on_first_forward(on_first_forward)
-
-    def fix(self, setting: str) -> str:
-        """The variable before the command."""
-        return f"{setting} python ..."

@@ -20,6 +20,7 @@ class NoGradEvaluation:
     summary = "evaluation without gradients (torch.no_grad)"
     rules = ("PD507", "PD518")
     effect_on_results = "none"
+    code = "with torch.no_grad(): ...   # around these forward passes"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """The one setting: whether evaluation has gradients is in no fact."""
@@ -40,10 +41,6 @@ class NoGradEvaluation:
 
         program.on_first_forward(on_first_forward)
         program.on_step(on_step)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The block around the forward passes."""
-        return "with torch.no_grad(): ...   # around these forward passes"
 
 
 class _Watch:

@@ -17,6 +17,7 @@ class PersistentWorkers:
     summary = "workers of DataLoaders live from one epoch to the next"
     rules = ("PD101", "PD112")
     effect_on_results = "what a data set changes in itself between epochs does not reach its workers"
+    code = "DataLoader(..., persistent_workers=True)"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """Where workers were started more than once."""
@@ -35,7 +36,3 @@ class PersistentWorkers:
             return {"persistent_workers": True} if is_open else None
 
         program.edit_arguments(self, DataLoader, "__init__", edit)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The argument of the DataLoader."""
-        return "DataLoader(..., persistent_workers=True)"

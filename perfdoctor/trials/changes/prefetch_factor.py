@@ -19,6 +19,7 @@ class PrefetchFactor:
     summary = "workers of DataLoaders load N batches ahead"
     rules = ("PD003", "PD101")
     effect_on_results = "none"
+    code = "DataLoader(..., prefetch_factor={setting})"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """More than now, where a loader has workers."""
@@ -36,7 +37,3 @@ class PrefetchFactor:
             return {"prefetch_factor": factor} if is_used and given.get("prefetch_factor") != factor else None
 
         program.edit_arguments(self, DataLoader, "__init__", edit)
-
-    def fix(self, setting: str) -> str:
-        """The argument of the DataLoader."""
-        return f"DataLoader(..., prefetch_factor={setting})"

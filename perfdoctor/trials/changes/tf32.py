@@ -21,6 +21,7 @@ class Tf32:
     needs = "cuda"
     alters_numerics = True
     effect_on_results = "products with 10 bits of mantissa in place of 23"
+    code = 'torch.set_float32_matmul_precision("high"); torch.backends.cudnn.allow_tf32 = True'
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
         """On a GPU that has it, where it is off."""
@@ -42,7 +43,3 @@ class Tf32:
             return bool(torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32)
 
         program.on_first_forward(on_first_forward)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The call."""
-        return 'torch.set_float32_matmul_precision("high"); torch.backends.cudnn.allow_tf32 = True'

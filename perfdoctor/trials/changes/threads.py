@@ -18,6 +18,7 @@ class Threads:
     summary = "N threads for each op on the CPU (torch.set_num_threads)"
     rules = ("PD101", "PD114", "PD115", "PD512")
     effect_on_results = "sums in another order"
+    code = "torch.set_num_threads({setting})   # or OMP_NUM_THREADS={setting}"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The number that a finding advises; without a GPU all cores, those that workers leave, half of them, one."""
@@ -55,7 +56,3 @@ class Threads:
             torch.set_num_threads(threads)
             program.met(self, None, f"{before} -> {threads} threads")
         program.patch(torch, "set_num_threads", wrap)
-
-    def fix(self, setting: str) -> str:
-        """The call, or the variable."""
-        return f"torch.set_num_threads({setting})   # or OMP_NUM_THREADS={setting}"

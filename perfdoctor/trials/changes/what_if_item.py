@@ -25,6 +25,7 @@ class WhatIfItem:
     effect_on_results = "wrong: for measuring the step time alone"
     is_what_if = True
     devices = ASYNCHRONOUS
+    code = "total += value.detach()   # in place of value.item() in every step"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """On a GPU, where a finding is about waits."""
@@ -58,7 +59,3 @@ class WhatIfItem:
 
         for name in ("item", "__float__", "__int__"):
             program.patch(torch.Tensor, name, wrap)
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """What takes the place of each read."""
-        return "total += value.detach()   # in place of value.item() in every step"

@@ -18,6 +18,7 @@ class ZeroGrad:
     summary = "zero_grad drops gradients instead of filling them with zeros"
     rules = ("PD304",)
     effect_on_results = "an optimizer passes over parameters without a gradient, where a zero would let it decay them"
+    code = "optimizer.zero_grad()   # without set_to_none=False"
 
     def settings(self, facts: CapturedFacts, findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Where the program was seen to fill gradients."""
@@ -45,7 +46,3 @@ class ZeroGrad:
             return original(owner, set_to_none=True)
 
         return zero_grad
-
-    def fix(self, setting: str) -> str:  # noqa: ARG002
-        """The call."""
-        return "optimizer.zero_grad()   # without set_to_none=False"
