@@ -71,6 +71,16 @@ def laws(session: nox.Session) -> None:
 
 
 @nox.session(python=OLDEST)
+def coverage(session: nox.Session) -> None:
+    """Measure which lines the tests run that start nothing, before a release: it may not fall. It needs ../shared."""
+    session.install("-e", ".[test]", "-c", "constraints.txt")
+    if not os.path.isdir("../shared/traces"):
+        session.error("some lines are run on real traces alone, and ../shared is not here")
+    measured = ("--cov=perfdoctor", "--cov=analyzers", "--cov-report=term:skip-covered", "--cov-fail-under=91")
+    session.run("pytest", "-n", "auto", *measured, *session.posargs)
+
+
+@nox.session(python=OLDEST)
 def mutants(session: nox.Session) -> None:
     """Put errors into the rules, one at a time: a test of the rule has to fail; what survives is printed."""
     session.install("-e", ".[test-analysis]", "-c", "constraints.txt")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 GB = 1_000_000_000
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -91,88 +90,13 @@ def newer_kind(*, create_graph: bool = False) -> TraceBuilder:
     return trace
 
 
-PD307 = [
-    RuleCase(
-        "PD307",
-        "memory-is-free",
-        older_kind,
-        (
-            ExpectedFinding(
-                "medium",
-                200_000,
-                (0, 200_000, 200_000),
-                location="train.py:12",
-                title="Activation checkpointing computes 20% of the step again, and 63 GB of GPU memory are left",
-                advice="Do not checkpoint",
-                fix="x = block(x)",
-                evidence={"keeping it takes at most": 1_912_610_816, "calls of checkpoint per step": 4},
-            ),
-        ),
-        {**gpu_memory(10), **checkpointing()},
-    ),
-    RuleCase(
-        "PD307",
-        "a-half-of-it-fits",
-        older_kind,
-        (
-            ExpectedFinding(
-                "medium",
-                200_000,
-                location="train.py:12",
-                advice="the memory that is left holds what about 2 of 4 blocks compute",
-                fix="x = block(x) if number < 2 else checkpoint(block, x, use_reentrant=False)",
-            ),
-        ),
-        {**gpu_memory(10, total_gb=11.06), **checkpointing()},
-    ),
-    RuleCase(
-        "PD307",
-        "memory-was-not-recorded",
-        older_kind,
-        (ExpectedFinding("info", 200_000, (None, None, None), advice="run the program under `perfdoctor run`"),),
-    ),
-    RuleCase(
-        "PD307",
-        "newer-kind-on-a-cpu",
-        newer_kind,
-        (
-            ExpectedFinding(
-                "medium",
-                300_000,
-                (0, 300_000, 300_000),
-                location="train.py:12",
-                title="computes 30% of the step again, and 180 GB of RAM are left",
-            ),
-        ),
-        {**ram(2, 200), **checkpointing()},
-    ),
-    RuleCase(
-        "PD307",
-        "no-shapes-and-plenty",
-        lambda: older_kind(shapes=False),
-        (ExpectedFinding("medium", 200_000, location="train.py:12", evidence={"keeping it takes at most": None}),),
-        {**gpu_memory(10), **checkpointing()},
-    ),
-    RuleCase("PD307", "memory-is-full", older_kind, (), {**gpu_memory(79.95), **checkpointing()}),
-    RuleCase(
-        "PD307", "no-shapes-and-half-full", lambda: older_kind(shapes=False), (), {**gpu_memory(45), **checkpointing()}
-    ),
-    RuleCase("PD307", "too-little-again", lambda: older_kind(10), (), {**gpu_memory(10), **checkpointing()}),
-    RuleCase("PD307", "nobody-checkpoints", newer_kind, (), {**ram(2, 200), **checkpointing(0)}),
-    RuleCase(
-        "PD307", "gradients-of-gradients", lambda: newer_kind(create_graph=True), (), {**ram(2, 200), **checkpointing()}
-    ),
-]
-
 # --- PD509 ------------------------------------------------------------------------------------------------------------
 
 ADAM = "Optimizer.step#AdamW.step"
-BY_KERNELS = "kernels by their bounds, replayed"
 FEW_ROWS = {
     "shapes": [[1024], [4, 1024], [1024, 1024], [], []],
     "types": ["float", "float", "float", "Scalar", "Scalar"],
 }
-ONE_ROW = {"shapes": [[1024], [1, 1024], [1024, 1024], [], []], "types": FEW_ROWS["types"]}
 MANY_ROWS = {"shapes": [[1024], [512, 1024], [1024, 1024], [], []], "types": FEW_ROWS["types"]}
 
 
@@ -214,100 +138,3 @@ def gpu_step(kernel_us: float, blocks: int = 16, count: int = 8, step_us: float 
         trace.range(ADAM, start + 850, 100).op("aten::_fused_adamw_", start + 851, 50)
         trace.kernel("FusedAdamMathFunctor", start + 865, 20, launch_us=start + 855)
     return trace
-
-
-def inference(samples: int = 1, pause_us: float = 50, device: str | None = None) -> TraceBuilder:
-    """Four steps of 400 us that call a model with so many samples, and so long a pause behind each."""
-    trace = TraceBuilder(device=device)
-    trace.frame("serve.py(9): evaluate", 0, 4 * (400 + pause_us))
-    for number in range(4):
-        start = number * (400 + pause_us)
-        trace.step(start, 400).range("perfdoctor::module_call @serve.py:11 embed", start, 390)
-        trace.op("aten::conv2d", start + 1, 380, shapes=[[samples, 3, 64, 64], [32, 3, 3, 3]], types=["float"] * 2)
-        if device is not None:
-            trace.kernel(GEMM, start + 20, 300, launch_us=start + 5)
-    return trace
-
-
-ONE_SAMPLE = ExpectedFinding(
-    "low",
-    0,
-    location="serve.py:11",
-    title="one sample at a time",
-    advice="Give it many samples at once",
-    fix="torch.stack",
-)
-
-SINGLE_SAMPLES = [
-    RuleCase("PD104", "one-sample-after-the-other", inference, (ONE_SAMPLE,)),
-    RuleCase("PD104", "one-sample-on-a-gpu", lambda: inference(device="NVIDIA A100-SXM4-80GB"), (ONE_SAMPLE,)),
-    RuleCase("PD104", "one-sample-with-short-pauses", lambda: inference(pause_us=180), (ONE_SAMPLE,)),
-    RuleCase("PD104", "requests-with-pauses", lambda: inference(pause_us=900)),
-    RuleCase("PD104", "a-batch-of-eight", lambda: inference(8)),
-    RuleCase("PD104", "a-training-with-one-sample", lambda: cpu_step(200, 600, ONE_ROW)),
-]
-
-PD509 = [
-    RuleCase(
-        "PD509",
-        "weights-and-optimizer",
-        lambda: cpu_step(200, 600),
-        (
-            ExpectedFinding(
-                "info",
-                0,
-                location="train.py:7",
-                title="A batch twice as large would take",
-                advice="let the learning rate grow with it",
-                fix="DataLoader(..., batch_size=8)",
-                evidence={"samples per step": 4, "known by": "ops by their shapes"},
-            ),
-        ),
-        {**ram(2, 200), **loader()},
-    ),
-    RuleCase(
-        "PD509",
-        "micro-batches",
-        lambda: cpu_step(200, 600),
-        (ExpectedFinding("info", 0, location="train.py:7", advice="make the same gradients"),),
-        {**ram(2, 200), **loader(backwards=4)},
-    ),
-    RuleCase(
-        "PD509",
-        "large-global-batch",
-        lambda: cpu_step(200, 600),
-        (ExpectedFinding("info", 0, location="train.py:7", advice="16,384 samples a step on all ranks"),),
-        {**ram(2, 200), **loader(128), "world_size": 64},
-    ),
-    RuleCase(
-        "PD509",
-        "empty-gpu",
-        lambda: gpu_step(8),
-        (
-            ExpectedFinding(
-                "info", 0, location="train.py:7", evidence={"known by": "kernels by their bounds, replayed"}
-            ),
-        ),
-        {**gpu_memory(6), **loader()},
-    ),
-    RuleCase(  # the first dimension of the first layer
-        "PD509",
-        "no-loader",
-        lambda: cpu_step(200, 600),
-        (ExpectedFinding("info", 0, advice="180 GB of RAM are left", evidence={"samples per step": 4}),),
-        ram(2, 200),
-    ),
-    RuleCase(
-        "PD509", "products-of-many-rows", lambda: cpu_step(480, 40, MANY_ROWS), (), {**ram(2, 200), **loader(512)}
-    ),
-    RuleCase("PD509", "busy-gpu", lambda: gpu_step(99, 4096, step_us=960), (), {**gpu_memory(6), **loader()}),
-    RuleCase("PD509", "memory-is-full", lambda: gpu_step(8), (), {**gpu_memory(60), **loader()}),
-    RuleCase("PD509", "memory-was-not-recorded", lambda: gpu_step(8), (), loader()),
-    RuleCase(  # each gets a half of 180 GB, and holds 100
-        "PD509",
-        "ranks-share-the-memory",
-        lambda: cpu_step(200, 600),
-        (),
-        {**ram(100, 200), **loader(), "world_size": 2},
-    ),
-]

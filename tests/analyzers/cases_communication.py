@@ -9,7 +9,6 @@ from rule_cases import ALL_REDUCE, LOADER, POINTWISE, SGEMM, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder, collective
 from perfdoctor.testing.check_rule import build_healthy_trace
-from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -83,94 +82,6 @@ def on_the_cpu(begin_us: float, slower_us: float = 0) -> list[TraceBuilder]:
     return ranks
 
 
-# What the rank does before the first of the twelve steps follows no wait for a loss: it counts as happening once.
-LATE_NS = 183_333
-LATE = (0, LATE_NS, LATE_NS)
-
-PD409 = [
-    RuleCase(
-        "PD409",
-        "rank-0-does-more-between-steps",
-        lambda: passes(late_to_begin(0, 200)),
-        (
-            ExpectedFinding(
-                "medium",
-                LATE_NS,
-                LATE,
-                rank=0,
-                title="Rank 0 enters the step 183 us late in each step",
-                advice="evaluate on all ranks",
-                confidence=0.9,
-                evidence={"of the lateness there when its pass begins": 100.0, "its wait per step": LATE_NS},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(
-        "PD409",
-        "clocks-seconds-apart",
-        lambda: passes(late_to_begin(2, 200), offsets_us=[0, 3e6, 6e6, 1.5e6]),
-        (ExpectedFinding("medium", LATE_NS, LATE, rank=2),),
-    ),
-    RuleCase(
-        "PD409",
-        "waits-for-its-loader",
-        lambda: passes(late_to_begin(1, 200), before=LOADER),
-        (
-            ExpectedFinding(
-                "medium", 200_000, (0, 200_000, 200_000), rank=1, title="waiting for its DataLoader", advice="shard"
-            ),
-        ),
-    ),
-    RuleCase(
-        "PD409",
-        "under-fsdp",
-        lambda: passes(late_to_begin(3, 100), wrapper=FSDP),
-        (ExpectedFinding("medium", 100_000, (0, 100_000, 100_000), rank=3),),
-    ),
-    RuleCase(  # without a wrapper the marks of the steps say when they begin
-        "PD409",
-        "steps-begin-late",
-        lambda: passes(late_to_begin(1, 200), wrapper="model", steps_begin_late=True),
-        (ExpectedFinding("medium", 200_000, rank=1),),
-    ),
-    RuleCase(  # of 240 us of lateness the start explains 200
-        "PD409",
-        "late-and-a-little-slower",
-        lambda: passes(late_to_begin(2, 200), (0, 0, 40, 0)),
-        (ExpectedFinding("medium", 220_000, rank=2, evidence={"of the lateness there when its pass begins": 83.3}),),
-    ),
-    RuleCase(
-        "PD409",
-        "on-the-cpu",
-        lambda: on_the_cpu(300),
-        (ExpectedFinding("medium", 300_000, (0, 300_000, 300_000), rank=0),),
-    ),
-    RuleCase(
-        "PD409",
-        "now-and-then",
-        lambda: passes([[400.0 if step % 4 == 1 else 0.0, 0.0, 0.0, 0.0] for step in range(12)]),
-        (ExpectedFinding("medium", 100_000, rank=0, title="enters the step 400 us late in 3 of 12 steps"),),
-    ),
-    RuleCase(
-        "PD409",
-        "in-turns",
-        lambda: passes(begin_in_turns()),
-        (ExpectedFinding("medium", 150_000, (None, None, None), title="Ranks take turns at entering the step late"),),
-    ),
-    # The rank begins with the others and falls behind: PD401.
-    RuleCase("PD409", "slower-inside-the-step", lambda: passes(late_to_begin(2, 0), (0, 0, 200, 0))),
-    RuleCase("PD409", "mostly-slower", lambda: passes(late_to_begin(2, 60), (0, 0, 140, 0))),
-    RuleCase("PD409", "slower-on-the-cpu", lambda: on_the_cpu(0, slower_us=300)),
-    RuleCase("PD409", "together", lambda: passes(late_to_begin(0, 0))),
-    RuleCase("PD409", "late-by-a-hundredth-of-a-percent", lambda: passes(late_to_begin(0, 0.1))),
-    RuleCase("PD409", "once", lambda: passes([*[[0.0] * 4] * 11, [0.0, 0.0, 300.0, 0.0]])),
-    RuleCase("PD409", "too-few-for-turns", lambda: passes(begin_in_turns(steps=8))),
-    RuleCase("PD409", "one-rank-alone", lambda: passes(late_to_begin(0, 200))[:1]),
-    RuleCase("PD409", "no-collectives", lambda: [build_healthy_trace(), build_healthy_trace()]),
-]
-
-
 def reduced_gradients(
     us: float = 300,
     *,
@@ -216,74 +127,3 @@ def reduced_gradients(
 def wrapped(**ddp: Any) -> dict[str, Any]:
     """Captured facts of a model under DistributedDataParallel."""
     return {"models": [{"class": "Net", "ddp": {"created": {"file": "model.py", "line": 8, "function": "f"}, **ddp}}]}
-
-
-PD410 = [
-    # 400 us of transfer take 200 in half the bytes. Of the 300 that are exposed the half of the last one remains.
-    RuleCase(
-        "PD410",
-        "float32-under-ddp",
-        reduced_gradients,
-        (
-            ExpectedFinding(
-                "medium",
-                300_000,
-                (0, 150_000, 150_000),
-                title="Gradients travel in float32, 200 MB a step",
-                advice="register a hook",
-                fix="bf16_compress_hook",
-                evidence={"float32 reductions per step": 2, "products in half precision": 100.0},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(
-        "PD410",
-        "constructor-as-captured",
-        reduced_gradients,
-        (
-            ExpectedFinding(
-                "medium", 300_000, location="model.py:8", evidence={"communication hooks, as captured": "none"}
-            ),
-        ),
-        wrapped(comm_hooks=[]),
-    ),
-    RuleCase(
-        "PD410",
-        "another-hook",
-        reduced_gradients,
-        (ExpectedFinding("medium", 300_000, location="model.py:8"),),
-        wrapped(comm_hooks=["noop_hook_of_mine"]),
-    ),
-    RuleCase(
-        "PD410",
-        "under-fsdp",
-        lambda: reduced_gradients(wrapper=FSDP, kernel=REDUCE_SCATTER),
-        (ExpectedFinding("medium", 300_000, fix="reduce_dtype=torch.bfloat16"),),
-    ),
-    RuleCase(
-        "PD410",
-        "a-little-exposed",
-        lambda: reduced_gradients(60),
-        (ExpectedFinding("medium", 60_000, (0, 30_000, 30_000)),),
-    ),
-    RuleCase(  # one rank of two: how much of it is waiting is not known
-        "PD410",
-        "one-rank-alone",
-        lambda: reduced_gradients()[:1],
-        (ExpectedFinding("medium", 300_000, (0, None, 150_000), confidence=0.5),),
-    ),
-    RuleCase(
-        "PD410",
-        "on-a-device-without-bfloat16",
-        lambda: reduced_gradients(work=VOLTA_GEMM, device="Tesla V100-SXM2-16GB", capability=(7, 0)),
-        (ExpectedFinding("medium", 300_000, fix="fp16_compress_hook"),),
-    ),
-    RuleCase("PD410", "in-bfloat16-already", lambda: reduced_gradients(dtype="BFloat16")),
-    RuleCase("PD410", "a-model-in-float32", lambda: reduced_gradients(work=SGEMM)),
-    RuleCase("PD410", "compressed-by-a-hook", reduced_gradients, facts=wrapped(comm_hooks=["bf16_compress_hook"])),
-    RuleCase("PD410", "hidden-behind-the-work", lambda: reduced_gradients(hidden=True)),
-    RuleCase("PD410", "small-messages", lambda: reduced_gradients(elements=10_000)),
-    RuleCase("PD410", "no-training", lambda: reduced_gradients(training=False)),
-    RuleCase("PD410", "no-gradients", lambda: reduced_gradients(kernel=ALL_GATHER)),
-]

@@ -7,7 +7,6 @@ from typing import Any
 from rule_cases import POINTWISE
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4"
 SUM = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float, at::native::sum_functor<float>>>"
@@ -56,81 +55,3 @@ def biases(*names: str) -> dict[str, Any]:
         {"name": name, "class": "Conv2d", "norm_class": "BatchNorm2d", "channels": 8, "created": LINE} for name in names
     ]
     return {"models": [{"class": "Net", "bias_before_norm": found}]}
-
-
-PD502 = [
-    RuleCase(
-        "PD502",
-        "two-convolutions",
-        lambda: training(BEFORE_NORM, BEFORE_NORM),
-        (
-            ExpectedFinding(
-                "medium",
-                400_000,
-                (0, 400_000, 400_000),
-                title="Biases of 2 convolutions are added though",
-                advice="Leave the biases out: a batch norm",
-                fix="bias=False",
-                evidence={"adding biases per step": 200_000, "summing their gradients per step": 200_000},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(
-        "PD502",
-        "named-by-a-capture",
-        lambda: training(BEFORE_NORM, gathers=True),
-        (
-            ExpectedFinding(
-                "medium",
-                200_000,
-                location="/home/me/model.py:7",
-                advice="(a, b, c and 1 more)",
-                evidence={"modules": "a, b, c, d"},
-            ),
-        ),
-        biases("a", "b", "c", "d"),
-    ),
-    RuleCase(
-        "PD502",
-        "only-those-before-norms-count",
-        lambda: training(BEFORE_NORM, BEFORE_RELU),
-        (ExpectedFinding("medium", 200_000, title="The bias of a convolution is added though"),),
-    ),
-    RuleCase(  # as PyTorch computes them without cuDNN
-        "PD502",
-        "instance-norms",
-        lambda: training(("aten::batch_norm", "NativeBatchNormBackward0"), norm="aten::instance_norm"),
-        (
-            ExpectedFinding(
-                "medium",
-                200_000,
-                title="The bias of a convolution",
-                evidence={"adding biases per step": 100_000, "modules": None},
-            ),
-        ),
-    ),
-    RuleCase(  # of three convolutions one stands before a ReLU
-        "PD502",
-        "transposed-in-a-generator",
-        lambda: training(BEFORE_NORM, BEFORE_RELU, BEFORE_NORM, bias_us=20, convolution="aten::conv_transpose2d"),
-        (
-            ExpectedFinding(
-                "medium",
-                80_000,
-                (0, 80_000, 80_000),
-                location="/home/me/model.py:7",
-                title="Biases of 2 convolutions",
-                advice="Leave the biases out (up, out): a batch norm",
-            ),
-        ),
-        biases("up", "out"),
-    ),
-    RuleCase("PD502", "no-norm-follows", lambda: training(BEFORE_RELU, BEFORE_RELU)),
-    RuleCase("PD502", "a-group-norm", lambda: training(BEFORE_NORM, norm="aten::group_norm")),
-    RuleCase("PD502", "evaluation", lambda: training(BEFORE_NORM, has_gradients=False)),
-    RuleCase(  # the gradient comes through another op: what follows the convolution is no norm that is trained
-        "PD502", "the-gradient-of-another-op", lambda: training(("aten::batch_norm", "ReluBackward0"))
-    ),
-    RuleCase("PD502", "next-to-nothing", lambda: training(BEFORE_NORM, bias_us=8)),
-]

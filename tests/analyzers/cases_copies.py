@@ -5,7 +5,6 @@ from __future__ import annotations
 from rule_cases import LOADER, POINTWISE, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100 = "NVIDIA A100-SXM4-80GB"
 
@@ -68,68 +67,6 @@ def behind_kernels() -> TraceBuilder:
 
 PCIE_3 = {"nvml": {"devices": [{"max_pcie_generation": 3, "max_pcie_width": 16}]}}
 
-PD105 = [
-    RuleCase(  # 1.15 ms until the product starts: 50 us before the call, 1 ms copy, the rest until the next launch
-        "PD105",
-        "batch",
-        batch,
-        (
-            ExpectedFinding(
-                "medium",
-                1_150_000,
-                (0, 765_625, 1_150_000),  # at 25.6 GB/s the 6 MB take 234 us of the 1000
-                title="6 MB a step are copied from pageable memory",
-                fix="pin_memory=True); buffer.copy_(x); y = buffer.to(device, non_blocking=True)",
-                evidence={"achieved": 6.0, "pinned copies on this link": 25.6, "CPU blocked per step": 1_040_000},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(  # generation 3 x16 gives 12.6 GB/s
-        "PD105",
-        "slower-link-as-captured",
-        lambda: with_line(batch()),
-        (
-            ExpectedFinding(
-                "medium",
-                1_150_000,
-                (0, 524_112, 1_150_000),
-                location="train.py:31",
-                advice="needs a pin_memory() method",
-                evidence={"pinned copies on this link": 12.6, "pin_memory, as captured": "yes"},
-            ),
-        ),
-        {**PCIE_3, "loaders": [{"pin_memory": True}]},
-    ),
-    RuleCase(
-        "PD105",
-        "unknown-link",
-        lambda: batch(device="NVIDIA Unheard-of", steps=2),
-        (ExpectedFinding("medium", 1_150_000, (0, None, 1_150_000), evidence={"pinned copies on this link": None}),),
-        {"loaders": [{"pin_memory": False}, {"pin_memory": True}]},
-    ),
-    RuleCase(  # the copy and 10 us until it starts; the wait of 9 ms before is PD102's
-        "PD105",
-        "to-the-host",
-        to_host,
-        (ExpectedFinding("medium", 1_010_000, title="to pageable memory", fix="pin_memory=True); buffer.copy_(x"),),
-    ),
-    RuleCase(
-        "PD105",
-        "each-line-by-itself",
-        two_lines,
-        (
-            ExpectedFinding("medium", 1_020_000, location="train.py:7"),
-            ExpectedFinding("medium", 1_020_000, location="train.py:8"),
-        ),
-    ),
-    RuleCase("PD105", "pinned", lambda: batch(waits=False, pinned=True)),
-    RuleCase("PD105", "tiny", lambda: batch(size=65_536)),
-    RuleCase("PD105", "outside-of-the-steps", before_the_steps),
-    RuleCase("PD105", "hidden-behind-kernels", behind_kernels),
-    RuleCase("PD105", "host-memory-of-unknown-kind", lambda: batch(name="Memcpy HtoD (Host -> Device)")),
-]
-
 
 def host_tensor(
     *ops: str, size: int = 64, name: str = "HtoD", loader: bool = False, first: bool = False, within: str = ""
@@ -174,69 +111,3 @@ def device_factory() -> TraceBuilder:
 
 
 # The queue is empty from 400 to 470 us: a copy of 2 us and 68 us idle, 58 us of them behind the wait of 62 us.
-PD106 = [
-    RuleCase(
-        "PD106",
-        "zeros",
-        lambda: host_tensor("aten::zeros"),
-        (
-            ExpectedFinding(
-                "low",
-                70_000,
-                (0, None, 70_000),
-                title="Tensors are made on the CPU and copied to the GPU: 1 a step",
-                fix="torch.zeros(..., device=x.device)",
-                evidence={"made by": "aten::zeros", "CPU blocked per step": 62_000, "bytes per step": 64},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(
-        "PD106",
-        "torch-tensor",
-        lambda: host_tensor("aten::empty", "aten::to", "aten::lift_fresh", "aten::detach_").range(
-            "@train.py:9", 300, 120
-        ),
-        (
-            ExpectedFinding("low", 35_000, advice="does not help"),
-            ExpectedFinding("low", 35_000, location="train.py:9", advice="does not help"),
-        ),
-    ),
-    RuleCase(
-        "PD106",
-        "from-numpy",
-        lambda: host_tensor("aten::lift_fresh"),
-        (ExpectedFinding("low", 70_000, advice="Make the tensor once", confidence=0.7),),
-    ),
-    RuleCase(
-        "PD106",
-        "a-mask-made-of-ones-whatever-its-size",
-        lambda: host_tensor("aten::ones", "aten::tril", size=16_000_000),
-        (ExpectedFinding("low", 70_000, fix="torch.ones("),),
-    ),
-    RuleCase(
-        "PD106",
-        "index-that-is-a-list",
-        lambda: host_tensor("aten::empty", "aten::to", "aten::lift_fresh", within="aten::index"),
-        (ExpectedFinding("low", 70_000),),
-    ),
-    RuleCase(
-        "PD106",
-        "random-numbers-first-in-the-step-on-amd",
-        lambda: host_tensor("aten::randn", name="Memcpy HtoD (Host -> Device)", first=True),
-        (ExpectedFinding("medium", 170_000, fix="torch.randn("),),
-    ),
-    RuleCase(
-        "PD106",
-        "within-a-function-of-the-user",
-        lambda: host_tensor("aten::full").op("MyFunction", 298, 125).op("MyFunction", 1298, 125),
-        (ExpectedFinding("low", 70_000, fix="torch.full("),),
-    ),
-    RuleCase("PD106", "what-the-loader-makes", lambda: host_tensor("aten::empty", "aten::detach_", loader=True)),
-    RuleCase("PD106", "labels-first-in-the-step", lambda: host_tensor("aten::empty", "aten::lift_fresh", first=True)),
-    RuleCase("PD106", "labels-beside-the-batch", beside_the_batch),
-    RuleCase("PD106", "values-as-large-as-a-batch", lambda: host_tensor("aten::lift_fresh", size=8_000_000)),
-    RuleCase("PD106", "made-on-the-device", device_factory),
-    RuleCase("PD106", "a-tensor-of-yesterday", lambda: host_tensor("aten::zeros", "aten::addmm")),
-    RuleCase("PD106", "pinned", lambda: host_tensor("aten::zeros", name="Memcpy HtoD (Pinned -> Device)")),
-]

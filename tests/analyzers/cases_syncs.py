@@ -183,75 +183,6 @@ def launched_before_the_wait() -> TraceBuilder:
 
 
 PD102: list[RuleCase] = [
-    RuleCase(
-        "PD102",
-        "item",
-        item_in_a_frame,
-        (
-            ExpectedFinding(
-                "medium",
-                110_000,
-                (0, None, 110_000),
-                location="train.py:12",
-                title=".item() at train.py:12 waits for the GPU once a step",
-                fix="value.detach()",
-                evidence={"waits per step": 1, "CPU blocked per step": 395_000, "calls": "cudaStreamSynchronize"},
-            ),
-        ),
-        via_file=True,
-    ),
-    RuleCase(  # it waited for 45 us, so 45 us of lead are lost: the other 65 us of the gap would be there without it
-        "PD102",
-        "short-wait",
-        lambda: sync_wait("aten::nonzero", blocked_us=45),
-        (ExpectedFinding("low", 45_000, (0, None, 45_000), advice="Multiply by the mask"),),
-    ),
-    RuleCase(
-        "PD102",
-        "copy-to-pageable-memory",
-        lambda: sync_wait("aten::to", "aten::_to_copy", "aten::copy_", call="cudaMemcpyAsync", copy="DtoH"),
-        (
-            ExpectedFinding(
-                "medium",
-                106_000,
-                title=".cpu(), .numpy()",
-                advice="Leave the result on the GPU",
-                fix="non_blocking=True",
-            ),
-        ),
-    ),
-    RuleCase(
-        "PD102",
-        "two-ops",
-        two_waiting_ops,
-        (ExpectedFinding("medium", 100_000, title=".item()"), ExpectedFinding("low", 40_000, title="nonzero()")),
-    ),
-    RuleCase(
-        "PD102",
-        "no-op-around-it",
-        hip_wait,
-        (
-            ExpectedFinding(
-                "medium", 110_000, title="torch.cuda.synchronize() waits", evidence={"calls": "hipDeviceSynchronize"}
-            ),
-        ),
-    ),
-    RuleCase(
-        "PD102", "two-steps", lambda: sync_wait("aten::is_nonzero", steps=2), (ExpectedFinding("medium", 115_000),)
-    ),
-    RuleCase(
-        "PD102",
-        "unknown-op",
-        lambda: sync_wait("mylib::peek"),
-        (ExpectedFinding("medium", 110_000, advice="every N steps"),),
-    ),
-    RuleCase("PD102", "healthy", build_healthy_trace),
-    RuleCase("PD102", "item-on-a-cpu-tensor", item_on_a_cpu_tensor),
-    RuleCase("PD102", "sync-that-waits-for-nothing", sync_that_waits_for_nothing),
-    RuleCase("PD102", "another-stream-still-works", sync_of_one_stream_while_another_works),
-    RuleCase("PD102", "slow-copies-on-the-device", slow_copies_on_the_device),
-    RuleCase("PD102", "asynchronous-copy", asynchronous_copy),
-    RuleCase("PD102", "next-kernel-launched-before-the-wait", launched_before_the_wait),
     *(
         RuleCase(  # a copy ends 4 us after the kernel, so that much less of the gap is left
             "PD102",
@@ -262,18 +193,4 @@ PD102: list[RuleCase] = [
         for name, (line, title, advice) in LINES.items()
     ),
     *(RuleCase("PD102", f"{name}-twin", _twin(line)) for name, (line, _, _) in LINES.items()),
-    RuleCase(
-        "PD102",
-        "each-step-of-eight",  # in seven of them the first kernel comes late, too: the CPU has lost its lead
-        lambda: Line(ITEM).trace(steps=8),
-        (
-            ExpectedFinding(
-                "medium",
-                118_750,
-                title="waits for the GPU once a step",
-                evidence={"waits per step": 1.0, "calls of aten::item per step": 1.0},
-            ),
-        ),
-    ),
-    RuleCase("PD102", "logged-every-fourth-step", lambda: Line(ITEM).trace(steps=8, every=4)),
 ]

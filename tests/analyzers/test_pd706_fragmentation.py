@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
+from all_cases import cases_of
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_allocator import Request, SnapshotBuilder, Step
@@ -11,7 +13,7 @@ from recorded_allocator import Request, SnapshotBuilder, Step
 from perfdoctor.analyzers.pd706_fragmentation import Fragmentation
 from perfdoctor.memory.caching_allocator import MIB
 from perfdoctor.rank import Rank
-from perfdoctor.testing import ExpectedFinding, RuleCase, TraceBuilder, check_rule
+from perfdoctor.testing import TraceBuilder, check_rule
 from perfdoctor.trace.tables.model import AllocatorSettings
 
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
@@ -35,64 +37,7 @@ def trace(capacity_mb: int) -> TraceBuilder:
     return b
 
 
-def fires(**expected: object) -> tuple[ExpectedFinding, ...]:
-    given: dict[str, object] = {"severity": "high", "cost_ns": 0, **expected}
-    return (ExpectedFinding(**given),)  # type: ignore[arg-type]
-
-
-CASES = [
-    RuleCase(
-        "PD706",
-        "sizes-that-grow",
-        # 40 to 76 MiB are 580; with pages of 20 MiB four of them.
-        lambda: SnapshotBuilder(growing(range(40, 80, 4))),
-        fires(
-            saved_bytes=(500 * MIB,) * 3,
-            title="608 MB are reserved on GPU 0, and at most 79.7 MB of it allocated",
-            fix="expandable_segments:True",
-        ),
-    ),
-    RuleCase(
-        "PD706",
-        "sizes-of-a-line-vary",
-        lambda: SnapshotBuilder(growing(range(40, 80, 4), line=7)),
-        fires(location="/home/me/train.py:7", advice="pad its inputs"),
-    ),
-    RuleCase(
-        "PD706",
-        "three-sizes",
-        lambda: SnapshotBuilder(growing([300, 340, 380])),
-        fires(saved_bytes=(640 * MIB,) * 3, fix="expandable_segments:True"),
-    ),
-    RuleCase(
-        "PD706",
-        "a-small-request-cuts-a-large-block",
-        # In an expandable segment as well, as the block of 10 MiB keeps the one before it from growing.
-        lambda: SnapshotBuilder([Request(800 * MIB), Request(10 * MIB), 0, Request(30 * MIB), Request(800 * MIB)]),
-        fires(saved_bytes=(770 * MIB,) * 3, fix="max_split_size_mb:512"),
-    ),
-    RuleCase(
-        "PD706",
-        "another-stream",
-        lambda: SnapshotBuilder(held_by(0, 5), settings=EXPANDABLE),
-        fires(severity="info", fix="torch.cuda.stream", evidence={"of it free for other streams": 402 * MIB}),
-    ),
-    RuleCase(
-        "PD706",
-        "a-private-pool",
-        lambda: SnapshotBuilder(held_by(1, 0), settings=EXPANDABLE),
-        fires(severity="info", fix="pool=first.pool()", evidence={"of it free in private pools": 402 * MIB}),
-    ),
-    RuleCase("PD706", "a-full-gpu", lambda: trace(1100), fires(severity="info", fix="_dump_snapshot")),
-    RuleCase("PD706", "room-in-a-trace", lambda: trace(80_000)),
-    RuleCase("PD706", "expandable", lambda: SnapshotBuilder(growing(range(40, 80, 4)), settings=EXPANDABLE)),
-    RuleCase("PD706", "one-size", lambda: SnapshotBuilder(growing([400] * 10))),
-    RuleCase("PD706", "small", lambda: SnapshotBuilder(growing(range(70, 80, 4)))),
-    RuleCase("PD706", "sizes-that-shrink", lambda: SnapshotBuilder(growing(range(400, 40, -4)))),
-    RuleCase("PD706", "a-small-request-after-it", lambda: SnapshotBuilder([Request(800 * MIB), 0, Request(30 * MIB)])),
-    # What is cached at the end alone is no loss: it was needed, and goes to the next request.
-    RuleCase("PD706", "cached-at-the-end", lambda: SnapshotBuilder([Request(600 * MIB), Request(400 * MIB), 0, 0])),
-]
+CASES = list(cases_of(sys.modules[__name__]))
 
 
 def test_the_rule_holds_its_contract_and_its_cases() -> None:

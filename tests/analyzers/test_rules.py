@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
 import pytest
-from all_cases import CASES, RULES_WITH_OWN_TEST
+from all_cases import CASES, HERE, RULES_WITH_OWN_TEST
 from jsonschema import Draft202012Validator
 
 import perfdoctor
@@ -73,6 +75,24 @@ def test_every_rule_has_as_many_quiet_cases_as_firing_ones_and_at_least_five() -
 
 def test_every_case_has_a_name_of_its_own() -> None:
     assert max(Counter(map(str, CASES)).values()) == 1
+
+
+def test_what_files_of_scenes_import_or_make_is_used() -> None:
+    """Linters do not see the rows that name it."""
+    texts = {path: path.read_text(encoding="utf-8") for path in HERE.parent.rglob("*.py")}
+    unused = []
+    for rows in HERE.glob("cases_*.toml"):
+        file = rows.with_suffix(".py")
+        tree = ast.parse(texts[file])
+        imports = (each for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names)
+        imported = {each.asname or each.name for each in imports} - {"annotations"}
+        made = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        named |= set(re.findall(r"\w+", rows.read_text(encoding="utf-8")))
+        unused += [f"{file.name}: {name}" for name in imported - named]
+        others = [text for path, text in texts.items() if path != file]
+        unused += [f"{file.name}: {name}" for name in made - named if not any(name in text for text in others)]
+    assert unused == []
 
 
 @pytest.mark.parametrize("rule", sorted({case.rule for case in CASES if case.facts}))
