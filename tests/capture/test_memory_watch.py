@@ -20,6 +20,7 @@ from perfdoctor.capture.inject._perfdoctor_inject import allocator_history, host
 from perfdoctor.capture.inject._perfdoctor_inject.allocator_history import AllocatorHistory  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.dataset_objects import describe_objects  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.step_memory import CudaPeaks, StepMemory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.watched_calls import watch_calls  # noqa: E402
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MB = 1_000_000
@@ -177,6 +178,11 @@ def test_data_sets_without_objects() -> None:
 # Peaks -------------------------------------------------------------------------------------------------------------
 
 
+def watched(function: Any, watcher: Any) -> Any:
+    """A function with a watcher around it, whose errors are those of the test."""
+    return watch_calls(function, watcher, lambda: True, lambda ours, *args: ours(*args))
+
+
 class FakeAllocator:
     """Torch's functions on the memory of GPU 0, in Python."""
 
@@ -217,9 +223,9 @@ def test_peaks_of_phases_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.take(5)
     steps.enter("forward")
     assert steps.end_step("base") == {"forward": 150, "backward": 190, "optimizer": 105, "step": 190}
-    read = steps.cuda.wrap_reader(gpu.statistics)
+    read = watched(gpu.statistics, steps.cuda.watch_reader)
     assert read()["allocated_bytes"]["all"] == {"current": 105, "peak": 1000 - 100}  # as if nobody had reset it
-    flat = steps.cuda.wrap_reader(lambda _: {"allocated_bytes.all.peak": gpu.peak, "other": 1})
+    flat = watched(lambda _: {"allocated_bytes.all.peak": gpu.peak, "other": 1}, steps.cuda.watch_reader)
     assert flat("cuda:0") == {"allocated_bytes.all.peak": 900, "other": 1}
     assert steps.to_dict()["windows"]["base"]["backward_bytes"] == 190
 
@@ -229,14 +235,14 @@ def test_the_programs_own_resets_are_left_alone(monkeypatch: pytest.MonkeyPatch)
     gpu.take(900)
     gpu.take(-800)
     assert peaks.take() == 900
-    peaks.wrap_reset(gpu.reset)()
+    watched(gpu.reset, peaks.watch_reset)()
     resets = gpu.resets
     gpu.take(50)
     gpu.take(-50)
     assert peaks.take() == 150
     assert peaks.take() == 150
     assert gpu.resets == resets
-    assert peaks.wrap_reader(gpu.statistics)()["allocated_bytes"]["all"]["peak"] == 150
+    assert watched(gpu.statistics, peaks.watch_reader)()["allocated_bytes"]["all"]["peak"] == 150
 
 
 @linux_only
@@ -287,7 +293,7 @@ class FakeHistory:
         for module in (allocator_history, memory_watch):
             monkeypatch.setattr(module, "cuda_is_initialized", lambda: True)
         self.history = AllocatorHistory(1_000_000, self.notes.append)
-        record = self.history.wrap_recording(lambda *args, **options: self.calls.append((args, options)))
+        record = watched(lambda *args, **options: self.calls.append((args, options)), self.history.on_program_records)
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
         monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("snapshot"))
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: enabled, raising=False)

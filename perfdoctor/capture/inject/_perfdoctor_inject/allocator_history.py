@@ -97,16 +97,11 @@ class AllocatorHistory:
         finally:
             self._is_switching = False
 
-    def wrap_recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A wrapper of the function by which the program records a history of its own: ours is left to it."""
-
-        def record(*args: Any, **kwargs: Any) -> Any:
-            if self._is_recording and not self._is_switching:
-                self._is_recording = False
-                self._note("the program began to record the allocator's history, so that of the window is missing")
-            return original(*args, **kwargs)
-
-        return record
+    def on_program_records(self, *_: Any) -> None:
+        """The program is about to switch a history of its own: ours is left to it."""
+        if self._is_recording and not self._is_switching:
+            self._is_recording = False
+            self._note("the program began to record the allocator's history, so that of the window is missing")
 
     def _on_failure(self, device: int, requested: int, limit: int, free: int) -> None:
         """Torch calls this before it raises; what is raised here would take the place of its error."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import Counter
-from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
-from .tracebacks import remove_own_frames
 from .user_code import Location, user_location
 
 # The window without a profiler; calls of others count where it has none.
@@ -76,23 +73,3 @@ def describe_call(location: Location | None, arguments: dict[str, Any]) -> dict[
 
 
 NO_CALL = {"use_reentrant": None, "preserve_rng_state": None, "location": None}
-
-
-def wrap_checkpoint(
-    calls: CheckpointCalls, is_listening: Callable[[], bool], call_recorder: Callable[..., Any]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A `wrap` for `Hooks._patch`."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def checkpoint(*args: Any, **kwargs: Any) -> Any:
-            if is_listening():
-                call_recorder(calls.add_call, sys._getframe(1), kwargs)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-
-        return checkpoint
-
-    return wrap

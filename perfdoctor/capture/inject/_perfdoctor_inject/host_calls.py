@@ -7,6 +7,8 @@ steps of the run that no profiler slowed down; those before the first step are n
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import os
 import sys
@@ -18,11 +20,23 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
 from torch.nn import Module
+from torch.utils.data import get_worker_info
 
 from .user_code import Location, is_user_file, user_location
+from .watched_calls import Watching
 
-COLLECT = "gc.collect"
+COLLECT, SAVE, DEEPCOPY = "gc.collect", "torch.save", "copy.deepcopy"
+WATCHED_CALLS = (
+    (gc, "collect", COLLECT),
+    (os, "fsync", "os.fsync"),
+    (os, "fdatasync", "os.fdatasync"),
+    (torch, "save", SAVE),
+    (copy, "deepcopy", DEEPCOPY),
+)
+# Opens a range of the trace, and returns what closes it; None where nothing is recorded.
+OpenRange = Callable[[str], Callable[[], None] | None]
 # A shorter call costs less than to find out who makes it; a disk takes longer for each sync.
 MIN_CALL_NS = 20_000
 # A program that makes its code anew in each step must not fill the memory.
@@ -88,13 +102,12 @@ class HostCalls:
     Attributes:
         gc_ns: How long garbage was collected in the running step, automatically and by `gc.collect`.
         call_ns: How long the other watched calls of the running step took.
-        open_range: Opens a range of the trace, while one is recorded; returns what closes it.
         wants_checksums: Whether other ranks may save the same.
     """
 
     def __init__(self) -> None:
         self.gc_ns = self.call_ns = 0
-        self.open_range: Callable[[str], Callable[[], None] | None] | None = None
+        self._open_range: OpenRange | None = None
         self.wants_checksums = False
         self._is_inside = False
         self._collection_start_ns = 0
@@ -104,6 +117,7 @@ class HostCalls:
         self._sites: dict[tuple[Any, ...], CallSite] = {}
         self._automatic = Collections()
         self._thread: int | None = None
+        self._see_save: Callable[[], None] = lambda: None
 
     def begin_step(self) -> None:
         """Begin a step in the calling thread."""
@@ -163,8 +177,8 @@ class HostCalls:
         if info["generation"] < OLDEST_GENERATION or self._is_inside:
             return
         if phase == "start":
-            if self.open_range is not None and self._thread == threading.get_ident():
-                self._close_collection = self.open_range(COLLECT)
+            if self._open_range is not None and self._thread == threading.get_ident():
+                self._close_collection = self._open_range(COLLECT)
             self._collection_start_ns = time.perf_counter_ns()
         elif self._collection_start_ns:
             dur_ns = time.perf_counter_ns() - self._collection_start_ns
@@ -176,12 +190,39 @@ class HostCalls:
             self._automatic_in_step.count += 1
             self._automatic_in_step.ns += dur_ns
 
-    def watch_collections(self) -> None:
-        """Time the garbage collector from now on."""
-        gc.callbacks.append(self.on_collection)
+    def install(
+        self,
+        watch: Callable[..., None],
+        add_undo: Callable[[Callable[[], None]], None],
+        see_save: Callable[[], None],
+        open_range: OpenRange,
+    ) -> None:
+        """Watch the calls of the training thread, and the garbage collector.
 
-    def stop_watching(self) -> None:
-        """Stop timing the garbage collector."""
+        `open_range` opens a range of the trace while one is recorded, so that the time is known there, too.
+        """
+        self._open_range, self._see_save = open_range, see_save
+        for owner, name, call in WATCHED_CALLS:
+            concerns = _copies_much if call == DEEPCOPY else None
+            watch(owner, name, functools.partial(self._watch_call, call), concerns=concerns)
+        gc.callbacks.append(self.on_collection)
+        add_undo(self._stop_watching)
+
+    def _watch_call(self, call: str, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watching:
+        if get_worker_info() is not None or not self.begin_call():
+            return
+        if call == SAVE:
+            self._see_save()
+        close = self._open_range(call) if self._open_range is not None else None
+        start_ns = time.perf_counter_ns()
+        yield
+        dur_ns = time.perf_counter_ns() - start_ns
+        if close:
+            close()
+        saved = (args[1] if len(args) > 1 else kwargs.get("f")) if call == SAVE else None
+        self.end_call(call, frame, dur_ns, saved, args[0] if call == DEEPCOPY else None)
+
+    def _stop_watching(self) -> None:
         if self.on_collection in gc.callbacks:
             gc.callbacks.remove(self.on_collection)
 
@@ -229,6 +270,11 @@ class HostCalls:
         if site is None and len(self._sites) < MAX_SITES:
             site = self._sites[key] = CallSite(call, location)
         return site
+
+
+def _copies_much(args: tuple[Any, ...]) -> bool:
+    """Whether `copy.deepcopy` gets a module or a dictionary, as its state is: small things come by the million."""
+    return bool(args) and isinstance(args[0], (dict, Module))
 
 
 def _add_step(total: CallSite | Collections, ns: int, dur_ns: int) -> None:

@@ -14,9 +14,7 @@ from .host_memory import HostMemory
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized
 from .step_memory import FORWARD, OPTIMIZER, StepMemory
-from .tracebacks import remove_own_frames
-
-Patch = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], None]
+from .watched_calls import RAISED, Patches, Watching
 
 
 class MemoryWatch:
@@ -38,21 +36,20 @@ class MemoryWatch:
         self.host = HostMemory(lambda: [pid for record in list(loaders.records) for pid in list(record.workers)])
         loaders.measures_objects = enabled
 
-    def install(self, patch: Patch) -> None:
-        """Wrap what the program calls for peaks and for the allocator's history."""
+    def install(self, patches: Patches) -> None:
+        """Watch what the program calls for peaks and for the allocator's history."""
         if not self.enabled:
             return
         accelerator: Any = getattr(torch, "accelerator", None)
         cuda, peaks = torch.cuda, self.steps.cuda
-        for owner in (cuda, cuda.memory):
-            patch(owner, "memory_stats_as_nested_dict", peaks.wrap_reader)
-            patch(owner, "reset_peak_memory_stats", peaks.wrap_reset)
-        for any_gpu in (accelerator, getattr(accelerator, "memory", None)):
-            if any_gpu is not None:
-                patch(any_gpu, "memory_stats", peaks.wrap_reader)
-                patch(any_gpu, "reset_peak_memory_stats", peaks.wrap_reset)
-        patch(cuda.memory, "_record_memory_history", self.history.wrap_recording)
-        patch(signal_handling, "_error_if_any_worker_fails", self._wrap_worker_check)
+        for owner, read in (
+            *((each, "memory_stats_as_nested_dict") for each in (cuda, cuda.memory)),
+            *((each, "memory_stats") for each in (accelerator, getattr(accelerator, "memory", None)) if each),
+        ):
+            patches.watch(owner, read, peaks.watch_reader)
+            patches.watch(owner, "reset_peak_memory_stats", peaks.watch_reset)
+        patches.watch(cuda.memory, "_record_memory_history", self.history.on_program_records)
+        patches.watch(signal_handling, "_error_if_any_worker_fails", self._watch_worker_check)
 
     def observe_failures(self, find_folder: Callable[[], str | None]) -> None:
         """Watch the allocator, as soon as there is one; called again and again."""
@@ -92,18 +89,10 @@ class MemoryWatch:
         if self.enabled:
             self.host.note_killed(list(self._loaders.processes))
 
-    def _wrap_worker_check(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A wrapper of what torch calls when a child ends: its error comes at whichever line of the program runs."""
-
-        def check() -> Any:
-            try:
-                return original()
-            except RuntimeError as error:
-                self.note_killed_workers()
-                remove_own_frames(error)
-                raise
-
-        return check
+    def _watch_worker_check(self, *_: Any) -> Watching:
+        """Around what torch calls when a child ends: its error comes at whichever line of the program runs."""
+        if (yield) is RAISED:
+            self.note_killed_workers()
 
     def stop(self) -> None:
         """Watch nothing more."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from .model_facts import describe_optimizer
-from .tracebacks import remove_own_frames
 from .user_code import Location, constructor_location, user_location
 
 # The window whose times are the program's own: it runs without a profiler.
@@ -120,26 +117,6 @@ class OptimizerRecords:
     def to_list(self) -> list[dict[str, Any]]:
         """The records as they stand in facts.json."""
         return [record.to_dict(self._timed_steps) for record in self.records]
-
-    def wrap_closure(
-        self, closure: Callable[..., Any], begin: Callable[[], None], end: Callable[[], None]
-    ) -> Callable[..., Any]:
-        """A closure that does the same, is timed, and calls `begin` before and `end` afterwards."""
-
-        @functools.wraps(closure)
-        def timed_closure(*args: Any, **kwargs: Any) -> Any:
-            begin()
-            self.begin_call()
-            try:
-                return closure(*args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-            finally:
-                self.end_call()
-                end()
-
-        return timed_closure
 
     def _record_of(self, optimizer: Any) -> OptimizerRecord:
         record = self._by_id.get(id(optimizer))

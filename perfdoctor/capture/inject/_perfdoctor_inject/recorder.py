@@ -218,10 +218,12 @@ class Recorder:
         if self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared, exhausted=exhausted):
             self.meter.see("epoch")
 
-    def on_loader_start(self) -> RecordedRange | None:
-        """Workers of a loader are about to be started; a range of the trace, where one is recorded."""
-        self.meter.see("worker_start")
-        return RecordedRange(LOADER_START) if self.profiler.recording else None
+    def open_range(self, name: str) -> Callable[[], None] | None:
+        """Open a range of the trace, while one is recorded; returns what closes it, unless the window has ended."""
+        if not self.profiler.recording:
+            return None
+        window, opened = self.profiler, RecordedRange(name)
+        return lambda: opened.close() if window.recording else None
 
     def on_forward(self, module: Any) -> bool:
         """The program is about to call a module that lies in no other; until something else marks steps.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from .host_memory import PAGE_BYTES
 from .look_pace import LookPace
 from .machine_facts import cuda_is_initialized
 from .memory_records import read_rss_peak_bytes
+from .watched_calls import RAISED, Watching
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
@@ -69,25 +69,18 @@ class CudaPeaks:
                 part[key] = max(part[key], peak)
         return statistics
 
-    def wrap_reader(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A wrapper of a function of torch that returns statistics of a device."""
+    def watch_reader(self, _frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watching:
+        """Around a function of torch that returns statistics of a device."""
+        statistics = yield
+        if statistics is not RAISED:
+            self.restore(statistics, args[0] if args else kwargs.get("device"))
 
-        def read(device: Any = None, *args: Any, **kwargs: Any) -> Any:
-            return self.restore(original(device, *args, **kwargs), device)
-
-        return read
-
-    def wrap_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A wrapper of a function of torch by which the program resets the peaks of a device."""
-
-        def reset(device: Any = None, *args: Any, **kwargs: Any) -> Any:
-            result = original(device, *args, **kwargs)
+    def watch_reset(self, _frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watching:
+        """Around a function of torch by which the program resets the peaks of a device."""
+        if (yield) is not RAISED:
             self.program_resets = True
             if self._hidden:
-                self._hidden.pop(to_index(device), None)
-            return result
-
-        return reset
+                self._hidden.pop(to_index(args[0] if args else kwargs.get("device")), None)
 
 
 def to_index(device: Any) -> int:
