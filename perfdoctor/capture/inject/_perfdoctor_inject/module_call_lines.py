@@ -15,8 +15,8 @@ import torch
 from .gradient_use import GradientUse
 from .module_calls import End, ModuleCalls
 from .needed_rows import LAYERS, MIN_WORK, NeededRows
-from .repeated_calls import RepeatedCalls
 from .user_code import user_line
+from .value_looks import RepeatedCalls
 
 MARK = "perfdoctor::module_call"
 AGAIN = "perfdoctor::module_call_again"

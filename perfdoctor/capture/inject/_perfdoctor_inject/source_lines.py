@@ -22,9 +22,8 @@ from .module_call_lines import ModuleCallLines
 from .module_calls import ModuleCalls
 from .needed_rows import NeededRows
 from .tracebacks import remove_own_frames
-from .unchanged_results import UNCHANGED, UnchangedResults
 from .user_code import user_line
-from .zero_operands import find_zeros
+from .value_looks import UNCHANGED, UnchangedResults, find_zeros
 
 # torch has no public interface that removes a mode from below another mode.
 _modes: Any = overrides
