@@ -16,10 +16,10 @@ import perfdoctor
 
 torch = pytest.importorskip("torch")
 
-from perfdoctor.capture.inject._perfdoctor_inject import allocator_history, host_memory, memory_watch, step_memory  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.allocator_history import AllocatorHistory  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.dataset_objects import describe_objects  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.step_memory import CudaPeaks, StepMemory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject import host_memory, memory_watch, process_memory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.loader_records import describe_objects  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.memory_watch import AllocatorHistory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.process_memory import CudaPeaks, StepMemory  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.watched_calls import watch_calls  # noqa: E402
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -189,7 +189,7 @@ class FakeAllocator:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current = self.peak = 0
         self.resets = 0
-        for module in (step_memory, allocator_history, memory_watch):
+        for module in (process_memory, memory_watch):
             monkeypatch.setattr(module, "cuda_is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch._C, "_cuda_memoryStats", self.statistics, raising=False)
@@ -290,8 +290,7 @@ class FakeHistory:
         self.calls: list[Any] = []
         self.notes: list[str] = []
         self.observers: list[Any] = []
-        for module in (allocator_history, memory_watch):
-            monkeypatch.setattr(module, "cuda_is_initialized", lambda: True)
+        monkeypatch.setattr(memory_watch, "cuda_is_initialized", lambda: True)
         self.history = AllocatorHistory(1_000_000, self.notes.append)
         record = watched(lambda *args, **options: self.calls.append((args, options)), self.history.on_program_records)
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)

@@ -18,18 +18,17 @@ from .checkpoint_calls import CheckpointCalls
 from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
 from .debug_switches import DebugSwitches
-from .environment_facts import describe_environment
 from .gradient_use import GradientUse
 from .loader_records import LoaderRecords
-from .memory_records import MemoryRecords
+from .machine_facts import describe_environment
 from .memory_watch import MemoryWatch
 from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
-from .optimizer_records import OptimizerRecords
+from .optimizer_records import OptimizerRecords, ScalerRecords
 from .parameter_checksums import ParameterChecksums
+from .process_memory import MemoryRecords
 from .retained_graphs import RetainedGraphs
 from .run_totals import RunTotals
-from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .window_profiler import WindowProfiler

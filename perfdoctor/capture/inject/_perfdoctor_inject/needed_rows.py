@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .first_forward import is_in_backward
+from .module_calls import is_in_backward
 from .user_code import user_line
 from .value_looks import is_readable, values_of
 

@@ -26,29 +26,25 @@ from .gradient_use import GradientUse
 from .hang_watch import HangWatch
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
-from .memory_records import MemoryRecords, count_samples
 from .memory_watch import MemoryWatch
 from .messages import USER_PROFILER, leave_marker, warn
 from .model_facts import ModuleLines
 from .module_calls import ModuleCalls, has_parameters
 from .nvml_sampler import GpuSampler, devices_in_use
-from .optimizer_records import OptimizerRecords
+from .optimizer_records import OptimizerRecords, ScalerRecords
 from .parameter_checksums import ParameterChecksums
 from .phase_ranges import PhaseRanges
-from .python_calls import PythonCalls
+from .process_memory import BACKWARD, OPTIMIZER, MemoryRecords, count_samples
 from .rank_folder import EVIDENCE_SLACK, RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .retained_graphs import RetainedGraphs
-from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals
-from .scaler_records import ScalerRecords
+from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals, StepLevels
 from .step_detector import StepDetector
-from .step_levels import StepLevels
-from .step_memory import BACKWARD, OPTIMIZER
 from .step_meter import StepMeter, count_graph_nodes
 from .user_code import user_location
 from .window_plan import EVIDENCE_FACTOR, WindowPlan
-from .window_profiler import WindowProfiler
+from .window_profiler import PythonCalls, WindowProfiler
 
 # A recorded step that takes this much longer than the steps before it has left the loop (evaluation, a checkpoint, the
 # end of training). Its window is closed, because the events of minutes would fill the memory.

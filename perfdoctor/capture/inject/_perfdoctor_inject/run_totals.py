@@ -1,4 +1,4 @@
-"""Counts and times that the hooks add up while the program runs."""
+"""Counts and times that the hooks add up while the program runs, and how late steps compare with early ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,90 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
+
 from .compile_counters import CompilesByWindow
-from .float64_sources import Float64Sources
-from .step_levels import StepLevels
 from .step_meter import StepWork
 from .user_code import Location, user_location
+
+# Levels that are kept; then two neighbours become one.
+MAX_LEVELS = 64
+# Fewer say nothing; a side of a split has an eighth of them at least.
+MIN_LEVELS = 16
+SPLITS = 8
+# The first level is of so many steps.
+LEVEL_STEPS = 10
+# A tenth is twice what the levels of a quiet machine vary by.
+RISEN_RATIO = 1.1
+
+
+class StepLevels:
+    """Median durations of runs of steps, in their order: 64 numbers at most, however many steps there are.
+
+    A step costs 0.3 us, a look 25 us. They decide on another window only: what a report says of drift is found in all
+    steps, by `perfdoctor.run_watch.change_points`.
+    """
+
+    def __init__(self) -> None:
+        self.levels: list[float] = []
+        self._steps: list[float] = []
+        self._steps_per_level = LEVEL_STEPS
+        self._parts: list[float] = []
+
+    def add(self, dur_ns: float) -> None:
+        """Add a step that has ended."""
+        self._steps.append(dur_ns)
+        if len(self._steps) < LEVEL_STEPS:
+            return
+        self._parts.append(sorted(self._steps)[LEVEL_STEPS // 2])
+        self._steps.clear()
+        if len(self._parts) * LEVEL_STEPS < self._steps_per_level:
+            return
+        self.levels.append(sum(self._parts) / len(self._parts))
+        self._parts.clear()
+        if len(self.levels) >= MAX_LEVELS:
+            self.levels = [(a + b) / 2 for a, b in zip(self.levels[::2], self.levels[1::2], strict=True)]
+            self._steps_per_level *= 2
+
+    def have_risen(self) -> bool:
+        """Whether nine tenths of the last levels lie above nine tenths of the first ones, and a tenth above them."""
+        count = len(self.levels)
+        if count < MIN_LEVELS:
+            return False
+        for part in range(1, SPLITS):
+            before = sorted(self.levels[: part * count // SPLITS])
+            after = sorted(self.levels[part * count // SPLITS :])
+            is_apart = after[len(after) // 10] > before[-1 - len(before) // 10]
+            if is_apart and statistics.median(after) > RISEN_RATIO * statistics.median(before):
+                return True
+        return False
+
+
+MAX_SOURCES = 8
+
+
+class Float64Sources:
+    """The lines that ask for float64, each call and line once: they run before the loop, where no trace shows them.
+
+    Attributes:
+        found: For each of them the call and the line, as they stand in facts.json.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def note(self, call: str, frame: FrameType | None) -> None:
+        """Remember the line of a call."""
+        source: dict[str, Any] = {"call": call, "location": user_location(frame)}
+        if len(self.found) < MAX_SOURCES and source not in self.found:
+            self.found.append(source)
+
+
+def asks_for_float64(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of `Module.to` or `set_default_dtype` name float64, or a tensor of it."""
+    given = (*args, *kwargs.values())
+    return any(each is torch.float64 or (type(each) is torch.Tensor and each.dtype is torch.float64) for each in given)
+
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")

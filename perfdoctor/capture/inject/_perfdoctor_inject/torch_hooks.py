@@ -19,12 +19,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import checkpoint
 from torch.utils.data import _utils, dataloader, get_worker_info
 
-from .float64_sources import asks_for_float64
+from .core_usage import read_queued_ns, subtract_queued
 from .loader_records import starts_workers
 from .model_facts import LOCATED_MODULES
 from .module_calls import ModuleCalls
 from .recorder import LOADER_START, Recorder, StopProgram
-from .run_delay import read_queued_ns, subtract_queued
+from .run_totals import asks_for_float64
 from .watched_calls import RAISED, Arguments, Function, Patches, Watching, watch_calls
 from .worker_fetches import watch_fetch, watch_next_index
 

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from .first_forward import Callback, FirstForwards, wrap_calls
 from .machine_facts import cuda_is_initialized
 from .messages import warn
-from .module_calls import ModuleCalls
+from .module_calls import Callback, FirstForwards, ModuleCalls, wrap_calls
 from .recorder_settings import TrialChange, TrialOptions
 from .tracebacks import remove_own_frames
 from .user_code import Location, constructor_location, skip_file, user_location

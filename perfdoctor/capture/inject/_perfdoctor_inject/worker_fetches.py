@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data._utils import worker
 
-from .run_delay import read_queued_ns, subtract_queued
+from .core_usage import read_queued_ns, subtract_queued
 from .tracebacks import remove_own_frames
 from .watched_calls import RAISED, Watching
 
