@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .probes import EndedStep, Probe
 from .user_code import Location, user_location
 
 # The window without a profiler; calls of others count where it has none.
@@ -17,7 +18,7 @@ TIMED_WINDOW = "base"
 MAX_LINES = 10
 
 
-class CheckpointCalls:
+class CheckpointCalls(Probe):
     """The calls of `checkpoint` in forward passes that record a graph.
 
     Attributes:
@@ -45,21 +46,19 @@ class CheckpointCalls:
         if line not in self._lines and len(self._lines) < MAX_LINES:
             self._lines[line] = describe_call(user_location(frame), arguments)
 
-    def end_step(self, window: str) -> None:
+    def step(self, ended: EndedStep) -> None:
         """A step of the training loop has ended."""
-        self._by_window.setdefault(window, []).append(self._in_step)
-        del self._by_window[window][:-MAX_LINES]
+        self._by_window.setdefault(ended.window, []).append(self._in_step)
+        del self._by_window[ended.window][:-MAX_LINES]
         self._in_step = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """The calls as they stand in facts.json."""
+    def facts(self) -> dict[str, Any]:
+        """The calls in all, in a step, and at the line that calls most often."""
         steps = self._by_window.get(TIMED_WINDOW) or [each for steps in self._by_window.values() for each in steps]
         line = max(self._lines, key=lambda each: self._calls_of_line[each], default=None)
-        return {
-            "calls": self.calls,
-            "calls_per_step": statistics.median(steps) if steps else None,
-            **(NO_CALL if line is None else self._lines[line]),
-        }
+        of_line = NO_CALL if line is None else self._lines[line]
+        per_step = statistics.median(steps) if steps else None
+        return {"checkpointing": {"calls": self.calls, "calls_per_step": per_step, **of_line}}
 
 
 def describe_call(location: Location | None, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .probes import Probe
 from .user_code import Location, is_foreign_file, name_file
 
 # The phases of dynamo that contain all others: the forward pass, and the backward pass, compiled when it first runs.
@@ -81,7 +82,7 @@ def list_break_lines() -> list[Location]:
     return list(found.values())[:MAX_REASONS]
 
 
-class CompilesByWindow:
+class CompilesByWindow(Probe):
     """What was compiled in the steps of each window."""
 
     def __init__(self) -> None:
@@ -104,19 +105,19 @@ class CompilesByWindow:
         self._frames, self._ns = frames, ns
         return has_compiled
 
-
-def describe_compilation(by_window: CompilesByWindow) -> dict[str, Any] | None:
-    """Dynamo's counters and what the steps of each window added; None when the program never loaded dynamo."""
-    now, utils = read_compile_counters(), sys.modules.get("torch._dynamo.utils")
-    if now is None or utils is None:
-        return None
-    return {
-        "graphs": int(utils.counters["stats"].get("unique_graphs", 0)),
-        "graph_breaks": sum(utils.counters["graph_break"].values()),
-        "break_reasons": count_break_reasons(utils.counters["graph_break"]),
-        "break_lines": list_break_lines(),
-        "frames": now.frames,
-        "recompiles": now.recompiles,
-        "ns": now.ns,
-        "windows": dict(by_window.windows),
-    }
+    def facts(self) -> dict[str, Any]:
+        """Dynamo's counters and what the steps of each window added; None when the program never loaded dynamo."""
+        now, utils = read_compile_counters(), sys.modules.get("torch._dynamo.utils")
+        if now is None or utils is None:
+            return {"compile": None}
+        compiled = {
+            "graphs": int(utils.counters["stats"].get("unique_graphs", 0)),
+            "graph_breaks": sum(utils.counters["graph_break"].values()),
+            "break_reasons": count_break_reasons(utils.counters["graph_break"]),
+            "break_lines": list_break_lines(),
+            "frames": now.frames,
+            "recompiles": now.recompiles,
+            "ns": now.ns,
+            "windows": dict(self.windows),
+        }
+        return {"compile": compiled}

@@ -11,7 +11,10 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+from .probes import EndedStep, Probe
 
 # /proc counts in ticks of 10 ms: the share of others is read over a longer time than that.
 _MIN_SPAN_NS = 100_000_000
@@ -21,7 +24,7 @@ _MIN_INTERVAL_NS = 50_000_000
 _READING_SHARE = 0.01
 
 
-class CoreUsage:
+class CoreUsage(Probe):
     """CPU time of this process and of the machine over the steps of the base window.
 
     Attributes:
@@ -29,26 +32,33 @@ class CoreUsage:
         local_ranks: The most ranks of the job that were seen on this machine: some end earlier. None for unknown.
     """
 
-    def __init__(self) -> None:
-        self.span_ns: tuple[int, int] | None = None
+    def __init__(self, count_worker_cores: Callable[[tuple[int, int] | None], float | None]) -> None:
+        """Nothing was used; `count_worker_cores` says what worker processes used in a span, None for unknown."""
+        self._count_worker_cores = count_worker_cores
         self.local_ranks: int | None = None
+        # Where nothing limits the process, there is nothing to read at each step.
+        self._has_quota = read_quota() is not None
+        self.begin_window()
+
+    def begin_window(self) -> None:
+        """The base window begins, or begins again."""
+        self.span_ns: tuple[int, int] | None = None
         self._step_cpu_ns = 0
         self._step_wall_ns = 0
         self._cpu_at_step = 0
         self._machine: list[tuple[int, int, int]] = []
         self._queued: list[tuple[int, dict[str, int]]] = []
         self._next_reading_ns = 0
-        # Where nothing limits the process, there is nothing to read at each step.
-        self._has_quota = read_quota() is not None
         self._stopped: list[tuple[int, int]] = []
 
     def begin_step(self) -> None:
         """A step begins."""
         self._cpu_at_step = time.process_time_ns()
 
-    def end_step(self, window: str, dur_ns: int) -> None:
+    def step(self, ended: EndedStep) -> None:
         """A step has ended; only those of the base window count."""
-        if window != "base":
+        dur_ns = ended.dur_ns
+        if ended.window != "base":
             return
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         if self._cpu_at_step:
@@ -107,23 +117,20 @@ class CoreUsage:
         others_ns = busy_end_ns - busy_start_ns - (cpu_end_ns - cpu_start_ns)
         return round(max(others_ns / (end_ns - start_ns) - (workers or 0.0), 0.0), 3)
 
-
-def describe_cores(usage: CoreUsage, workers: float | None) -> dict[str, Any]:
-    """The part "cores" of the facts.
-
-    `workers` are the cores that worker processes used in the base window; None for unknown.
-    """
-    ranks = [each for each in (usage.local_ranks, count_local_ranks()) if each is not None]
-    usage.local_ranks = max(ranks, default=None)
-    return {
-        "available": count_available_cores(),
-        "training": usage.training_cores(),
-        "workers": workers,
-        "others": usage.other_cores(workers),
-        "throttled": usage.throttled_cores(),
-        "queued": usage.queued_threads(),
-        "local_ranks": usage.local_ranks,
-    }
+    def facts(self) -> dict[str, Any]:
+        """Who used the cores."""
+        self.local_ranks = max((each for each in (self.local_ranks, count_local_ranks()) if each), default=None)
+        workers = self._count_worker_cores(self.span_ns)
+        cores = {
+            "available": count_available_cores(),
+            "training": self.training_cores(),
+            "workers": workers,
+            "others": self.other_cores(workers),
+            "throttled": self.throttled_cores(),
+            "queued": self.queued_threads(),
+            "local_ranks": self.local_ranks,
+        }
+        return {"cores": cores}
 
 
 def count_local_ranks() -> int | None:

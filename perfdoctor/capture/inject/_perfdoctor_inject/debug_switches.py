@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .run_totals import UNPROFILED_WINDOWS
+from .probes import EndedStep, Probe
 from .tracebacks import OWN_FOLDER
 from .user_code import Location, constructor_location, user_location
 from .watched_calls import RAISED, Watching
@@ -31,7 +31,7 @@ ANOMALY, PROFILER, NVTX, GRADCHECK, DETERMINISTIC = (
 _SETTERS = ("torch.autograd.anomaly_mode", "contextlib")
 
 
-class DebugSwitches:
+class DebugSwitches(Probe):
     """What is on, step by step. The clocks run only in programs that turn something on."""
 
     def __init__(self) -> None:
@@ -107,15 +107,15 @@ class DebugSwitches:
         if torch.is_anomaly_enabled():
             self._seen.add(ANOMALY)
 
-    def end_step(self, window: str) -> None:
-        """A step of this window ends; one in which the program's own profiler ran is of the window user_profiler."""
-        if window == "user_profiler":
+    def step(self, ended: EndedStep) -> None:
+        """A step ends; one in which the program's own profiler ran is of the window user_profiler."""
+        if ended.label == "user_profiler":
             has_nvtx = NVTX in self._locations and PROFILER not in self._locations
             self._seen.add(NVTX if has_nvtx else PROFILER)
         if torch.are_deterministic_algorithms_enabled():
             self._seen.add(DETERMINISTIC)
         self._total_steps += 1
-        if window in UNPROFILED_WINDOWS:
+        if not ended.is_profiled:
             self._unprofiled_steps += 1
             self._ns.update(self._step_ns)
         if self._seen:
@@ -123,9 +123,9 @@ class DebugSwitches:
             self._seen.clear()
         self._step_ns.clear()
 
-    def to_list(self) -> list[dict[str, Any]]:
-        """The switches that were on in any step, as they stand in facts.json."""
-        return [
+    def facts(self) -> dict[str, Any]:
+        """The switches that were on in any step."""
+        switches = [
             {
                 "switch": switch,
                 "steps": steps,
@@ -137,6 +137,7 @@ class DebugSwitches:
             }
             for switch, steps in sorted(self._steps.items())
         ]
+        return {"debug_switches": switches}
 
 
 _PROFILER_FILES = (torch.profiler.profiler.__file__,)

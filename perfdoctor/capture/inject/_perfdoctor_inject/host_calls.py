@@ -24,6 +24,7 @@ import torch
 from torch.nn import Module
 from torch.utils.data import get_worker_info
 
+from .probes import EndedStep, Probe
 from .user_code import Location, is_user_file, user_location
 from .watched_calls import Watching
 
@@ -96,7 +97,7 @@ class Collections:
     largest_step_ns: int = 0
 
 
-class HostCalls:
+class HostCalls(Probe):
     """The watched calls and the collections of the running step, and of all steps without a profiler.
 
     Attributes:
@@ -126,10 +127,11 @@ class HostCalls:
         self._in_step.clear()
         self._thread = threading.get_ident()
 
-    def end_step(self, dur_ns: int, *, profiled: bool) -> None:
+    def step(self, ended: EndedStep) -> None:
         """Add the calls of a step that has ended to those of the run, unless a profiler slowed them down."""
-        if profiled:
+        if ended.is_profiled:
             return
+        dur_ns = ended.dur_ns
         for site, calls in self._in_step.items():
             site.count += calls.count
             site.bytes = (site.bytes or 0) + calls.bytes if calls.bytes else site.bytes
@@ -226,13 +228,13 @@ class HostCalls:
         if self.on_collection in gc.callbacks:
             gc.callbacks.remove(self.on_collection)
 
-    def describe_calls(self) -> list[dict[str, Any]]:
-        """The part "host_calls" of the facts, the longest first."""
+    def facts(self) -> dict[str, Any]:
+        """The garbage collector, and the calls, the longest first."""
         sites = [site for site in self._sites.values() if site.steps and site.call != COLLECT]
-        return [site.to_dict() for site in sorted(sites, key=lambda site: -site.ns)]
+        calls = [site.to_dict() for site in sorted(sites, key=lambda site: -site.ns)]
+        return {"collector": self._describe_collector(), "host_calls": calls}
 
-    def describe_collector(self) -> dict[str, Any]:
-        """The part "collector" of the facts."""
+    def _describe_collector(self) -> dict[str, Any]:
         sites = [site for site in self._sites.values() if site.steps and site.call == COLLECT]
         longest = max(sites, key=lambda site: site.ns, default=None)
         automatic = self._automatic

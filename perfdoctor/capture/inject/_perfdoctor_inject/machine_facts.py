@@ -6,6 +6,7 @@ Of the environment only a named list of switches, whose values say how fast a pr
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -210,3 +211,15 @@ def name_files(paths: str) -> str:
     for separator in SEPARATORS:
         paths = paths.replace(separator, "\n")
     return " ".join(os.path.basename(path) for path in paths.split("\n") if path)
+
+
+def describe_folders() -> dict[str, str | None]:
+    """Where the program lies and where it runs, so that a report can name its files as its author does."""
+    try:
+        working_directory = os.getcwd()
+    except OSError:  # it was deleted
+        return {"folder": None, "working_directory": None}
+    # Python takes __file__ away again before exit handlers run; a program may have changed its arguments.
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
+    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) and os.path.isfile(file) else None
+    return {"folder": folder, "working_directory": working_directory}

@@ -33,14 +33,14 @@ class ModuleCallLines:
 
     def start(self) -> None:
         """Mark calls of the training thread from now on."""
-        self._gradients.start()
+        self._gradients.watch()
         self._rows.start()
         self._calls.add(self._open_range)
         self._calls.inner_listener = self._open_rows
 
     def stop(self) -> None:
         """Mark no more calls."""
-        self._gradients.stop()
+        self._gradients.end_watch()
         self._calls.remove(self._open_range)
         self._calls.inner_listener = None
         self._repeated.clear()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .model_facts import describe_optimizer
+from .probes import EndedStep, Probe
 from .user_code import Location, constructor_location, user_location
 
 # The window whose times are the program's own: it runs without a profiler.
@@ -56,7 +57,7 @@ class OptimizerRecord:
         }
 
 
-class OptimizerRecords:
+class OptimizerRecords(Probe):
     """The records of all optimizers that have stepped, in the order of their first steps."""
 
     def __init__(self) -> None:
@@ -109,9 +110,9 @@ class OptimizerRecords:
         if record is not None and record.location is None:
             record.location = user_location(frame)
 
-    def end_step(self, window: str) -> None:
+    def step(self, ended: EndedStep) -> None:
         """A step of the training loop has ended."""
-        if window == TIMED_WINDOW:
+        if ended.window == TIMED_WINDOW:
             self._timed_steps += 1
             for optimizer_id, (own_ns, inside_ns) in self._times_of_step.items():
                 record = self._by_id.get(optimizer_id)
@@ -120,9 +121,9 @@ class OptimizerRecords:
                     record.closure_ns.append(inside_ns)
         self._times_of_step.clear()
 
-    def to_list(self) -> list[dict[str, Any]]:
+    def facts(self) -> dict[str, Any]:
         """The records as they stand in facts.json."""
-        return [record.to_dict(self._timed_steps) for record in self.records]
+        return {"optimizers": [record.to_dict(self._timed_steps) for record in self.records]}
 
     def _record_of(self, optimizer: Any) -> OptimizerRecord:
         record = self._by_id.get(id(optimizer))
@@ -145,7 +146,7 @@ def usual_ns(times_ns: list[int], timed_steps: int) -> int | None:
 LARGEST_USUAL_LIMIT = 1000.0
 
 
-class ScalerRecords:
+class ScalerRecords(Probe):
     """What enabled gradient scalers did.
 
     Gradients count as clipped too early where parameters are clipped after a loss was scaled, and a scaler divides the
@@ -157,7 +158,9 @@ class ScalerRecords:
         are_gradients_scaled: Whether a loss was scaled since the last `update`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Counter[str]) -> None:
+        """Nothing was scaled; `counts` are those of the whole run."""
+        self._counts = counts
         self.clipped_too_early = 0
         self.clip_line: Location | None = None
         self.are_gradients_scaled = False
@@ -168,12 +171,12 @@ class ScalerRecords:
         self._unscaled: set[int] = set()
         self._frame_line: Location | None = None
 
-    def on_scale(self, counts: Counter[str], *_: Any, **__: Any) -> None:
+    def on_scale(self, *_: Any, **__: Any) -> None:
         """A loss is about to be scaled."""
-        counts["scaled"] += 1
+        self._counts["scaled"] += 1
         self.are_gradients_scaled = True
 
-    def on_step(self, _: Counter[str], optimizer: Any, *__: Any, **___: Any) -> None:
+    def on_step(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """An optimizer is about to step by the scaler, which unscales its gradients, or lets a fused one do it."""
         self._steps += 1
         self._check_clips(optimizer)
@@ -190,9 +193,9 @@ class ScalerRecords:
         self._clipped.update(each for each in clipped if each not in self._unscaled)
         self._frame_line = user_location(frame)
 
-    def on_unscale_(self, counts: Counter[str], optimizer: Any, *_: Any, **__: Any) -> None:
+    def on_unscale_(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """The gradients of an optimizer are about to be unscaled, by the program or by `GradScaler.step`."""
-        counts["unscaled"] += 1
+        self._counts["unscaled"] += 1
         self._unscaled |= self._check_clips(optimizer)
 
     def _check_clips(self, optimizer: Any) -> set[int]:
@@ -210,11 +213,13 @@ class ScalerRecords:
         self._clipped.clear()
         self._unscaled.clear()
 
-    def to_dict(self) -> dict[str, Any]:
-        """What stands in facts.json."""
-        return {
+    def facts(self) -> dict[str, Any]:
+        """How often mixed precision was used and gradients were clipped, and what was wrong with that."""
+        used = {
+            **{name: self._counts[name] for name in ("autocast", "scaled", "unscaled", "clipped")},
             "clipped_before_unscale": self.clipped_too_early,
             "clip_location": self.clip_line,
             "scaler_steps": self._steps,
             "scale_was_read": self._scale_was_read,
         }
+        return {"amp": used}

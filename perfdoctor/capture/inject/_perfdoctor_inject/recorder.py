@@ -7,6 +7,8 @@ The hooks call it in the training thread of the user's program. The time spent h
 from __future__ import annotations
 
 import os
+import platform
+import sys
 import threading
 import time
 import weakref
@@ -17,8 +19,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from . import machine_facts
 from .checkpoint_calls import CheckpointCalls
-from .collect_facts import collect_facts, describe_program
 from .control_socket import ControlSocket
 from .core_usage import CoreUsage
 from .debug_switches import DebugSwitches
@@ -28,12 +30,13 @@ from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .memory_watch import MemoryWatch
 from .messages import USER_PROFILER, leave_marker, warn
-from .model_facts import ModuleLines
+from .model_facts import ModuleLines, describe_models
 from .module_calls import ModuleCalls, has_parameters
 from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords, ScalerRecords
 from .parameter_checksums import ParameterChecksums
 from .phase_ranges import PhaseRanges
+from .probes import EndedStep, Facts, Once, Probes
 from .process_memory import BACKWARD, OPTIMIZER, MemoryRecords, count_samples
 from .rank_folder import EVIDENCE_SLACK, RankFolder
 from .rank_identity import rank_and_world_size
@@ -69,6 +72,7 @@ MAX_INTERRUPTIONS = 3
 MAX_STREAMED_STEPS = 200_000
 
 
+SCHEMA = "perfdoctor.facts/1"
 # The range around `iter(loader)` that starts workers; torch has one around `__next__` only.
 LOADER_START = "perfdoctor::loader_start"
 
@@ -123,6 +127,7 @@ class Recorder:
         misses_first_step = automatic and not (settings.skip or settings.base or settings.warmup)
         self.plan = WindowPlan(replace(settings, skip=1) if misses_first_step else settings)
         self.detector = StepDetector(count_graph_nodes)
+        self.notes: list[str] = []
         self.gradients = GradientUse()
         self.module_calls = ModuleCalls(self.is_listening)
         self.profiler = self._make_profiler()
@@ -130,19 +135,17 @@ class Recorder:
         self.loaders = LoaderRecords()
         self.optimizers = OptimizerRecords()
         self.module_lines = ModuleLines()
-        self.scalers = ScalerRecords()
-        self.checksums = ParameterChecksums()
         self.totals = RunTotals()
-        self.core_usage = CoreUsage()
+        self.scalers = ScalerRecords(self.totals.counts)
+        self.checksums = ParameterChecksums()
+        self.core_usage = CoreUsage(self.loaders.count_worker_cores)
         self.memory = MemoryRecords()
         self.checkpoints = CheckpointCalls()
         self.debug_switches = DebugSwitches()
-        self.retained = RetainedGraphs()
         self.meter = StepMeter()
         self.calls = PythonCalls()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
-        self.notes: list[str] = []
         self.memory_watch = MemoryWatch(
             enabled=settings.memory, max_bytes=settings.max_evidence_bytes, loaders=self.loaders, note=self._add_note
         )
@@ -159,7 +162,6 @@ class Recorder:
         self._in_loader = False
         self._open_loader: weakref.ref[Any] | None = None
         self._step_range: Any = None
-        self._program_facts: dict[str, Any] | None = None
         self._all_recorded = False
         self._late_samples = 0
         self._next_look_ns = 0
@@ -170,6 +172,41 @@ class Recorder:
         self._interruptions = 0
         self._open_window: dict[str, Any] = {}
         self._recorded_steps = 0
+        self.probes = Probes(self._add_note)
+        self._add_probes()
+
+    def _add_probes(self) -> None:
+        """All that looks at the program, in the order of its facts."""
+        totals, memory, watch = self.totals, self.memory, self.memory_watch
+        self.probes.add(
+            totals,
+            Facts("run", lambda: {**totals.describe_run(), "unrecorded": self.list_unrecorded()}),
+            Facts("trace_writing", lambda: {"events": totals.written_events, "ns": totals.writing_ns}),
+            Facts("loaders", lambda: [each.to_dict(self.core_usage.span_ns) for each in self.loaders.records]),
+            self.optimizers,
+            Once("models", lambda: describe_models(self.module_lines)),
+            self.checksums,
+            self.scalers,
+            Facts("float64_sources", lambda: totals.float64_sources.found),
+            Facts("zero_grad_to_zero", lambda: totals.counts["zero_grad_to_zero"]),
+            self.meter.host_calls,
+            totals.compiles,
+            Facts("flags", lambda: describe_torch_flags()),
+            self.debug_switches,
+            RetainedGraphs(),
+            self.gradients,
+            Facts("needed_rows", lambda: self.profiler.lines.rows.found),
+            Facts("flags_by_window", lambda: self.flags_by_window),
+            Facts("environment", lambda: machine_facts.describe_environment()),
+            Facts("cpu", lambda: {**machine_facts.describe_cpu(), "threads_set": totals.threads_set}),
+            self.core_usage,
+            Once("libraries", machine_facts.describe_libraries),
+            Facts("devices", lambda: machine_facts.describe_gpus()),
+            Facts("cuda_memory", lambda: machine_facts.read_cuda_memory()),
+            Facts("memory", lambda: {**memory.to_dict(self.meter.rss_peak_bytes), **watch.to_dict()}),
+            self.checkpoints,
+            Facts("nvml", lambda: None if self.gpu_sampler is None else self.gpu_sampler.facts()),
+        )
 
     def _make_profiler(self) -> WindowProfiler:
         return WindowProfiler(
@@ -245,9 +282,9 @@ class Recorder:
         self._close_window_in_long_step()
         self.meter.add_backward()
         self.loaders.note_training()
-        self.gradients.on_backward(frame)
+        self.probes.call(self.gradients.on_backward, frame)
         self.profiler.lines.rows.on_backward(roots)
-        self.debug_switches.on_backward()
+        self.probes.call(self.debug_switches.on_backward)
         self.memory_watch.enter(BACKWARD)
 
     def on_backward_end(self) -> None:
@@ -259,8 +296,8 @@ class Recorder:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
         self.detector.on_optimizer_built()
         self.memory_watch.observe_failures(self._find_folder)
-        self.optimizers.add_optimizer(optimizer, frame)
-        self.gradients.add_optimizer(optimizer)
+        self.probes.call(self.optimizers.add_optimizer, optimizer, frame)
+        self.probes.call(self.gradients.add_optimizer, optimizer)
         if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
             # After the first steps: another training may begin.
             self._late_optimizers += 1
@@ -271,13 +308,13 @@ class Recorder:
         self._bind_training_thread()
         self._close_window_in_long_step()
         self.detector.on_optimizer_begin()
-        self.optimizers.begin_call()
+        self.probes.call(self.optimizers.begin_call)
         self.memory_watch.enter(OPTIMIZER)
 
     def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
         """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
-        self.optimizers.end_optimizer_step(optimizer, frame)
-        self.gradients.on_optimizer_end(optimizer)
+        self.probes.call(self.optimizers.end_optimizer_step, optimizer, frame)
+        self.probes.call(self.gradients.on_optimizer_end, optimizer)
         self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
         self._end_step_if(self.detector.on_optimizer_end())
 
@@ -289,7 +326,7 @@ class Recorder:
         self._optimizer_was_built_late = False
         was_training = self.detector.is_training
         ends = self.detector.on_optimizer_step(id(optimizer))
-        self.optimizers.count_step(optimizer)
+        self.probes.call(self.optimizers.count_step, optimizer)
         if self.detector.is_training and not was_training:
             self._restart_plan()  # the steps so far were validation, not training
         self._end_step_if(ends)
@@ -368,8 +405,7 @@ class Recorder:
             if self.gpu_sampler is not None:
                 self.gpu_sampler.stop()
             self._close_window(partial=True)
-            self._describe_program()
-            self.retained.look_last(self.step)
+            self.probes.stop(self.step)
         except Exception as error:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
@@ -530,11 +566,7 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work, peaks)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
-        self.meter.host_calls.end_step(dur_ns, profiled=label not in UNPROFILED_WINDOWS)
-        self.optimizers.end_step(window)
-        self.checkpoints.end_step(window)
-        self.debug_switches.end_step(label)
-        self.core_usage.end_step(window, dur_ns)
+        self.probes.step(EndedStep(self.step, window, label, dur_ns, label not in UNPROFILED_WINDOWS))
         if self.profiler.recording:
             self._recorded_steps += 1
             self.profiler.lines.begin_step()
@@ -624,18 +656,18 @@ class Recorder:
         if old.trace is not None and new.trace != old.trace:
             self._close_window(partial=False)
             if old.trace == "evidence":
-                self.checksums.take(self.step, self.world_size)
+                self.probes.call(self.checksums.take, self.step, self.world_size)
         self.plan.advance()
         if self.plan.stage.window == "base" and old.window != "base":
             self.totals.begin_window("base")
-            self.core_usage = CoreUsage()
+            self.core_usage.begin_window()
         self._start_gpu_sampler()
         if self.plan.stage is not old:
             self.memory.end_window(old.window, self.step)
             self._begin_stage()
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
-        self.core_usage.begin_step()
+        self.probes.call(self.core_usage.begin_step)
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
@@ -646,8 +678,7 @@ class Recorder:
         if stage.recording != self.profiler.recording or not self.profiler.prepared:
             self._note_work()
         if not self.profiler.prepared:
-            self._describe_program()
-            self.retained.look_first(self.step)
+            self.probes.start(self.step)
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
             with_stacks = stage.trace == "timing" or self._fit_evidence()
@@ -756,8 +787,7 @@ class Recorder:
         self._all_recorded = True
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
-        self._describe_program()
-        self.retained.look_last(self.step)
+        self.probes.stop(self.step)
         self._write_facts("recorded")
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")
@@ -800,12 +830,6 @@ class Recorder:
             )
         return found
 
-    def _describe_program(self) -> None:
-        """Describe models and libraries once: the search for models visits all Python objects (0.1 to 0.2 s)."""
-        if self._program_facts is None:
-            self._program_facts = {}
-            self._program_facts = describe_program(self.module_lines)
-
     def _add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
@@ -820,6 +844,29 @@ class Recorder:
             )
         try:
             self.loaders.read_workers()
-            self.folder.write_facts(collect_facts(self, self._program_facts or {}))
+            self.folder.write_facts(self._collect_facts())
         except Exception as error:
             warn(f"facts are incomplete: {error!r}")
+
+    def _collect_facts(self) -> dict[str, Any]:
+        """The whole of facts.json: what is worth knowing besides the trace. An allow-list, so that no secret slips in.
+
+        Of the environment only named switches, never arguments, never tensor values.
+        """
+        return {
+            "schema": SCHEMA,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "pid": self.pid,
+            "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
+            "program": machine_facts.describe_folders(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "exit": self.exit_reason,
+            "steps_seen": self.step,
+            "step_source": self.detector.source if self.automatic else "session",
+            "windows": self.windows,
+            "recorder_worked": self.list_work(),
+            **self.probes.facts(),
+            "notes": self.notes,
+        }

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .compile_counters import CompilesByWindow
+from .probes import Probe
 from .step_meter import StepWork
 from .user_code import Location, user_location
 
@@ -132,7 +133,7 @@ class TimedStep:
     work: StepWork
 
 
-class RunTotals:
+class RunTotals(Probe):
     """What happened so far in one process.
 
     Attributes:
@@ -236,12 +237,18 @@ class RunTotals:
         """Wall time since the first step began."""
         return time.perf_counter_ns() - self._first_step_end_ns + self._first_step_ns if self.steps else 0
 
-    def describe_work(self) -> dict[str, list[int | None]]:
-        """Of each step of each timed window its cost and work, by names such as base_cpu_ns."""
+    def facts(self) -> dict[str, Any]:
+        """The times of the steps of each window, and their cost and work."""
         return {
-            f"{window}_{name}": [getattr(step.work, name) for step in self.steps_of(window)]
-            for window in TIMED_WINDOWS
-            for name in WORK_NAMES
+            "base_step_ns": [step.dur_ns for step in self.steps_of("base")],
+            "base_loader_wait_ns": [step.wait_ns for step in self.steps_of("base")],
+            "timing_step_ns": [step.dur_ns for step in self.steps_of("timing")],
+            "evidence_step_ns": [step.dur_ns for step in self.steps_of("evidence")],
+            **{
+                f"{window}_{name}": [getattr(step.work, name) for step in self.steps_of(window)]
+                for window in TIMED_WINDOWS
+                for name in WORK_NAMES
+            },
         }
 
     def usual_step_ns(self) -> int:

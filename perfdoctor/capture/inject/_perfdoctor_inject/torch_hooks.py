@@ -106,7 +106,7 @@ class Hooks:
         self._patches.undo()
 
     def call_recorder(self, function: Function, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the recorder; an error in it ends the recording, never the program.
+        """Call a function of the recorder; an error in it ends the recording, or takes a probe out, never the program.
 
         Returns what the function returned; False after an error.
         """
@@ -115,7 +115,8 @@ class Hooks:
         except StopProgram:
             raise
         except Exception as error:
-            self.recorder.give_up(error)
+            if not self.recorder.probes.take_out(error):
+                self.recorder.give_up(error)
             return False
 
     def _report_made(self, owner: Any, report: Function) -> None:
@@ -200,9 +201,9 @@ class Hooks:
         def watch_closure(*_: Any) -> Watching:
             line.close()
             depth = recorder.ranges.begin("closure")
-            recorder.optimizers.begin_call()
+            self.call_recorder(recorder.optimizers.begin_call)
             yield
-            recorder.optimizers.end_call()
+            self.call_recorder(recorder.optimizers.end_call)
             recorder.ranges.end(depth, "closure")
             line.open()
 
@@ -240,11 +241,11 @@ class Hooks:
         if not kwargs.get("set_to_none", args[1] if len(args) > 1 else True):
             recorder.totals.counts["zero_grad_to_zero"] += 1
         if not recorder.optimizers.is_running:  # a closure, whose gradients its optimizer reads as it likes
-            recorder.gradients.before_clearing(owner)
+            self.call_recorder(recorder.gradients.before_clearing, owner)
         depth = recorder.ranges.begin("zero_grad")
         yield
         recorder.ranges.end(depth, "zero_grad")
-        recorder.gradients.after_clearing(owner)
+        self.call_recorder(recorder.gradients.after_clearing, owner)
 
     def _watch_backward(self, frame: types.FrameType, args: tuple[Any, ...], _: dict[str, Any]) -> Watching:
         recorder = self.recorder
@@ -294,13 +295,13 @@ class Hooks:
         recorder = self.recorder
         if (yield) is not RAISED and recorder.is_listening() and args[0].is_enabled():
             self.call_recorder(recorder.on_scaler_update)
-            recorder.scalers.on_update()
+            self.call_recorder(recorder.scalers.on_update)
 
     def _see_scaling(
         self, report: Function, _frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if args[0].is_enabled():
-            report(self.recorder.totals.counts, *args[1:], **kwargs)
+            self.call_recorder(report, *args[1:], **kwargs)
 
     def _see_autocast(self, *_: Any) -> None:
         self.recorder.totals.counts["autocast"] += 1
@@ -325,7 +326,7 @@ class Hooks:
     def _see_checkpoint(self, frame: types.FrameType, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A backward pass that computes a part again calls the checkpoints inside of it again.
         if not self._is_in_backward:
-            self.recorder.checkpoints.add_call(frame, kwargs)
+            self.call_recorder(self.recorder.checkpoints.add_call, frame, kwargs)
 
     def _wrap_no_grad(self, original: Function) -> Function:
         """Count blocks without gradients, a million in some programs: one without a loader plays or evaluates there."""
