@@ -178,11 +178,6 @@ def test_data_sets_without_objects() -> None:
 # Peaks -------------------------------------------------------------------------------------------------------------
 
 
-def watched(function: Any, watcher: Any) -> Any:
-    """A function with a watcher around it, whose errors are those of the test."""
-    return watch_calls(function, watcher, lambda: True, lambda ours, *args: ours(*args))
-
-
 class FakeAllocator:
     """Torch's functions on the memory of GPU 0, in Python."""
 
@@ -223,9 +218,9 @@ def test_peaks_of_phases_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.take(5)
     steps.enter("forward")
     assert steps.end_step("base") == {"forward": 150, "backward": 190, "optimizer": 105, "step": 190}
-    read = watched(gpu.statistics, steps.cuda.watch_reader)
+    read = watch_calls(gpu.statistics, steps.cuda.watch_reader)
     assert read()["allocated_bytes"]["all"] == {"current": 105, "peak": 1000 - 100}  # as if nobody had reset it
-    flat = watched(lambda _: {"allocated_bytes.all.peak": gpu.peak, "other": 1}, steps.cuda.watch_reader)
+    flat = watch_calls(lambda _: {"allocated_bytes.all.peak": gpu.peak, "other": 1}, steps.cuda.watch_reader)
     assert flat("cuda:0") == {"allocated_bytes.all.peak": 900, "other": 1}
     assert steps.to_dict()["windows"]["base"]["backward_bytes"] == 190
 
@@ -235,14 +230,14 @@ def test_the_programs_own_resets_are_left_alone(monkeypatch: pytest.MonkeyPatch)
     gpu.take(900)
     gpu.take(-800)
     assert peaks.take() == 900
-    watched(gpu.reset, peaks.watch_reset)()
+    watch_calls(gpu.reset, peaks.watch_reset)()
     resets = gpu.resets
     gpu.take(50)
     gpu.take(-50)
     assert peaks.take() == 150
     assert peaks.take() == 150
     assert gpu.resets == resets
-    assert watched(gpu.statistics, peaks.watch_reader)()["allocated_bytes"]["all"]["peak"] == 150
+    assert watch_calls(gpu.statistics, peaks.watch_reader)()["allocated_bytes"]["all"]["peak"] == 150
 
 
 @linux_only
@@ -292,7 +287,9 @@ class FakeHistory:
         self.observers: list[Any] = []
         monkeypatch.setattr(memory_watch, "cuda_is_initialized", lambda: True)
         self.history = AllocatorHistory(1_000_000, self.notes.append)
-        record = watched(lambda *args, **options: self.calls.append((args, options)), self.history.on_program_records)
+        record = watch_calls(
+            lambda *args, **options: self.calls.append((args, options)), self.history.on_program_records
+        )
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
         monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("snapshot"))
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: enabled, raising=False)

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from perfdoctor.capture.inject._perfdoctor_inject import checkpoint_calls, optimizer_records  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.probes import Facts, Once, Probes  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.probes import Facts, Once, Probe, Probes  # noqa: E402
 from perfdoctor.capture.session import profile  # noqa: E402
 
 
@@ -19,8 +19,8 @@ def test_facts_come_in_order_and_those_that_are_read_once_come_late() -> None:
     read, probes = iter([1, 2]), Probes(pytest.fail)
     probes.add(Once("late", lambda: next(read)), Facts("now", lambda: 0))
     assert list(probes.facts().items()) == [("late", None), ("now", 0)]
-    probes.start(3)
-    probes.stop(4)
+    probes.each(Probe.start, 3)
+    probes.each(Probe.stop, 4)
     assert probes.facts() == {"late": 1, "now": 0}
 
 

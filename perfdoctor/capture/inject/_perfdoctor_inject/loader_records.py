@@ -21,7 +21,7 @@ import torch
 from .user_code import Location, code_location, user_location
 from .worker_fetches import Fetch, local_fetches, read_fetches
 
-LOADER_SETTINGS = (
+LOADER_SETTINGS = [
     "num_workers",
     "batch_size",
     "pin_memory",
@@ -29,7 +29,7 @@ LOADER_SETTINGS = (
     "prefetch_factor",
     "drop_last",
     "timeout",
-)
+]
 # What stands in facts.json as the record has it.
 TOTALS = (
     *("location", "created", "iterations", "batches", "wait_ns", "wait_cpu_ns", "longest_wait_ns", "first_batch_ns"),

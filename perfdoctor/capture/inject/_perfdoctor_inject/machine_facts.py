@@ -16,12 +16,8 @@ import torch
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 MEMORY_STATISTICS = (
-    "allocated_bytes.all.peak",
-    "reserved_bytes.all.peak",
-    "num_alloc_retries",
-    "num_ooms",
-    "num_device_alloc",
-    "num_device_free",
+    *("allocated_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries"),
+    *("num_ooms", "num_device_alloc", "num_device_free"),
 )
 
 
@@ -144,51 +140,20 @@ def read_cuda_memory() -> dict[str, int] | None:
 # Switches, numbers and names of algorithms: no value of these is a path, an address or a key.
 SWITCHES = (
     # What waits for each kernel, or turns caches off.
-    "CUDA_LAUNCH_BLOCKING",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_HIP_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "PYTORCH_NO_HIP_MEMORY_CACHING",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_MODULE_LOADING",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE",
+    *("CUDA_LAUNCH_BLOCKING", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING", "CUDA_DEVICE_MAX_CONNECTIONS"),
+    *("CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
     # Collectives.
-    "TORCH_NCCL_BLOCKING_WAIT",
-    "NCCL_BLOCKING_WAIT",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_IB_DISABLE",
-    "NCCL_SHM_DISABLE",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_DEBUG",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_NTHREADS",
-    "NCCL_BUFFSIZE",
-    "TORCH_DISTRIBUTED_DEBUG",
-    # Debugging.
-    "TORCH_SHOW_CPP_STACKTRACES",
-    "PYTHONDEVMODE",
-    "PYTHONTRACEMALLOC",
-    "PYTHONMALLOC",
-    # Compiling.
-    "TORCHDYNAMO_DISABLE",
-    "TORCH_COMPILE_DISABLE",
+    *("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_P2P_DISABLE"),
+    *("NCCL_P2P_LEVEL", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO"),
+    *("NCCL_DEBUG", "NCCL_NET_GDR_LEVEL", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NTHREADS"),
+    *("NCCL_BUFFSIZE", "TORCH_DISTRIBUTED_DEBUG"),
+    # Debugging, and compiling.
+    *("TORCH_SHOW_CPP_STACKTRACES", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONMALLOC"),
+    *("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"),
     # Threads and where they run.
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OMP_PROC_BIND",
-    "OMP_PLACES",
-    "KMP_AFFINITY",
-    "KMP_BLOCKTIME",
-    "GOMP_CPU_AFFINITY",
-    "OMP_WAIT_POLICY",
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "KMP_BLOCKTIME"),
+    *("GOMP_CPU_AFFINITY", "OMP_WAIT_POLICY"),
 )
 # Paths: only the base names of the files in them.
 FILES = ("LD_PRELOAD",)

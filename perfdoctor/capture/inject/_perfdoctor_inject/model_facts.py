@@ -154,13 +154,13 @@ def describe_embeddings(modules: list[tuple[str, nn.Module]], lines: ModuleLines
     return sorted(found, key=lambda each: -each["num_embeddings"] * each["embedding_dim"])[:MAX_NAMES]
 
 
-DDP_FLAGS = (
+DDP_FLAGS = [
     "find_unused_parameters",
     "static_graph",
     "gradient_as_bucket_view",
     "bucket_bytes_cap",
     "broadcast_buffers",
-)
+]
 # A program registers one hook; FSDP and optimizers in the backward pass add one each.
 MAX_HOOKS = 4
 

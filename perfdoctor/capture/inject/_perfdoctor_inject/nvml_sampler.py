@@ -109,19 +109,13 @@ MAX_SAMPLES = 100_000
 STOP_TIMEOUT_S = 1.0
 # The windows whose steps a report is about; "warm" are the steps between them.
 RECORDED_WINDOWS = ("base", "warm", "timing", "evidence")
+# By the bits of NVML, from the lowest.
 THROTTLE_REASONS = (
-    (0x01, "idle"),
-    (0x02, "application_clocks"),
-    (0x04, "sw_power_cap"),
-    (0x08, "hw_slowdown"),
-    (0x10, "sync_boost"),
-    (0x20, "sw_thermal"),
-    (0x40, "hw_thermal"),
-    (0x80, "hw_power_brake"),
-    (0x100, "display_clocks"),
+    *("idle", "application_clocks", "sw_power_cap", "hw_slowdown", "sync_boost"),
+    *("sw_thermal", "hw_thermal", "hw_power_brake", "display_clocks"),
 )
 # Figures with minimum, median and maximum in the summary; the others have minimum and maximum.
-MEDIAN_FIGURES = (
+MEDIAN_FIGURES = [
     "sm_mhz",
     "memory_mhz",
     "power_w",
@@ -129,15 +123,15 @@ MEDIAN_FIGURES = (
     "gpu_percent",
     "memory_percent",
     "memory_used_bytes",
-)
-EXTREME_FIGURES = (
+]
+EXTREME_FIGURES = [
     "pcie_generation",
     "pcie_width",
     "processes",
     "other_processes",
     "other_memory_bytes",
     "other_sm_percent",
-)
+]
 # Percentage of the time in which kernels ran, from which on a sample is one under load: clocks and link rest below.
 BUSY_PERCENT = 50
 
@@ -240,7 +234,7 @@ class Gpu:
         bits = self.query("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:
             bits = self.query("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else [name for bit, name in THROTTLE_REASONS if bits & bit]
+        return None if bits is None else [name for bit, name in enumerate(THROTTLE_REASONS) if bits >> bit & 1]
 
 
 def summarize(samples: list[Sample]) -> dict[str, Any]:

@@ -86,20 +86,10 @@ class Probes:
         """Call these, too."""
         self._probes += probes
 
-    def start(self, step: int) -> None:
-        """Start all."""
+    def each(self, method: Callable[..., None], *args: Any) -> None:
+        """Call `Probe.start`, `Probe.step` or `Probe.stop` of all."""
         for probe in list(self._probes):
-            self.call(probe.start, step)
-
-    def step(self, ended: EndedStep) -> None:
-        """Tell all that a step has ended."""
-        for probe in list(self._probes):
-            self.call(probe.step, ended)
-
-    def stop(self, step: int) -> None:
-        """Stop all."""
-        for probe in list(self._probes):
-            self.call(probe.stop, step)
+            self.call(getattr(probe, method.__name__), *args)
 
     def facts(self) -> dict[str, Any]:
         """The facts of all."""

@@ -36,7 +36,7 @@ from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords, ScalerRecords
 from .parameter_checksums import ParameterChecksums
 from .phase_ranges import PhaseRanges
-from .probes import EndedStep, Facts, Once, Probes
+from .probes import EndedStep, Facts, Once, Probe, Probes
 from .process_memory import BACKWARD, OPTIMIZER, MemoryRecords, count_samples
 from .rank_folder import EVIDENCE_SLACK, RankFolder
 from .rank_identity import rank_and_world_size
@@ -405,7 +405,7 @@ class Recorder:
             if self.gpu_sampler is not None:
                 self.gpu_sampler.stop()
             self._close_window(partial=True)
-            self.probes.stop(self.step)
+            self.probes.each(Probe.stop, self.step)
         except Exception as error:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
@@ -566,7 +566,7 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work, peaks)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
-        self.probes.step(EndedStep(self.step, window, label, dur_ns, label not in UNPROFILED_WINDOWS))
+        self.probes.each(Probe.step, EndedStep(self.step, window, label, dur_ns, label not in UNPROFILED_WINDOWS))
         if self.profiler.recording:
             self._recorded_steps += 1
             self.profiler.lines.begin_step()
@@ -678,7 +678,7 @@ class Recorder:
         if stage.recording != self.profiler.recording or not self.profiler.prepared:
             self._note_work()
         if not self.profiler.prepared:
-            self.probes.start(self.step)
+            self.probes.each(Probe.start, self.step)
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
             with_stacks = stage.trace == "timing" or self._fit_evidence()
@@ -787,7 +787,7 @@ class Recorder:
         self._all_recorded = True
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
-        self.probes.stop(self.step)
+        self.probes.each(Probe.stop, self.step)
         self._write_facts("recorded")
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")

@@ -102,17 +102,8 @@ TIMED_WINDOWS = ("base", "timing", "evidence")
 UNPROFILED_WINDOWS = ("base", "after")
 # Of each step of a timed window, in facts.json.
 WORK_NAMES = (
-    "cpu_ns",
-    "process_cpu_ns",
-    "preempted",
-    "queued_ns",
-    "system_cpu_ns",
-    "minor_faults",
-    "batches",
-    "backwards",
-    "gc_ns",
-    "host_call_ns",
-    "samples",
+    *("cpu_ns", "process_cpu_ns", "preempted", "queued_ns", "system_cpu_ns", "minor_faults"),
+    *("batches", "backwards", "gc_ns", "host_call_ns", "samples"),
 )
 # The median of the run is of this many unprofiled steps at most: 8 bytes each.
 MAX_UNPROFILED_STEPS = 200_000

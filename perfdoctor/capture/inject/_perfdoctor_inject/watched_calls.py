@@ -85,11 +85,14 @@ class Patches:
 def watch_calls(
     original: Function,
     watcher: Watcher,
-    is_listening: Callable[[], bool],
-    guard: Guard,
+    is_listening: Callable[[], bool] = lambda: True,
+    guard: Guard = lambda function, *args: function(*args),
     concerns: Concern | None = None,
 ) -> Function:
-    """The function with a watcher around its calls, of frequent ones those whose arguments concern it."""
+    """The function with a watcher around its calls, of frequent ones those whose arguments concern it.
+
+    Without a guard the watcher must raise nothing.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # Whether dynamo traces comes next: it takes the answer for a constant, and sees nothing of the rest.

@@ -13,14 +13,12 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch.utils.data._utils import worker
 
 from .core_usage import read_queued_ns, subtract_queued
-from .tracebacks import remove_own_frames
-from .watched_calls import RAISED, Watching
+from .watched_calls import RAISED, Watching, watch_calls
 
 FOLDER_VARIABLE = "PERFDOCTOR_CAPTURE_MARKS"
 _COUNT = struct.Struct("<q")
@@ -124,28 +122,18 @@ def _writer_of_this_worker() -> FetchWriter | None:
     return writer if writer.is_open else None
 
 
-class _TimedCollate:
-    """A `collate_fn` that adds its time to a writer; it passes on arguments, result and errors."""
-
-    def __init__(self, collate: Callable[..., Any], writer: FetchWriter | LocalFetches) -> None:
-        self._collate, self._writer = collate, writer
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        start_ns = time.perf_counter_ns()
-        try:
-            return self._collate(*args, **kwargs)
-        except BaseException as error:
-            remove_own_frames(error)
-            raise
-        finally:
-            self._writer.collate_ns += time.perf_counter_ns() - start_ns
-
-
 def _time_collate(fetcher: Any, writer: FetchWriter | LocalFetches) -> None:
     """Let a fetcher, which belongs to one iterator, time its `collate_fn`."""
+
+    def watch_collate(*_: Any) -> Watching:
+        start_ns = time.perf_counter_ns()
+        yield
+        writer.collate_ns += time.perf_counter_ns() - start_ns
+
     collate = getattr(fetcher, "collate_fn", None)
-    if callable(collate) and type(collate) is not _TimedCollate:
-        fetcher.collate_fn = _TimedCollate(collate, writer)
+    if callable(collate) and not hasattr(collate, "is_timed"):
+        fetcher.collate_fn = watch_calls(collate, watch_collate)
+        fetcher.collate_fn.is_timed = True
 
 
 def watch_fetch(_frame: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Watching:
