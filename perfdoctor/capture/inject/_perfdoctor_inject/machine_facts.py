@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .proc_files import read_text
+
 # Instructions of x86 CPUs for products in bfloat16; without them autocast is slower than float32.
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
@@ -80,11 +82,8 @@ def describe_cpu() -> dict[str, Any]:
 
 def has_bfloat16() -> bool | None:
     """Whether the CPU has instructions for products in bfloat16; None where the system does not say."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            flags = next((line.split() for line in file if line.startswith("flags")), None)
-    except OSError:
-        return None
+    lines = (read_text("/proc/cpuinfo") or "").splitlines()
+    flags = next((line.split() for line in lines if line.startswith("flags")), None)
     return None if flags is None else any(flag in flags for flag in BFLOAT16_FLAGS)
 
 
@@ -98,11 +97,10 @@ def count_numa_nodes() -> int | None:
 
 def describe_libraries() -> dict[str, Any] | None:
     """Memory allocators and OpenMP libraries that the process has loaded, None where the system does not list them."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            loaded = {os.path.basename(line.rsplit(None, 1)[-1]) for line in file if "/" in line}
-    except OSError:
+    maps = read_text("/proc/self/maps")
+    if maps is None:
         return None
+    loaded = {os.path.basename(line.rsplit(None, 1)[-1]) for line in maps.splitlines() if "/" in line}
     return {
         "allocators": [name for name in ALLOCATORS if any(name in library for library in loaded)],
         "openmp": sorted(library for library in loaded if library.startswith(("libgomp", "libiomp", "libomp"))),

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from .proc_files import read_process, read_text
+
 _MPS_SERVER = "nvidia-cuda-mps"
 # Deeper trees of processes are no launcher's; it also ends a circle, should the kernel ever show one.
 _MAX_ANCESTORS = 64
@@ -76,29 +78,15 @@ def _ancestors(pid: int) -> list[int]:
     """A process and its ancestors below init, by /proc; the process alone where that cannot be read."""
     found = [pid]
     for _ in range(_MAX_ANCESTORS):
-        parent = _parent_of(found[-1])
-        if parent is None or parent <= 1:
+        fields = read_process(found[-1])
+        if fields is None or int(fields[1]) <= 1:
             break
-        found.append(parent)
+        found.append(int(fields[1]))
     return found
 
 
-def _parent_of(pid: int) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
-        return None
-    fields = text[text.rfind(b")") + 1 :].split()  # the name before may hold blanks and brackets
-    return int(fields[1]) if len(fields) > 1 else None
-
-
 def _is_mps_server(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().startswith(_MPS_SERVER)
-    except OSError:
-        return False
+    return (read_text(f"/proc/{pid}/comm") or "").startswith(_MPS_SERVER)
 
 
 SAMPLE_INTERVAL_S = 0.05
@@ -115,23 +103,14 @@ THROTTLE_REASONS = (
     *("sw_thermal", "hw_thermal", "hw_power_brake", "display_clocks"),
 )
 # Figures with minimum, median and maximum in the summary; the others have minimum and maximum.
-MEDIAN_FIGURES = [
-    "sm_mhz",
-    "memory_mhz",
-    "power_w",
-    "temperature_c",
-    "gpu_percent",
-    "memory_percent",
-    "memory_used_bytes",
-]
-EXTREME_FIGURES = [
-    "pcie_generation",
-    "pcie_width",
-    "processes",
-    "other_processes",
-    "other_memory_bytes",
-    "other_sm_percent",
-]
+MEDIAN_FIGURES = (
+    *("sm_mhz", "memory_mhz", "power_w", "temperature_c"),
+    *("gpu_percent", "memory_percent", "memory_used_bytes"),
+)
+EXTREME_FIGURES = (
+    *("pcie_generation", "pcie_width", "processes"),
+    *("other_processes", "other_memory_bytes", "other_sm_percent"),
+)
 # Percentage of the time in which kernels ran, from which on a sample is one under load: clocks and link rest below.
 BUSY_PERCENT = 50
 

@@ -29,8 +29,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .host_memory import PAGE_BYTES, read_available_bytes, read_host_bytes
+from .host_memory import PAGE_BYTES, read_available_bytes
 from .machine_facts import cuda_is_initialized
+from .proc_files import read_host_bytes, read_text
 from .watched_calls import RAISED, Watching
 
 try:
@@ -327,11 +328,8 @@ def read_process_memory() -> dict[str, int | None]:
 
 def read_rss_bytes() -> int | None:
     """Memory of the process in RAM."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
+    pages = (read_text("/proc/self/statm") or "").split()[1:2]
+    return int(pages[0]) * PAGE_BYTES if pages else None
 
 
 def read_rss_peak_bytes() -> int | None:

@@ -765,23 +765,19 @@ class Recorder:
         """Close the window of a step that never ends, or that has more events than can be written."""
         if not self.profiler.recording or self.detector.is_in_optimizer:
             return
-        if self.plan.adapts and self.meter.estimate_events() > MAX_STEP_EVENTS:
-            self._add_note(
-                f"a step was recorded in part, because it has more than {MAX_STEP_EVENTS:,} events, which takes long "
-                "to write"
-            )
-            trace = self.plan.stage.trace
-            self._close_window(partial=True)
-            if trace is not None:
-                self.plan.skip_trace(trace)
-            return
         elapsed_ns = time.perf_counter_ns() - self._step_start_ns
-        if elapsed_ns > LONG_STEP_NS + LONG_STEP_FACTOR * self.totals.usual_step_ns():
-            trace = self.plan.stage.trace
-            self._add_note("the loop was left before the window was complete")
-            self._close_window(partial=True)
-            if trace is not None:
-                self.plan.skip_trace(trace)
+        if self.plan.adapts and self.meter.estimate_events() > MAX_STEP_EVENTS:
+            why = f"a step was recorded in part, because it has more than {MAX_STEP_EVENTS:,} events, which takes long "
+            why += "to write"
+        elif elapsed_ns > LONG_STEP_NS + LONG_STEP_FACTOR * self.totals.usual_step_ns():
+            why = "the loop was left before the window was complete"
+        else:
+            return
+        trace = self.plan.stage.trace
+        self._add_note(why)
+        self._close_window(partial=True)
+        if trace is not None:
+            self.plan.skip_trace(trace)
 
     def _finish_windows(self) -> None:
         self._all_recorded = True

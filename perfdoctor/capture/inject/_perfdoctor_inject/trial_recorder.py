@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -16,18 +15,18 @@ from typing import Any
 
 import torch
 
-from .host_memory import read_host_bytes
 from .machine_facts import cuda_is_initialized
 from .messages import leave_marker, warn
 from .module_calls import is_in_backward
+from .proc_files import read_host_bytes
 from .process_memory import read_rss_peak_bytes
 from .rank_folder import RankFolder
 from .recorder import Recorder
 from .recorder_settings import RecorderSettings, TrialOptions
 from .step_meter import StepWork
-from .tracebacks import remove_own_frames
 from .trial import TrialProgram
 from .user_code import user_location
+from .watched_calls import Patches
 
 # A call may give a list of losses to `torch.autograd.backward`: the first ones are enough to compare.
 MAX_LOSSES_PER_CALL = 16
@@ -147,8 +146,9 @@ class TrialRecorder(Recorder):
     def start(self) -> None:
         """Set the seeds and apply the changes; the hooks are installed."""
         self.program.start()
-        self.program.patch(torch, "save", self._wrap_save)
-        self.program.patch(torch.autograd, "backward", self._wrap_backward)
+        patches = Patches(self._guard)
+        patches.watch(torch, "save", self._see_save)
+        patches.watch(torch.autograd, "backward", self._see_backward, self.is_listening)
         self.module_calls.add(self._watch_output)
 
     # What the hooks call --------------------------------------------------------------------------------------------
@@ -309,35 +309,20 @@ class TrialRecorder(Recorder):
         with contextlib.suppress(RuntimeError, TypeError):  # of a tensor of somebody's own kind, or a GPU that failed
             self._losses.add_output(self.step, output)
 
-    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _see_backward(self, _frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the losses from which backward passes begin; `Tensor.backward` comes by here, too."""
+        if not is_in_backward():
+            self._losses.add(self.step, args[0] if args else kwargs.get("tensors"))
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if self.is_listening() and not is_in_backward():
-                try:
-                    self._losses.add(self.step, args[0] if args else kwargs.get("tensors"))
-                except Exception as error:
-                    self.give_up(error)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-
-        return backward
-
-    def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _see_save(self, frame: FrameType, *_: Any) -> None:
         """Note the lines that save: the same files are written again and again in trials."""
+        location = user_location(frame)
+        place = f"{location['file']}:{location['line']}" if location else "torch"
+        if not self.finished and place not in self._saves and len(self._saves) < MAX_SAVES_NOTED:
+            self._saves.append(place)
 
-        def save(*args: Any, **kwargs: Any) -> Any:
-            location = user_location(sys._getframe(1))
-            place = f"{location['file']}:{location['line']}" if location else "torch"
-            if not self.finished and place not in self._saves and len(self._saves) < MAX_SAVES_NOTED:
-                self._saves.append(place)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-
-        return save
+    def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            self.give_up(error)

@@ -53,15 +53,16 @@ class Patches:
             undo()
         self._undo.clear()
 
-    def replace(self, owner: Any, name: str, wrap: Callable[[Function], Function]) -> None:
+    def replace(self, owner: Any, name: str, wrap: Callable[[Function], Function], *, inherited: bool = False) -> None:
         """Replace a function of a class or module by its wrapper; what this torch does not have is left out."""
-        declared = vars(owner).get(name)
+        declared = vars(owner).get(name, getattr(owner, name, None) if inherited else None)
         if declared is None:
             return
-        original = declared.__func__ if isinstance(declared, staticmethod) else declared
+        is_bare = not isinstance(declared, staticmethod | classmethod)
+        original = declared if is_bare else declared.__func__
         wrapper: Any = functools.wraps(original)(wrap(original))
-        if isinstance(declared, staticmethod):
-            wrapper = staticmethod(wrapper)
+        if not is_bare:
+            wrapper = type(declared)(wrapper)
         setattr(owner, name, wrapper)
 
         def undo() -> None:
