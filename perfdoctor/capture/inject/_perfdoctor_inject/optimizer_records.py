@@ -5,18 +5,22 @@ And the order in which a program scales, clips and unscales gradients: what is w
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
+from torch.amp import autocast_mode, grad_scaler
 
 from .model_facts import describe_optimizer
 from .probes import EndedStep, Probe
 from .user_code import Location, constructor_location, user_location
+from .watched_calls import Watching
 
 # The window whose times are the program's own: it runs without a profiler.
 TIMED_WINDOW = "base"
@@ -155,48 +159,55 @@ class ScalerRecords(Probe):
     Attributes:
         clipped_too_early: How often gradients were clipped while they were scaled.
         clip_line: The line that did it last.
-        are_gradients_scaled: Whether a loss was scaled since the last `update`.
     """
 
-    def __init__(self, counts: Counter[str]) -> None:
-        """Nothing was scaled; `counts` are those of the whole run."""
-        self._counts = counts
+    def __init__(self) -> None:
         self.clipped_too_early = 0
         self.clip_line: Location | None = None
-        self.are_gradients_scaled = False
-        self._steps = 0
-        self._scale_was_read = 0
+        self._calls: Counter[str] = Counter()
+        self._are_gradients_scaled = False
         # Parameters, by identity, since the last `update`.
         self._clipped: set[int] = set()
         self._unscaled: set[int] = set()
         self._frame_line: Location | None = None
 
-    def on_scale(self, *_: Any, **__: Any) -> None:
-        """A loss is about to be scaled."""
-        self._counts["scaled"] += 1
-        self.are_gradients_scaled = True
+    def install(self, watch: Callable[..., None]) -> None:
+        """Watch what scales, unscales and clips gradients; `watch` is that of `Patches`, in the training thread."""
+        for name in ("scale", "unscale_", "step", "get_scale"):
+            watch(grad_scaler.GradScaler, name, functools.partial(self._see_scaler, name))
+        watch(autocast_mode.autocast, "__enter__", self._see_autocast)
+        for clipping in (torch.nn.utils, torch.nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                watch(clipping, name, self._watch_clipping)
 
-    def on_step(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        """An optimizer is about to step by the scaler, which unscales its gradients, or lets a fused one do it."""
-        self._steps += 1
-        self._check_clips(optimizer)
-
-    def on_get_scale(self, *_: Any, **__: Any) -> None:
-        """The program asks for the scale: it may unscale by itself."""
-        self._scale_was_read += 1
-
-    def on_clip(self, parameters: Any, limit: Any, frame: FrameType | None) -> None:
-        """The code in `frame` is about to clip the gradients of these parameters to a limit."""
-        if not isinstance(limit, int | float) or limit > LARGEST_USUAL_LIMIT:
+    def _see_scaler(self, call: str, _frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A scaler is about to scale a loss, to unscale gradients, also within its step, or to tell its scale."""
+        if not args[0].is_enabled():
             return
-        clipped = map(id, [parameters] if isinstance(parameters, torch.Tensor) else parameters)
-        self._clipped.update(each for each in clipped if each not in self._unscaled)
-        self._frame_line = user_location(frame)
+        self._calls[call] += 1
+        if call == "scale":
+            self._are_gradients_scaled = True
+        elif call in ("step", "unscale_"):
+            own = self._check_clips(args[1] if len(args) > 1 else kwargs["optimizer"])
+            if call == "unscale_":
+                self._unscaled |= own
 
-    def on_unscale_(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        """The gradients of an optimizer are about to be unscaled, by the program or by `GradScaler.step`."""
-        self._counts["unscaled"] += 1
-        self._unscaled |= self._check_clips(optimizer)
+    def _see_autocast(self, *_: Any) -> None:
+        self._calls["autocast"] += 1
+
+    def _watch_clipping(self, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watching:
+        self._calls["clip"] += 1
+        if not self._are_gradients_scaled:
+            return
+        parameters = args[0] if args else kwargs.pop("parameters")
+        if not isinstance(parameters, torch.Tensor):
+            parameters = list(parameters)  # as torch does: they may come from a generator
+        limit = args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
+        if isinstance(limit, int | float) and limit <= LARGEST_USUAL_LIMIT:
+            clipped = map(id, [parameters] if isinstance(parameters, torch.Tensor) else parameters)
+            self._clipped.update(each for each in clipped if each not in self._unscaled)
+            self._frame_line = user_location(frame)
+        yield (parameters, *args[1:]), kwargs
 
     def _check_clips(self, optimizer: Any) -> set[int]:
         """Count a clip of this optimizer's parameters, whose gradients are scaled up to now; returns the parameters."""
@@ -209,17 +220,21 @@ class ScalerRecords(Probe):
 
     def on_update(self) -> None:
         """`GradScaler.update` has run: the next iteration begins."""
-        self.are_gradients_scaled = False
+        self._are_gradients_scaled = False
         self._clipped.clear()
         self._unscaled.clear()
 
     def facts(self) -> dict[str, Any]:
         """How often mixed precision was used and gradients were clipped, and what was wrong with that."""
         used = {
-            **{name: self._counts[name] for name in ("autocast", "scaled", "unscaled", "clipped")},
+            "autocast": self._calls["autocast"],
+            "scaled": self._calls["scale"],
+            "unscaled": self._calls["unscale_"],
+            "clipped": self._calls["clip"],
             "clipped_before_unscale": self.clipped_too_early,
             "clip_location": self.clip_line,
-            "scaler_steps": self._steps,
-            "scale_was_read": self._scale_was_read,
+            "scaler_steps": self._calls["step"],
+            # The program may unscale by itself.
+            "scale_was_read": self._calls["get_scale"],
         }
         return {"amp": used}

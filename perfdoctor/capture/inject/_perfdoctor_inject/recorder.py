@@ -35,14 +35,14 @@ from .module_calls import ModuleCalls, has_parameters
 from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords, ScalerRecords
 from .parameter_checksums import ParameterChecksums
-from .phase_ranges import PhaseRanges
+from .phase_ranges import PhaseRanges, RecordedRange
 from .probes import EndedStep, Facts, Once, Probe, Probes
 from .process_memory import BACKWARD, OPTIMIZER, MemoryRecords, count_samples
 from .rank_folder import EVIDENCE_SLACK, RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .retained_graphs import RetainedGraphs
-from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals, StepLevels
+from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, Float64Sources, RunTotals, StepLevels
 from .step_detector import StepDetector
 from .step_meter import StepMeter, count_graph_nodes
 from .user_code import user_location
@@ -75,17 +75,6 @@ MAX_STREAMED_STEPS = 200_000
 SCHEMA = "perfdoctor.facts/1"
 # The range around `iter(loader)` that starts workers; torch has one around `__next__` only.
 LOADER_START = "perfdoctor::loader_start"
-
-
-class RecordedRange:
-    """A range in the trace, opened when made; not by `record_function`, whose marks of steps are the program's own."""
-
-    def __init__(self, name: str) -> None:
-        self._handle = torch.autograd._record_function_with_args_enter(name)  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        """End the range."""
-        torch.autograd._record_function_with_args_exit(self._handle)  # type: ignore[attr-defined]
 
 
 # 0 of 42 jobs of two ranks aborted that waited so long before their end.
@@ -136,7 +125,8 @@ class Recorder:
         self.optimizers = OptimizerRecords()
         self.module_lines = ModuleLines()
         self.totals = RunTotals()
-        self.scalers = ScalerRecords(self.totals.counts)
+        self.float64_sources = Float64Sources()
+        self.scalers = ScalerRecords()
         self.checksums = ParameterChecksums()
         self.core_usage = CoreUsage(self.loaders.count_worker_cores)
         self.memory = MemoryRecords()
@@ -187,7 +177,7 @@ class Recorder:
             Once("models", lambda: describe_models(self.module_lines)),
             self.checksums,
             self.scalers,
-            Facts("float64_sources", lambda: totals.float64_sources.found),
+            self.float64_sources,
             Facts("zero_grad_to_zero", lambda: totals.counts["zero_grad_to_zero"]),
             self.meter.host_calls,
             totals.compiles,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from array import array
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -73,7 +75,7 @@ class StepLevels:
 MAX_SOURCES = 8
 
 
-class Float64Sources:
+class Float64Sources(Probe):
     """The lines that ask for float64, each call and line once: they run before the loop, where no trace shows them.
 
     Attributes:
@@ -83,11 +85,25 @@ class Float64Sources:
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
 
+    def install(self, watch: Callable[..., None]) -> None:
+        """Watch what may ask for it; `watch` is that of `Patches`, in the training thread."""
+        for owner, name in ((torch.nn.Module, "double"), (torch.nn.Module, "to"), (torch, "set_default_dtype")):
+            call = name if owner is torch else f"Module.{name}"
+            watch(owner, name, functools.partial(self._see, call))
+
+    def _see(self, call: str, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if call == "Module.double" or asks_for_float64(args, kwargs):
+            self.note(call, frame)
+
     def note(self, call: str, frame: FrameType | None) -> None:
         """Remember the line of a call."""
         source: dict[str, Any] = {"call": call, "location": user_location(frame)}
         if len(self.found) < MAX_SOURCES and source not in self.found:
             self.found.append(source)
+
+    def facts(self) -> dict[str, Any]:
+        """The lines."""
+        return {"float64_sources": self.found}
 
 
 def asks_for_float64(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -137,7 +153,6 @@ class RunTotals(Probe):
         user_profiled_steps: Steps in which a profiler of the program ran.
         compiles: What was compiled in the steps of each window.
         threads_set: The line that called `torch.set_num_threads` last; None where none did.
-        float64_sources: The lines that ask for float64.
     """
 
     def __init__(self) -> None:
@@ -150,17 +165,12 @@ class RunTotals(Probe):
         self.steps = self.user_profiled_steps = 0
         self.compiles = CompilesByWindow()
         self.threads_set: Location | None = None
-        self.float64_sources = Float64Sources()
         self._last_step_ns = self._last_own_ns = 0
         self._last_cpu_ns: int | None = None
         self._first_step_end_ns = 0
         self._first_step_ns = 0
         self._unprofiled_ns = array("q")
         self._unprofiled_steps = self._unprofiled_total_ns = 0
-
-    def note_threads_set(self, frame: FrameType | None) -> None:
-        """Remember the line that has set the number of threads."""
-        self.threads_set = user_location(frame)
 
     def add_step(self, window: str, label: str, dur_ns: int, wait_ns: int, work: StepWork) -> None:
         """Add a step that has ended.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.amp import autocast_mode, grad_scaler
+from torch.amp import grad_scaler
 from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import checkpoint
@@ -24,7 +24,7 @@ from .loader_records import starts_workers
 from .model_facts import LOCATED_MODULES
 from .module_calls import ModuleCalls
 from .recorder import LOADER_START, Recorder, StopProgram
-from .run_totals import asks_for_float64
+from .user_code import user_location
 from .watched_calls import RAISED, Arguments, Function, Patches, Watching, watch_calls
 from .worker_fetches import watch_fetch, watch_next_index
 
@@ -78,14 +78,8 @@ class Hooks:
         ):
             patches.watch(owner, name, self._see_profiler_open)
             patches.watch(owner, "__exit__", self._watch_profiler_close)
-        scaler, scalers = grad_scaler.GradScaler, recorder.scalers
-        hears(scaler, "update", self._watch_scaler_update)
-        for name in ("scale", "unscale_", "step", "get_scale"):
-            hears(scaler, name, functools.partial(self._see_scaling, getattr(scalers, f"on_{name}")))
-        hears(autocast_mode.autocast, "__enter__", self._see_autocast)
-        for clipping in (nn.utils, nn.utils.clip_grad):
-            for name in ("clip_grad_norm_", "clip_grad_value_"):
-                hears(clipping, name, self._watch_clipping)
+        hears(grad_scaler.GradScaler, "update", self._watch_scaler_update)
+        recorder.scalers.install(hears)
         hears(nn.Module, "eval", lambda *_: recorder.meter.see("evaluation"))
         patches.replace(torch.no_grad, "__enter__", self._wrap_no_grad)
         recorder.meter.host_calls.install(hears, patches.add_undo, lambda: recorder.meter.see("save"), self._open_range)
@@ -94,12 +88,7 @@ class Hooks:
         recorder.debug_switches.install(hears)
         if recorder.automatic:
             self._watch_forwards(recorder.module_calls)
-        for owner, name, call in (
-            (nn.Module, "double", "Module.double"),
-            (nn.Module, "to", "Module.to"),
-            (torch, "set_default_dtype", "set_default_dtype"),
-        ):
-            hears(owner, name, functools.partial(self._see_float64, call))
+        recorder.float64_sources.install(hears)
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
@@ -150,7 +139,7 @@ class Hooks:
 
     def _see_threads(self, frame: types.FrameType, *_: Any) -> None:
         if not self.recorder.finished and get_worker_info() is None:  # each worker sets one thread for itself
-            self.recorder.totals.note_threads_set(frame)
+            self.recorder.totals.threads_set = user_location(frame)
 
     def _watch_loader_iter(self, frame: types.FrameType, args: tuple[Any, ...], _: dict[str, Any]) -> Watching:
         recorder, loader = self.recorder, args[0]
@@ -296,32 +285,6 @@ class Hooks:
         if (yield) is not RAISED and recorder.is_listening() and args[0].is_enabled():
             self.call_recorder(recorder.on_scaler_update)
             self.call_recorder(recorder.scalers.on_update)
-
-    def _see_scaling(
-        self, report: Function, _frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        if args[0].is_enabled():
-            self.call_recorder(report, *args[1:], **kwargs)
-
-    def _see_autocast(self, *_: Any) -> None:
-        self.recorder.totals.counts["autocast"] += 1
-
-    def _see_float64(self, call: str, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the line of a call that asks for float64: the innermost that is not ours."""
-        if call == "Module.double" or asks_for_float64(args, kwargs):
-            self.recorder.totals.float64_sources.note(call, frame)
-
-    def _watch_clipping(self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watching:
-        recorder = self.recorder
-        recorder.totals.counts["clipped"] += 1
-        if not recorder.scalers.are_gradients_scaled:
-            return
-        parameters = args[0] if args else kwargs.pop("parameters")
-        if not isinstance(parameters, torch.Tensor):
-            parameters = list(parameters)  # as torch does: they may come from a generator
-        limit = args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
-        self.call_recorder(recorder.scalers.on_clip, parameters, limit, frame)
-        yield (parameters, *args[1:]), kwargs
 
     def _see_checkpoint(self, frame: types.FrameType, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A backward pass that computes a part again calls the checkpoints inside of it again.
