@@ -556,7 +556,9 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work, peaks)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
-        self.probes.each(Probe.step, EndedStep(self.step, window, label, dur_ns, label not in UNPROFILED_WINDOWS))
+        # Not by its constructor, whose code has no file: the trace would take it for a function of the user's.
+        ended = EndedStep._make((self.step, window, label, dur_ns, label not in UNPROFILED_WINDOWS))
+        self.probes.each(Probe.step, ended)
         if self.profiler.recording:
             self._recorded_steps += 1
             self.profiler.lines.begin_step()

@@ -250,7 +250,8 @@ def _do_nothing() -> None:
 
 
 def _rng_state() -> bytes:
-    return bytes(values_of(torch.get_rng_state()).tobytes())
+    with torch._C.DisableTorchFunction():  # a look is no call of the program
+        return bytes(values_of(torch.get_rng_state()).tobytes())
 
 
 def _describe(module: torch.nn.Module, arguments: tuple[Any, ...], optimizer_steps: int) -> _Call | None:
