@@ -16,6 +16,7 @@ from .user_code import Location, user_location
 TIMED_WINDOW = "base"
 # Lines that are kept apart; a program that checkpoints each of many layers does so in one line of its library.
 MAX_LINES = 10
+LINE_FACTS = ("use_reentrant", "preserve_rng_state", "location")
 
 
 class CheckpointCalls(Probe):
@@ -56,7 +57,7 @@ class CheckpointCalls(Probe):
         """The calls in all, in a step, and at the line that calls most often."""
         steps = self._by_window.get(TIMED_WINDOW) or [each for steps in self._by_window.values() for each in steps]
         line = max(self._lines, key=lambda each: self._calls_of_line[each], default=None)
-        of_line = NO_CALL if line is None else self._lines[line]
+        of_line = dict.fromkeys(LINE_FACTS) if line is None else self._lines[line]
         per_step = statistics.median(steps) if steps else None
         return {"checkpointing": {"calls": self.calls, "calls_per_step": per_step, **of_line}}
 
@@ -69,6 +70,3 @@ def describe_call(location: Location | None, arguments: dict[str, Any]) -> dict[
         "preserve_rng_state": bool(arguments.get("preserve_rng_state", True)),
         "location": location,
     }
-
-
-NO_CALL = {"use_reentrant": None, "preserve_rng_state": None, "location": None}

@@ -7,8 +7,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .probes import Probe
 from .user_code import Location, is_foreign_file, name_file
@@ -22,19 +21,12 @@ MAX_REASON_LENGTH = 120
 RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_(\d+)$")
 
 
-@dataclass(frozen=True)
-class CompileCounters:
-    """What dynamo has compiled since the program began.
+class CompileCounters(NamedTuple):
+    """What dynamo has compiled since the program began: frames, of these again, and the time; None for unknown."""
 
-    Attributes:
-        frames: How often a frame was compiled; None where this torch has no such counter.
-        recompiles: How often of these the frame had been compiled before, or None.
-        ns: Time of all compilations, or None.
-    """
-
-    frames: int | None = None
-    recompiles: int | None = None
-    ns: int | None = None
+    frames: int | None
+    recompiles: int | None
+    ns: int | None
 
 
 def read_compile_counters() -> CompileCounters | None:

@@ -86,17 +86,6 @@ class CallsInStep:
     bytes: int = 0
 
 
-@dataclass
-class Collections:
-    """Automatic collections of the oldest generation, over the steps without a profiler; as `CallSite`."""
-
-    count: int = 0
-    ns: int = 0
-    steps: int = 0
-    step_ns: int = 0
-    largest_step_ns: int = 0
-
-
 class HostCalls(Probe):
     """The watched calls and the collections of the running step, and of all steps without a profiler.
 
@@ -116,7 +105,7 @@ class HostCalls(Probe):
         self._automatic_in_step = CallsInStep()
         self._in_step: dict[CallSite, CallsInStep] = {}
         self._sites: dict[tuple[Any, ...], CallSite] = {}
-        self._automatic = Collections()
+        self._automatic = CallSite(COLLECT, None)  # the oldest generation alone
         self._thread: int | None = None
         self._see_save: Callable[[], None] = lambda: None
 
@@ -279,7 +268,7 @@ def _copies_much(args: tuple[Any, ...]) -> bool:
     return bool(args) and isinstance(args[0], (dict, Module))
 
 
-def _add_step(total: CallSite | Collections, ns: int, dur_ns: int) -> None:
+def _add_step(total: CallSite, ns: int, dur_ns: int) -> None:
     """Add a step with calls, which took `ns` of it."""
     total.ns += ns
     total.steps += 1

@@ -170,9 +170,9 @@ class LoaderRecord:
         stops = [each.stop_ns for each in chosen if each.stop_ns is not None]
         return {
             "count": self.restart_count,
-            "stop_ns": _median(stops) if stops else None,
-            "start_ns": _median(each.start_ns for each in chosen) if chosen else None,
-            "first_batch_ns": _median(each.first_batch_ns for each in chosen) if chosen else None,
+            "stop_ns": _median(stops),
+            "start_ns": _median(each.start_ns for each in chosen),
+            "first_batch_ns": _median(each.first_batch_ns for each in chosen),
         }
 
     def read_workers(self) -> None:
@@ -188,32 +188,29 @@ class LoaderRecord:
         Batches that workers loaded within `span_ns`, the base window, are taken where there are three of them, because
         a profiler slows the others.
         """
-        sampler_ns = _median(each.sampler_ns for each in self.waits) if self.waits else None
+        batches: Sequence[Fetch] | Sequence[Wait]
         if self.settings.get("num_workers"):
             inside = [each for each in self.fetches if span_ns and span_ns[0] <= each.end_ns <= span_ns[1]]
-            chosen = inside if len(inside) >= 3 else self.fetches
-            if not chosen:
-                return None
-            queued = [each.queued_ns for each in chosen]
-            return {
-                "where": "worker",
-                **_describe_times(chosen),
-                "collate_ns": _median(each.collate_ns for each in chosen),
-                "items_ns": _median(each.wall_ns - each.collate_ns for each in chosen),
-                "queued_ns": _median(queued) if min(queued) >= 0 else None,
-                "sampler_ns": sampler_ns,
-            }
-        if not self.waits:
+            batches = loaded = inside if len(inside) >= 3 else self.fetches
+            where, parts_ns = "worker", [(each.wall_ns, each.collate_ns) for each in loaded]
+            queued_ns = [each.queued_ns for each in loaded if each.queued_ns >= 0]
+        else:
+            batches, where = self.waits, "main"
+            parts_ns = [(each.fetch_ns, each.collate_ns) for each in self.waits if each.fetch_ns]
+            queued_ns = [each.queued_ns for each in self.waits if each.queued_ns is not None]
+        if not batches:
             return None
-        fetched = [each for each in self.waits if each.fetch_ns]
-        queued_ns = [each.queued_ns for each in self.waits if each.queued_ns is not None]
         return {
-            "where": "main",
-            **_describe_times(self.waits),
-            "collate_ns": _median(each.collate_ns for each in fetched) if fetched else None,
-            "items_ns": _median(each.fetch_ns - each.collate_ns for each in fetched) if fetched else None,
-            "queued_ns": _median(queued_ns) if len(queued_ns) == len(self.waits) else None,
-            "sampler_ns": sampler_ns,
+            "where": where,
+            "batches": len(batches),
+            "median_ns": _median(each.wall_ns for each in batches),
+            "cpu_ns": _median(each.cpu_ns for each in batches),
+            "process_cpu_ns": _median(each.process_cpu_ns for each in batches),
+            "max_ns": max(each.wall_ns for each in batches),
+            "collate_ns": _median(collate_ns for _, collate_ns in parts_ns),
+            "items_ns": _median(fetch_ns - collate_ns for fetch_ns, collate_ns in parts_ns),
+            "queued_ns": _median(queued_ns) if len(queued_ns) == len(batches) else None,
+            "sampler_ns": _median(each.sampler_ns for each in self.waits),
         }
 
     def to_dict(self, span_ns: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -222,7 +219,7 @@ class LoaderRecord:
             **self.settings,
             **{name: getattr(self, name) for name in TOTALS},
             "ready": self.ready if self.settings.get("num_workers") else None,
-            "wait_median_ns": _median(each.wall_ns for each in self.waits) if self.waits else None,
+            "wait_median_ns": _median(each.wall_ns for each in self.waits),
             "fetch": self.describe_fetch(span_ns),
             "restarts": self.describe_restarts(),
             "dataset_objects": self.objects,
@@ -242,19 +239,9 @@ def find_tensors(batch: Any, depth: int = 4) -> list[Any]:
     return []
 
 
-def _median(values: Iterable[int]) -> int:
-    return int(statistics.median(values))
-
-
-def _describe_times(batches: Sequence[Fetch] | Sequence[Wait]) -> dict[str, int]:
-    """How many batches there are, and how long loading one took."""
-    return {
-        "batches": len(batches),
-        "median_ns": _median(each.wall_ns for each in batches),
-        "cpu_ns": _median(each.cpu_ns for each in batches),
-        "process_cpu_ns": _median(each.process_cpu_ns for each in batches),
-        "max_ns": max(each.wall_ns for each in batches),
-    }
+def _median(values: Iterable[int]) -> int | None:
+    found = list(values)
+    return int(statistics.median(found)) if found else None
 
 
 def read_settings(loader: Any) -> dict[str, Any]:
