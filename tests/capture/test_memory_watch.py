@@ -16,7 +16,7 @@ import perfdoctor
 
 torch = pytest.importorskip("torch")
 
-from perfdoctor.capture.inject._perfdoctor_inject import host_memory, memory_watch, process_memory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject import host_memory, memory_watch, proc_files, process_memory  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.loader_records import describe_objects  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.memory_watch import AllocatorHistory  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.process_memory import CudaPeaks, StepMemory  # noqa: E402
@@ -91,7 +91,7 @@ def test_sizes_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PermissionError
         return open(path, *args, **kwargs)
 
-    monkeypatch.setattr(host_memory, "open", deny, raising=False)
+    monkeypatch.setattr(proc_files, "open", deny, raising=False)
     denied = host_memory.read_sizes(os.getpid())
     assert denied is not None
     assert set(denied) == {"Rss"}

@@ -140,7 +140,8 @@ class NeededRows:
                 if may_train and isinstance(result, torch.Tensor) and result.grad_fn is not None:
                     is_linear = isinstance(module, nn.Linear)
                     rows = math.prod(result.shape[:-1]) if is_linear else result.size(0)
-                    result.grad_fn.metadata[_CALL] = _Pending(number, id(module), is_linear, rows)
+                    node: Any = result.grad_fn
+                    node.metadata[_CALL] = _Pending(number, id(module), is_linear, rows)
                     self._pending.add(number)
             with contextlib.suppress(RuntimeError):  # the window has ended inside the call
                 call_range.__exit__(None, None, None)

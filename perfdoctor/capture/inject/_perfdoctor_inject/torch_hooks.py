@@ -260,7 +260,8 @@ class Hooks:
     def _watch_profiler_step(self, _frame: types.FrameType, args: tuple[Any, ...], _: dict[str, Any]) -> Watching:
         """Let the program's own profiler mark no steps while ours records: they would be a second set of steps."""
         recorder, profile = self.recorder, args[0]
-        if not (recorder.profiler.recording and getattr(profile, "record_steps", False)):
+        marks = recorder.profiler.recording and getattr(profile, "record_steps", False)
+        if not marks:
             return
         open_mark, profile.step_rec_fn = getattr(profile, "step_rec_fn", None), None
         if open_mark is not None:

@@ -88,7 +88,7 @@ def values_of(tensor: torch.Tensor) -> Any:
     """The values of a readable tensor as unsigned integers of its size, in an array of numpy's that copies nothing."""
     import numpy as np
 
-    return np.from_dlpack(tensor.data).view(f"u{tensor.element_size()}")  # type: ignore[arg-type]
+    return np.from_dlpack(tensor.data).view(f"u{tensor.element_size()}")
 
 
 def read_sample(value: Any, blocks: int, block_bytes: int) -> bytes:

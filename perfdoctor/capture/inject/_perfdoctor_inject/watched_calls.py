@@ -27,7 +27,7 @@ from .tracebacks import remove_own_frames
 
 Function = Callable[..., Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-Watching = Generator[Arguments | None, Any, None]
+Watching = Generator[Any, Any, None]  # of Arguments, or of None
 Watcher = Callable[[FrameType, tuple[Any, ...], dict[str, Any]], Watching | None]
 # Whether the arguments of a call are such that anybody watches.
 Concern = Callable[[tuple[Any, ...]], bool]
