@@ -251,11 +251,5 @@ def subtract_queued(later_ns: int | None, earlier_ns: int | None) -> int | None:
 
 def _read_file(path: str) -> int | None:
     """The second number of a `schedstat` file, in nanoseconds: time on the run queue."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            return int(os.read(descriptor, _MAX_BYTES).split()[1])
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = (read_text(path) or "").split()
+    return int(fields[1]) if len(fields) > 1 else None
