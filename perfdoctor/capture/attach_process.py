@@ -40,7 +40,7 @@ import importlib.util
 spec = importlib.util.spec_from_file_location("_perfdoctor_attach", {sitecustomize!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-program = module.import_recorder("attach_program")
+program = module.import_recorder("attached_recorder")
 program.{call}
 """
 # Only system calls and one function of Python that is made for it are called: the process may be stopped anywhere.

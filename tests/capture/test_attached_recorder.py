@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_program_alone(tmp_path: Path
 
 def test_a_torch_unlike_those_known_is_left_alone(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     before = patched()
-    monkeypatch.setattr(Hooks, "_wrap_backward", None)
+    monkeypatch.setattr(Hooks, "_wrap_profile_hook_step", None)
     recorder = AttachedRecorder(RecorderSettings(folder=str(tmp_path), **SIZES))
     recorder.attach()
     assert recorder.finished

@@ -51,11 +51,7 @@ def test_other_ways_to_float64(launcher: Any) -> None:
 def test_what_is_no_call_for_float64() -> None:
     import torch
 
-    from perfdoctor.capture.inject._perfdoctor_inject.float64_sources import (
-        MAX_SOURCES,
-        Float64Sources,
-        asks_for_float64,
-    )
+    from perfdoctor.capture.inject._perfdoctor_inject.run_totals import MAX_SOURCES, Float64Sources, asks_for_float64
 
     for args, asks in (
         ((torch.float64,), True),

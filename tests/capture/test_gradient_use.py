@@ -20,7 +20,7 @@ class Watched:
         self.use = GradientUse()
         for optimizer in optimizers:
             self.use.add_optimizer(optimizer)
-        self.use.start()
+        self.use.watch()
 
     def call(self, module: Any, *inputs: Any) -> Any:
         self.use.on_module_call(module, sys._getframe(1), inputs)
@@ -40,8 +40,8 @@ class Watched:
         self.use.after_clearing(owner)
 
     def find(self) -> list[dict[str, Any]]:
-        self.use.stop()
-        return self.use.to_list()
+        self.use.end_watch()
+        return self.use.facts()["unused_gradients"]
 
 
 def gan(*, detach: bool, freeze: bool, to_none: bool = True, steps: int = 3, critic_steps: int = 1) -> list[Any]:

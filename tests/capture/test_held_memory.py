@@ -14,8 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from perfdoctor.capture.inject._perfdoctor_inject import step_memory  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.held_memory import HeldMemory, find_malloc_info  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject import process_memory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.process_memory import HeldMemory, find_malloc_info  # noqa: E402
 
 MB = 1_000_000
 needs_malloc_info = pytest.mark.skipif(find_malloc_info() is None, reason="this C library does not count")
@@ -67,7 +67,7 @@ def test_looks_that_take_long_come_rarely(monkeypatch: pytest.MonkeyPatch) -> No
 PAGES = """
 import ctypes, mmap, os, sys
 import torch
-from perfdoctor.capture.inject._perfdoctor_inject.held_memory import HeldMemory, find_malloc_info
+from perfdoctor.capture.inject._perfdoctor_inject.process_memory import HeldMemory, find_malloc_info
 if sys.argv[1] == "another C library":
     ctypes.CDLL = lambda _: object()
 else:
@@ -104,9 +104,9 @@ def test_where_malloc_does_not_count_pages_do(why: str, tmp_path: Path) -> None:
 
 
 def test_the_allocator_of_a_gpu_is_asked_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert step_memory.read_allocated_bytes() is None
+    assert process_memory.read_allocated_bytes() is None
     statistics: dict[str, Any] = {"allocated_bytes": {"all": {"current": 7, "peak": 9}}}
-    monkeypatch.setattr(step_memory, "cuda_is_initialized", lambda: True)
+    monkeypatch.setattr(process_memory, "cuda_is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_memoryStats", lambda _: statistics, raising=False)
-    assert step_memory.read_allocated_bytes() == 7
+    assert process_memory.read_allocated_bytes() == 7

@@ -16,10 +16,11 @@ import perfdoctor
 
 torch = pytest.importorskip("torch")
 
-from perfdoctor.capture.inject._perfdoctor_inject import allocator_history, host_memory, memory_watch, step_memory  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.allocator_history import AllocatorHistory  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.dataset_objects import describe_objects  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.step_memory import CudaPeaks, StepMemory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject import host_memory, memory_watch, proc_files, process_memory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.loader_records import describe_objects  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.memory_watch import AllocatorHistory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.process_memory import CudaPeaks, StepMemory  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.watched_calls import watch_calls  # noqa: E402
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MB = 1_000_000
@@ -90,7 +91,7 @@ def test_sizes_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PermissionError
         return open(path, *args, **kwargs)
 
-    monkeypatch.setattr(host_memory, "open", deny, raising=False)
+    monkeypatch.setattr(proc_files, "open", deny, raising=False)
     denied = host_memory.read_sizes(os.getpid())
     assert denied is not None
     assert set(denied) == {"Rss"}
@@ -183,7 +184,7 @@ class FakeAllocator:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current = self.peak = 0
         self.resets = 0
-        for module in (step_memory, allocator_history, memory_watch):
+        for module in (process_memory, memory_watch):
             monkeypatch.setattr(module, "cuda_is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch._C, "_cuda_memoryStats", self.statistics, raising=False)
@@ -217,9 +218,9 @@ def test_peaks_of_phases_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.take(5)
     steps.enter("forward")
     assert steps.end_step("base") == {"forward": 150, "backward": 190, "optimizer": 105, "step": 190}
-    read = steps.cuda.wrap_reader(gpu.statistics)
+    read = watch_calls(gpu.statistics, steps.cuda.watch_reader)
     assert read()["allocated_bytes"]["all"] == {"current": 105, "peak": 1000 - 100}  # as if nobody had reset it
-    flat = steps.cuda.wrap_reader(lambda _: {"allocated_bytes.all.peak": gpu.peak, "other": 1})
+    flat = watch_calls(lambda _: {"allocated_bytes.all.peak": gpu.peak, "other": 1}, steps.cuda.watch_reader)
     assert flat("cuda:0") == {"allocated_bytes.all.peak": 900, "other": 1}
     assert steps.to_dict()["windows"]["base"]["backward_bytes"] == 190
 
@@ -229,14 +230,14 @@ def test_the_programs_own_resets_are_left_alone(monkeypatch: pytest.MonkeyPatch)
     gpu.take(900)
     gpu.take(-800)
     assert peaks.take() == 900
-    peaks.wrap_reset(gpu.reset)()
+    watch_calls(gpu.reset, peaks.watch_reset)()
     resets = gpu.resets
     gpu.take(50)
     gpu.take(-50)
     assert peaks.take() == 150
     assert peaks.take() == 150
     assert gpu.resets == resets
-    assert peaks.wrap_reader(gpu.statistics)()["allocated_bytes"]["all"]["peak"] == 150
+    assert watch_calls(gpu.statistics, peaks.watch_reader)()["allocated_bytes"]["all"]["peak"] == 150
 
 
 @linux_only
@@ -284,10 +285,11 @@ class FakeHistory:
         self.calls: list[Any] = []
         self.notes: list[str] = []
         self.observers: list[Any] = []
-        for module in (allocator_history, memory_watch):
-            monkeypatch.setattr(module, "cuda_is_initialized", lambda: True)
+        monkeypatch.setattr(memory_watch, "cuda_is_initialized", lambda: True)
         self.history = AllocatorHistory(1_000_000, self.notes.append)
-        record = self.history.wrap_recording(lambda *args, **options: self.calls.append((args, options)))
+        record = watch_calls(
+            lambda *args, **options: self.calls.append((args, options)), self.history.on_program_records
+        )
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
         monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("snapshot"))
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: enabled, raising=False)

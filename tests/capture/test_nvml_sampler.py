@@ -18,10 +18,10 @@ torch = pytest.importorskip("torch")
 
 from perfdoctor.capture.inject._perfdoctor_inject import machine_facts  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject import recorder as recorder_module  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.gpu_processes import find_other_processes  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.nvml_sampler import (  # noqa: E402
     GpuSampler,
     devices_in_use,
+    find_other_processes,
     summarize,
     summarize_load,
 )

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from perfdoctor.capture.inject._perfdoctor_inject.repeated_calls import RepeatedCalls
+from perfdoctor.capture.inject._perfdoctor_inject.value_looks import RepeatedCalls
 
 
 class Noisy(torch.nn.Linear):

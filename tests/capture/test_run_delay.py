@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from perfdoctor.capture.inject._perfdoctor_inject import run_delay
-from perfdoctor.capture.inject._perfdoctor_inject.run_delay import read_queued_ns
+from perfdoctor.capture.inject._perfdoctor_inject import core_usage
+from perfdoctor.capture.inject._perfdoctor_inject.core_usage import read_queued_ns
 
 pytestmark = pytest.mark.skipif(read_queued_ns() is None, reason="this system does not say it")
 
@@ -29,18 +29,18 @@ def test_it_is_that_of_the_calling_thread() -> None:
 
 def test_each_thread_has_its_own_and_many_threads_leave_few_files_open() -> None:
     found: list[int | None] = []
-    for _ in range(3 * run_delay._MAX_OPEN_FILES):
+    for _ in range(3 * core_usage._MAX_OPEN_FILES):
         thread = threading.Thread(target=lambda: found.extend((read_queued_ns(), read_queued_ns())))
         thread.start()
         thread.join()
     assert None not in found
-    assert len(run_delay._open_files) <= run_delay._MAX_OPEN_FILES
+    assert len(core_usage._open_files) <= core_usage._MAX_OPEN_FILES
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_file_that_the_program_has_closed_is_opened_again() -> None:
     read_queued_ns()
-    descriptor = run_delay._open_files.get(threading.get_native_id())
+    descriptor = core_usage._open_files.get(threading.get_native_id())
     if descriptor is not None:
         os.close(descriptor)
     for _ in range(2):

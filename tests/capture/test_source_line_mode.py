@@ -10,9 +10,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from perfdoctor.capture.inject._perfdoctor_inject import unchanged_results, zero_operands
+from perfdoctor.capture.inject._perfdoctor_inject import value_looks
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
-from perfdoctor.capture.inject._perfdoctor_inject.tensor_samples import read_sample
 
 X = torch.rand(200, 200, generator=torch.Generator().manual_seed(0))
 
@@ -53,9 +52,8 @@ def of_sparse() -> torch.Tensor:
 def test_a_call_returns_what_it_returns_without_the_mode(
     call: Callable[[], torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (unchanged_results, zero_operands):
-        monkeypatch.setattr(module, "MIN_CALL_NS", 0)
-    results = unchanged_results.UnchangedResults()
+    monkeypatch.setattr(value_looks, "MIN_CALL_NS", 0)
+    results = value_looks.UnchangedResults()
     with SourceLineMode(results):
         for _ in range(4):
             results.begin_step()
@@ -64,6 +62,13 @@ def test_a_call_returns_what_it_returns_without_the_mode(
 
 def test_memory_that_was_freed_is_not_read() -> None:
     freed = torch.rand(200, 200)
-    assert len(read_sample(freed, 4, 64)) == 256
+    assert len(value_looks.read_sample(freed, 4, 64)) == 256
     freed.untyped_storage().resize_(0)
-    assert read_sample(freed, 4, 64) == b""
+    assert value_looks.read_sample(freed, 4, 64) == b""
+
+
+def test_a_look_leaves_the_memory_as_it_was() -> None:
+    looked_at = torch.rand(200, 200, requires_grad=True)
+    value_looks.read_sample(looked_at, 4, 64)
+    looked_at.untyped_storage().resize_(0)  # as sharding does: torch refuses it after `Tensor.numpy`
+    assert looked_at.untyped_storage().nbytes() == 0

@@ -19,7 +19,7 @@ import perfdoctor  # noqa: E402
 from perfdoctor.analysis.step_times import describe_sample  # noqa: E402
 from perfdoctor.capture.capture_notes import notes_of_rank, read_facts  # noqa: E402
 from perfdoctor.capture.capture_options import CaptureOptions  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject import python_calls, rank_folder, recorder, run_totals  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject import rank_folder, recorder, run_totals, window_profiler  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.rank_folder import RankFolder  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.step_meter import StepWork  # noqa: E402
 from perfdoctor.capture.session import profile  # noqa: E402
@@ -51,7 +51,7 @@ def test_evidence_is_cut_to_its_bytes_and_says_so(tmp_path: Path, monkeypatch: p
     # On a busy machine a recorded step may take so much longer that one is enough.
     monkeypatch.setattr(run_totals, "EXPENSIVE_STACKS_NS", 1 << 60)
     # Where another test of this process has compiled, calls would not be counted.
-    monkeypatch.setattr(python_calls, "dynamo_has_compiled", lambda: False)
+    monkeypatch.setattr(window_profiler, "dynamo_has_compiled", lambda: False)
     whole, kinds = record(tmp_path / "whole")
     assert (whole.notes, whole.windows.evidence.steps) == ((), 3)
     assert "python_function" in kinds

@@ -9,7 +9,7 @@ import pytest
 from long_runs import drifting_runs, healthy_runs
 
 from perfdoctor.capture.inject._perfdoctor_inject.rank_folder import RankFolder
-from perfdoctor.capture.inject._perfdoctor_inject.step_levels import MAX_LEVELS, MIN_LEVELS, StepLevels
+from perfdoctor.capture.inject._perfdoctor_inject.run_totals import MAX_LEVELS, MIN_LEVELS, StepLevels
 
 # Three epochs or fewer that are sorted by length look like growth while they run: that costs a window, no finding.
 _LOOKS_LIKE_GROWTH = "epochs sorted by length"

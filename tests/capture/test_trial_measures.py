@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from perfdoctor.capture.inject._perfdoctor_inject.trial_measures import Losses  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.trial_recorder import Losses  # noqa: E402
 
 
 class _Promised(torch.Tensor):

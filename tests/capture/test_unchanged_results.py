@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from perfdoctor.capture.inject._perfdoctor_inject.unchanged_results import UnchangedResults
+from perfdoctor.capture.inject._perfdoctor_inject.value_looks import UnchangedResults
 
 LONG_NS, SHORT_NS = 100_000, 1000
 FIXED = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))

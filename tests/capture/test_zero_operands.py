@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from perfdoctor.capture.inject._perfdoctor_inject.zero_operands import find_zeros
+from perfdoctor.capture.inject._perfdoctor_inject.value_looks import find_zeros
 
 LONG_NS, SHORT_NS = 100_000, 1000
 GENERATOR = torch.Generator().manual_seed(0)

@@ -7,7 +7,7 @@
                    |-------> WindowProfiler  one recorded window, and whether the user's profiler runs
                    |-------> PhaseRanges     the phases of a step, for NVTX and for the trace
                    |-------> RankFolder      steps.jsonl, facts.json, the traces
-                   `-------> collect_facts   what is worth knowing besides the trace
+                   `-------> Probes          what is worth knowing besides the trace, a probe for each thing
 
     ExitHandlers ---> Recorder.finish        however the process ends
 

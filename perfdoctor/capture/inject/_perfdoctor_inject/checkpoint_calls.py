@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import Counter
-from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
-from .tracebacks import remove_own_frames
+from .probes import EndedStep, Probe
 from .user_code import Location, user_location
 
 # The window without a profiler; calls of others count where it has none.
 TIMED_WINDOW = "base"
 # Lines that are kept apart; a program that checkpoints each of many layers does so in one line of its library.
 MAX_LINES = 10
+LINE_FACTS = ("use_reentrant", "preserve_rng_state", "location")
 
 
-class CheckpointCalls:
+class CheckpointCalls(Probe):
     """The calls of `checkpoint` in forward passes that record a graph.
 
     Attributes:
@@ -48,21 +47,19 @@ class CheckpointCalls:
         if line not in self._lines and len(self._lines) < MAX_LINES:
             self._lines[line] = describe_call(user_location(frame), arguments)
 
-    def end_step(self, window: str) -> None:
+    def step(self, ended: EndedStep) -> None:
         """A step of the training loop has ended."""
-        self._by_window.setdefault(window, []).append(self._in_step)
-        del self._by_window[window][:-MAX_LINES]
+        self._by_window.setdefault(ended.window, []).append(self._in_step)
+        del self._by_window[ended.window][:-MAX_LINES]
         self._in_step = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """The calls as they stand in facts.json."""
+    def facts(self) -> dict[str, Any]:
+        """The calls in all, in a step, and at the line that calls most often."""
         steps = self._by_window.get(TIMED_WINDOW) or [each for steps in self._by_window.values() for each in steps]
         line = max(self._lines, key=lambda each: self._calls_of_line[each], default=None)
-        return {
-            "calls": self.calls,
-            "calls_per_step": statistics.median(steps) if steps else None,
-            **(NO_CALL if line is None else self._lines[line]),
-        }
+        of_line = dict.fromkeys(LINE_FACTS) if line is None else self._lines[line]
+        per_step = statistics.median(steps) if steps else None
+        return {"checkpointing": {"calls": self.calls, "calls_per_step": per_step, **of_line}}
 
 
 def describe_call(location: Location | None, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -73,26 +70,3 @@ def describe_call(location: Location | None, arguments: dict[str, Any]) -> dict[
         "preserve_rng_state": bool(arguments.get("preserve_rng_state", True)),
         "location": location,
     }
-
-
-NO_CALL = {"use_reentrant": None, "preserve_rng_state": None, "location": None}
-
-
-def wrap_checkpoint(
-    calls: CheckpointCalls, is_listening: Callable[[], bool], call_recorder: Callable[..., Any]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A `wrap` for `Hooks._patch`."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def checkpoint(*args: Any, **kwargs: Any) -> Any:
-            if is_listening():
-                call_recorder(calls.add_call, sys._getframe(1), kwargs)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-
-        return checkpoint
-
-    return wrap

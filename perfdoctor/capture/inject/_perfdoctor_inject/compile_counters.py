@@ -7,9 +7,9 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from .probes import Probe
 from .user_code import Location, is_foreign_file, name_file
 
 # The phases of dynamo that contain all others: the forward pass, and the backward pass, compiled when it first runs.
@@ -21,19 +21,12 @@ MAX_REASON_LENGTH = 120
 RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_(\d+)$")
 
 
-@dataclass(frozen=True)
-class CompileCounters:
-    """What dynamo has compiled since the program began.
+class CompileCounters(NamedTuple):
+    """What dynamo has compiled since the program began: frames, of these again, and the time; None for unknown."""
 
-    Attributes:
-        frames: How often a frame was compiled; None where this torch has no such counter.
-        recompiles: How often of these the frame had been compiled before, or None.
-        ns: Time of all compilations, or None.
-    """
-
-    frames: int | None = None
-    recompiles: int | None = None
-    ns: int | None = None
+    frames: int | None
+    recompiles: int | None
+    ns: int | None
 
 
 def read_compile_counters() -> CompileCounters | None:
@@ -81,7 +74,7 @@ def list_break_lines() -> list[Location]:
     return list(found.values())[:MAX_REASONS]
 
 
-class CompilesByWindow:
+class CompilesByWindow(Probe):
     """What was compiled in the steps of each window."""
 
     def __init__(self) -> None:
@@ -104,19 +97,19 @@ class CompilesByWindow:
         self._frames, self._ns = frames, ns
         return has_compiled
 
-
-def describe_compilation(by_window: CompilesByWindow) -> dict[str, Any] | None:
-    """Dynamo's counters and what the steps of each window added; None when the program never loaded dynamo."""
-    now, utils = read_compile_counters(), sys.modules.get("torch._dynamo.utils")
-    if now is None or utils is None:
-        return None
-    return {
-        "graphs": int(utils.counters["stats"].get("unique_graphs", 0)),
-        "graph_breaks": sum(utils.counters["graph_break"].values()),
-        "break_reasons": count_break_reasons(utils.counters["graph_break"]),
-        "break_lines": list_break_lines(),
-        "frames": now.frames,
-        "recompiles": now.recompiles,
-        "ns": now.ns,
-        "windows": dict(by_window.windows),
-    }
+    def facts(self) -> dict[str, Any]:
+        """Dynamo's counters and what the steps of each window added; None when the program never loaded dynamo."""
+        now, utils = read_compile_counters(), sys.modules.get("torch._dynamo.utils")
+        if now is None or utils is None:
+            return {"compile": None}
+        compiled = {
+            "graphs": int(utils.counters["stats"].get("unique_graphs", 0)),
+            "graph_breaks": sum(utils.counters["graph_break"].values()),
+            "break_reasons": count_break_reasons(utils.counters["graph_break"]),
+            "break_lines": list_break_lines(),
+            "frames": now.frames,
+            "recompiles": now.recompiles,
+            "ns": now.ns,
+            "windows": dict(self.windows),
+        }
+        return {"compile": compiled}

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from .recorder_settings import WINDOW_FOLDER, RecorderSettings
 
@@ -22,20 +22,6 @@ MAX_LINE_BYTES = 4096
 # Who connects and then says nothing makes others wait no longer than this.
 READ_TIMEOUT_S = 5.0
 MAX_STEPS = 10_000
-
-
-class AttachableRecorder(Protocol):
-    """What the socket wants of a recorder that takes itself out of the program."""
-
-    exit_reason: str
-    windows: dict[str, dict[str, Any]]
-    notes: list[str]
-
-    def attach(self) -> None:
-        """Begin to record."""
-
-    def finish(self, reason: str) -> None:
-        """Save what was recorded."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +36,14 @@ class ControlSocket:
     """The socket of one rank, from `open` to `close`."""
 
     def __init__(
-        self,
-        settings: RecorderSettings,
-        make_recorder: Callable[[RecorderSettings, Callable[[Any], None]], AttachableRecorder],
+        self, settings: RecorderSettings, make_recorder: Callable[[RecorderSettings, Callable[[Any], None]], Any]
     ) -> None:
         """Open nothing yet.
 
         Args:
             settings: Those of the run, which a window's are made of.
-            make_recorder: Returns the recorder of a window, which calls the function once it has ended.
+            make_recorder: Returns the recorder of a window, an `AttachedRecorder`; it calls the function once it has
+                ended.
         """
         self._settings = settings
         self._make_recorder = make_recorder
@@ -69,7 +54,7 @@ class ControlSocket:
         self._socket: socket.socket | None = None
         self._path = ""
         self._step = 0
-        self._recorder: AttachableRecorder | None = None
+        self._recorder: Any = None
 
     @property
     def is_recording(self) -> bool:
@@ -120,7 +105,7 @@ class ControlSocket:
             self._socket.close()
             self._socket = None
 
-    def _on_window_end(self, recorder: AttachableRecorder) -> None:
+    def _on_window_end(self, recorder: Any) -> None:
         self._recorder = self._request = None
         self._give_answer({"windows": recorder.windows, "exit": recorder.exit_reason, "notes": recorder.notes})
 

@@ -1,13 +1,21 @@
-"""The CPU cores: how many the process may use, and who used them in the base window."""
+"""The CPU cores: how many the process may use, who used them in the base window, and how long threads waited for one.
+
+CPU time alone cannot tell a thread that sleeps from one whose core another program has; the run delay of Linux
+(`schedstat`) is the second.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-from .run_delay import read_queued_by_thread
+from .probes import EndedStep, Probe
+from .proc_files import group_folders, list_processes, read_process, read_text, read_words
 
 # /proc counts in ticks of 10 ms: the share of others is read over a longer time than that.
 _MIN_SPAN_NS = 100_000_000
@@ -17,7 +25,7 @@ _MIN_INTERVAL_NS = 50_000_000
 _READING_SHARE = 0.01
 
 
-class CoreUsage:
+class CoreUsage(Probe):
     """CPU time of this process and of the machine over the steps of the base window.
 
     Attributes:
@@ -25,26 +33,33 @@ class CoreUsage:
         local_ranks: The most ranks of the job that were seen on this machine: some end earlier. None for unknown.
     """
 
-    def __init__(self) -> None:
-        self.span_ns: tuple[int, int] | None = None
+    def __init__(self, count_worker_cores: Callable[[tuple[int, int] | None], float | None]) -> None:
+        """Nothing was used; `count_worker_cores` says what worker processes used in a span, None for unknown."""
+        self._count_worker_cores = count_worker_cores
         self.local_ranks: int | None = None
+        # Where nothing limits the process, there is nothing to read at each step.
+        self._has_quota = read_quota() is not None
+        self.begin_window()
+
+    def begin_window(self) -> None:
+        """The base window begins, or begins again."""
+        self.span_ns: tuple[int, int] | None = None
         self._step_cpu_ns = 0
         self._step_wall_ns = 0
         self._cpu_at_step = 0
         self._machine: list[tuple[int, int, int]] = []
         self._queued: list[tuple[int, dict[str, int]]] = []
         self._next_reading_ns = 0
-        # Where nothing limits the process, there is nothing to read at each step.
-        self._has_quota = read_quota() is not None
         self._stopped: list[tuple[int, int]] = []
 
     def begin_step(self) -> None:
         """A step begins."""
         self._cpu_at_step = time.process_time_ns()
 
-    def end_step(self, window: str, dur_ns: int) -> None:
+    def step(self, ended: EndedStep) -> None:
         """A step has ended; only those of the base window count."""
-        if window != "base":
+        dur_ns = ended.dur_ns
+        if ended.window != "base":
             return
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         if self._cpu_at_step:
@@ -103,23 +118,20 @@ class CoreUsage:
         others_ns = busy_end_ns - busy_start_ns - (cpu_end_ns - cpu_start_ns)
         return round(max(others_ns / (end_ns - start_ns) - (workers or 0.0), 0.0), 3)
 
-
-def describe_cores(usage: CoreUsage, workers: float | None) -> dict[str, Any]:
-    """The part "cores" of the facts.
-
-    `workers` are the cores that worker processes used in the base window; None for unknown.
-    """
-    ranks = [each for each in (usage.local_ranks, count_local_ranks()) if each is not None]
-    usage.local_ranks = max(ranks, default=None)
-    return {
-        "available": count_available_cores(),
-        "training": usage.training_cores(),
-        "workers": workers,
-        "others": usage.other_cores(workers),
-        "throttled": usage.throttled_cores(),
-        "queued": usage.queued_threads(),
-        "local_ranks": usage.local_ranks,
-    }
+    def facts(self) -> dict[str, Any]:
+        """Who used the cores."""
+        self.local_ranks = max((each for each in (self.local_ranks, count_local_ranks()) if each), default=None)
+        workers = self._count_worker_cores(self.span_ns)
+        cores = {
+            "available": count_available_cores(),
+            "training": self.training_cores(),
+            "workers": workers,
+            "others": self.other_cores(workers),
+            "throttled": self.throttled_cores(),
+            "queued": self.queued_threads(),
+            "local_ranks": self.local_ranks,
+        }
+        return {"cores": cores}
 
 
 def count_local_ranks() -> int | None:
@@ -140,27 +152,15 @@ def count_spawned_trainers() -> int | None:
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None or multiprocessing.parent_process() is None:
         return None
-    try:
-        processes = [_read_process(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return None
-    own = next((each for each in processes if each is not None and each[0] == os.getpid()), None)
+    found = {pid: fields for pid in list_processes() if (fields := read_process(pid)) is not None and len(fields) > 17}
+    # Its parent, its CPU time in ticks, and its threads.
+    processes = {pid: (int(f[1]), int(f[11]) + int(f[12]), int(f[17])) for pid, f in found.items()}
+    own = processes.get(os.getpid())
     if own is None:
         return None
-    _, parent, cpu, threads = own
     return sum(
-        each is not None and each[1] == parent and 2 * each[2] >= cpu and 2 * each[3] >= threads for each in processes
+        parent == own[0] and 2 * cpu >= own[1] and 2 * threads >= own[2] for parent, cpu, threads in processes.values()
     )
-
-
-def _read_process(pid: str) -> tuple[int, int, int, int] | None:
-    """A process with its parent, its CPU time in ticks, and its threads; None where it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # a name may have blanks and brackets
-        return int(pid), int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[17])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def count_available_cores() -> float | None:
@@ -177,8 +177,7 @@ def count_available_cores() -> float | None:
 
 def read_quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> float | None:
     """The smallest CPU quota of the control groups around this process, in cores; None without one."""
-    read = {2: _read_quota_v2, 1: _read_quota_v1}
-    found = (read[version](folder) for version, folder in group_folders(root, groups, "cpu"))
+    found = (_read_quota(version, folder) for version, folder in group_folders(root, groups, "cpu"))
     return min((quota for quota in found if quota is not None), default=None)
 
 
@@ -188,75 +187,69 @@ def read_throttled_ns(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cg
     return max((ns for ns in found if ns is not None), default=None)
 
 
-def group_folders(root: str, groups: str, controller: str) -> list[tuple[int, str]]:
-    """The folders that may describe the control groups around this process, each with the version of its files.
-
-    `controller` is what the groups are asked for, such as cpu or memory. Of each version the innermost come first.
-    """
-    try:
-        with open(groups, encoding="utf-8", errors="replace") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return []
-    found: list[tuple[int, str]] = []
-    for _, controllers, path in (line for line in lines if len(line) == 3):
-        if not controllers:
-            version, folders = 2, (root, os.path.join(root, "unified"))
-        elif controller in controllers.split(","):
-            version, folders = 1, (os.path.join(root, controller), os.path.join(root, controllers))
-        else:
-            continue
-        found += [(version, folder + group) for folder in folders for group in _groups_upwards(path)]
-    return found
-
-
 def _read_throttled(folder: str) -> int | None:
     """The time in a group's `cpu.stat`: `throttled_usec` in version 2, `throttled_time` in ns in version 1."""
-    try:
-        with open(os.path.join(folder, "cpu.stat"), encoding="utf-8") as file:
-            values = dict(line.split()[:2] for line in file if len(line.split()) >= 2)
-        if "throttled_usec" in values:
-            return int(values["throttled_usec"]) * 1000
-        return int(values["throttled_time"]) if "throttled_time" in values else None
-    except (OSError, ValueError):
-        return None
+    values = read_words(os.path.join(folder, "cpu.stat"))
+    return values["throttled_usec"] * 1000 if "throttled_usec" in values else values.get("throttled_time")
 
 
-def _groups_upwards(path: str) -> list[str]:
-    """A group and those around it, the outermost last; in a container the path may be that of the host."""
-    parts = [part for part in path.split("/") if part]
-    return ["".join("/" + part for part in parts[:count]) for count in range(len(parts), -1, -1)]
-
-
-def _read_quota_v2(folder: str) -> float | None:
-    """The quota of a group of version 2: `cpu.max` holds "max" or a time, and the interval it is for."""
-    try:
-        with open(os.path.join(folder, "cpu.max"), encoding="utf-8") as file:
-            quota, interval = file.read().split()[:2]
-        return int(quota) / int(interval) if quota != "max" else None
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
-
-
-def _read_quota_v1(folder: str) -> float | None:
-    """The quota of a group of version 1; -1 is none."""
-    try:
-        values = []
-        for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                values.append(int(file.read()))
-        return values[0] / values[1] if values[0] > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+def _read_quota(version: int, folder: str) -> float | None:
+    """The quota of a group: a time, and the interval it is for; "max" or -1 is none."""
+    if version == 2:
+        texts = (read_text(os.path.join(folder, "cpu.max")) or "").split()
+    else:
+        texts = [read_text(os.path.join(folder, f"cpu.cfs_{name}_us")) or "" for name in ("quota", "period")]
+    numbers = [int(text) for text in texts[:2] if text.strip().isdigit()]
+    return numbers[0] / numbers[1] if len(numbers) == 2 and min(numbers) > 0 else None
 
 
 def read_machine_busy_ns() -> int | None:
     """CPU time that the whole machine has spent computing since its start; None where /proc/stat is not there."""
-    try:
-        with open("/proc/stat", "rb") as file:
-            fields = file.readline().split()
-        # user, nice, system, idle, iowait, irq, softirq, steal: all but idle and waiting for disks
-        ticks = sum(int(fields[each]) for each in (1, 2, 3, 6, 7, 8))
-        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+    fields = (read_text("/proc/stat") or "").split(maxsplit=9)
+    if len(fields) < 9:
         return None
+    # user, nice, system, idle, iowait, irq, softirq, steal: all but idle and waiting for disks
+    ticks = sum(int(fields[each]) for each in (1, 2, 3, 6, 7, 8))
+    return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+_MAX_BYTES = 64
+# To open, read and close a thread's file takes 10 us, to read it again 2: the files of some threads stay open.
+_MAX_OPEN_FILES = 16
+_open_files: dict[int, int] = {}
+
+
+def read_queued_ns() -> int | None:
+    """How long the calling thread has waited for a core since it began; None where the system does not say it."""
+    thread = threading.get_native_id()  # in the child of a fork another one
+    descriptor = _open_files.get(thread)
+    if descriptor is not None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(os.pread(descriptor, _MAX_BYTES, 0).split()[1])
+        del _open_files[thread]  # of a thread that has ended, or closed by the program
+    if len(_open_files) < _MAX_OPEN_FILES:
+        with contextlib.suppress(OSError):
+            _open_files[thread] = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    return _read_file("/proc/thread-self/schedstat")
+
+
+def read_queued_by_thread() -> dict[str, int]:
+    """The same of each thread of this process, by its id; empty where the system does not say it."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            queued_ns = _read_file(f"/proc/self/task/{thread}/schedstat")
+            if queued_ns is not None:
+                found[thread] = queued_ns
+    return found
+
+
+def subtract_queued(later_ns: int | None, earlier_ns: int | None) -> int | None:
+    """The run delay between two readings; None where one of them is not known."""
+    return None if later_ns is None or earlier_ns is None else max(later_ns - earlier_ns, 0)
+
+
+def _read_file(path: str) -> int | None:
+    """The second number of a `schedstat` file, in nanoseconds: time on the run queue."""
+    fields = (read_text(path) or "").split()
+    return int(fields[1]) if len(fields) > 1 else None

@@ -7,7 +7,6 @@ trainers set them in a block, so that the flags at the end of the run do not tel
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,9 +15,10 @@ from typing import Any
 
 import torch
 
-from .run_totals import UNPROFILED_WINDOWS
-from .tracebacks import OWN_FOLDER, remove_own_frames
+from .probes import EndedStep, Probe
+from .tracebacks import OWN_FOLDER
 from .user_code import Location, constructor_location, user_location
+from .watched_calls import RAISED, Watching
 
 ANOMALY, PROFILER, NVTX, GRADCHECK, DETERMINISTIC = (
     "anomaly detection",
@@ -30,10 +30,8 @@ ANOMALY, PROFILER, NVTX, GRADCHECK, DETERMINISTIC = (
 # Frames between the setter of anomaly detection and whoever asks for it.
 _SETTERS = ("torch.autograd.anomaly_mode", "contextlib")
 
-Function = Callable[..., Any]
 
-
-class DebugSwitches:
+class DebugSwitches(Probe):
     """What is on, step by step. The clocks run only in programs that turn something on."""
 
     def __init__(self) -> None:
@@ -43,6 +41,54 @@ class DebugSwitches:
         self._ns: Counter[str] = Counter()
         self._step_ns: Counter[str] = Counter()
         self._total_steps = self._unprofiled_steps = 0
+        self._watch: Callable[..., None] | None = None
+
+    def install(self, watch: Callable[..., None]) -> None:
+        """Watch the setters; `watch` is that of `Patches`, in the training thread."""
+        self._watch = watch
+        watch(torch, "set_anomaly_enabled", self._watch_set_anomaly)
+        watch(torch, "use_deterministic_algorithms", self._watch_deterministic)
+        for name in ("gradcheck", "gradgradcheck"):
+            watch(torch.autograd, name, self._watch_gradcheck)
+        profilers = torch.autograd.profiler
+        for owner in (torch.profiler.profile, profilers.profile, profilers.emit_nvtx, profilers.emit_itt):
+            switch = NVTX if owner in (profilers.emit_nvtx, profilers.emit_itt) else PROFILER
+            watch(owner, "__init__", functools.partial(self._watch_init, switch))
+
+    def _watch_set_anomaly(self, frame: FrameType, *_: Any) -> Watching:
+        # torch.compile traces with it, to know the lines of its nodes.
+        if (yield) is RAISED or not torch.is_anomaly_enabled() or _is_called_by_torch(frame):
+            return
+        self.note(ANOMALY, frame)
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            from torch.fx import traceback as fx_traceback
+
+            watch(fx_traceback, "format_stack", self._watch_format_stack, is_listening=lambda: True)
+
+    def _watch_format_stack(self, *_: Any) -> Watching:
+        """Time what anomaly detection calls for each node of the graph, and leave our frame out of what it keeps."""
+        start_ns = time.perf_counter_ns()
+        lines = yield
+        if isinstance(lines, list) and lines and OWN_FOLDER in lines[-1]:
+            lines.pop()
+        self.add_time(ANOMALY, time.perf_counter_ns() - start_ns)
+
+    def _watch_deterministic(self, frame: FrameType, *_: Any) -> Watching:
+        if (yield) is not RAISED and torch.are_deterministic_algorithms_enabled():
+            self.note(DETERMINISTIC, frame)
+
+    def _watch_gradcheck(self, frame: FrameType, *_: Any) -> Watching:
+        self.note(GRADCHECK, frame)
+        self.see(GRADCHECK)
+        start_ns = time.perf_counter_ns()
+        yield
+        self.add_time(GRADCHECK, time.perf_counter_ns() - start_ns)
+
+    def _watch_init(self, switch: str, frame: FrameType, args: tuple[Any, ...], _: dict[str, Any]) -> Watching:
+        # Not our own sessions, nor the profiler that torch's makes inside.
+        if (yield) is not RAISED and not frame.f_code.co_filename.startswith((OWN_FOLDER, *_PROFILER_FILES)):
+            self.note(switch, frame, args[0])
 
     def note(self, switch: str, frame: FrameType | None, made: Any = None) -> None:
         """The code in `frame` has turned a switch on, or made the object that does."""
@@ -61,15 +107,15 @@ class DebugSwitches:
         if torch.is_anomaly_enabled():
             self._seen.add(ANOMALY)
 
-    def end_step(self, window: str) -> None:
-        """A step of this window ends; one in which the program's own profiler ran is of the window user_profiler."""
-        if window == "user_profiler":
+    def step(self, ended: EndedStep) -> None:
+        """A step ends; one in which the program's own profiler ran is of the window user_profiler."""
+        if ended.label == "user_profiler":
             has_nvtx = NVTX in self._locations and PROFILER not in self._locations
             self._seen.add(NVTX if has_nvtx else PROFILER)
         if torch.are_deterministic_algorithms_enabled():
             self._seen.add(DETERMINISTIC)
         self._total_steps += 1
-        if window in UNPROFILED_WINDOWS:
+        if not ended.is_profiled:
             self._unprofiled_steps += 1
             self._ns.update(self._step_ns)
         if self._seen:
@@ -77,9 +123,9 @@ class DebugSwitches:
             self._seen.clear()
         self._step_ns.clear()
 
-    def to_list(self) -> list[dict[str, Any]]:
-        """The switches that were on in any step, as they stand in facts.json."""
-        return [
+    def facts(self) -> dict[str, Any]:
+        """The switches that were on in any step."""
+        switches = [
             {
                 "switch": switch,
                 "steps": steps,
@@ -91,102 +137,7 @@ class DebugSwitches:
             }
             for switch, steps in sorted(self._steps.items())
         ]
-
-
-class DebugHooks:
-    """The wrappers around the setters; each calls the original unchanged."""
-
-    def __init__(
-        self, switches: DebugSwitches, is_listening: Callable[[], bool], call_recorder: Callable[..., Any]
-    ) -> None:
-        self._switches = switches
-        self._is_listening = is_listening
-        self._call_recorder = call_recorder
-        self._patch: Callable[..., None] | None = None
-
-    def install(self, patch: Callable[..., None]) -> None:
-        """Replace the functions; `patch` is that of `Hooks`."""
-        self._patch = patch
-        patch(torch, "set_anomaly_enabled", self._wrap_set_anomaly)
-        patch(torch, "use_deterministic_algorithms", self._wrap_deterministic)
-        for name in ("gradcheck", "gradgradcheck"):
-            patch(torch.autograd, name, functools.partial(self._wrap_to_time, GRADCHECK))
-        patch(torch.profiler.profile, "__init__", functools.partial(self._wrap_init, PROFILER))
-        patch(torch.autograd.profiler.profile, "__init__", functools.partial(self._wrap_init, PROFILER))
-        for name in ("emit_nvtx", "emit_itt"):
-            patch(getattr(torch.autograd.profiler, name), "__init__", functools.partial(self._wrap_init, NVTX))
-
-    def _wrap_set_anomaly(self, original: Function) -> Function:
-        def set_anomaly_enabled(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            # torch.compile traces with it, to know the lines of its nodes.
-            if torch.is_anomaly_enabled() and self._is_listening() and not _is_called_by_torch(sys._getframe(1)):
-                self._call_recorder(self._note_anomaly, sys._getframe(1))
-            return result
-
-        return set_anomaly_enabled
-
-    def _note_anomaly(self, frame: FrameType) -> None:
-        self._switches.note(ANOMALY, frame)
-        patch, self._patch = self._patch, None
-        if patch is not None:
-            from torch.fx import traceback as fx_traceback
-
-            patch(fx_traceback, "format_stack", self._wrap_format_stack)
-
-    def _wrap_format_stack(self, original: Function) -> Function:
-        """Time what anomaly detection calls for each node of the graph, and leave our frame out of what it keeps."""
-
-        def format_stack(*args: Any, **kwargs: Any) -> Any:
-            start_ns = time.perf_counter_ns()
-            lines = original(*args, **kwargs)
-            if isinstance(lines, list) and lines and OWN_FOLDER in lines[-1]:
-                lines.pop()
-            self._switches.add_time(ANOMALY, time.perf_counter_ns() - start_ns)
-            return lines
-
-        return format_stack
-
-    def _wrap_deterministic(self, original: Function) -> Function:
-        def use_deterministic_algorithms(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if self._is_listening() and torch.are_deterministic_algorithms_enabled():
-                self._call_recorder(self._switches.note, DETERMINISTIC, sys._getframe(1))
-            return result
-
-        return use_deterministic_algorithms
-
-    def _wrap_to_time(self, switch: str, original: Function) -> Function:
-        def time_call(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_listening():
-                return original(*args, **kwargs)
-            self._call_recorder(self._switches.note, switch, sys._getframe(1))
-            self._switches.see(switch)
-            start_ns = time.perf_counter_ns()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-            finally:
-                self._switches.add_time(switch, time.perf_counter_ns() - start_ns)
-
-        return time_call
-
-    def _wrap_init(self, switch: str, original: Function) -> Function:
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(made, *args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-            caller = sys._getframe(1)
-            name = caller.f_code.co_filename
-            # Not our own sessions, nor the profiler that torch's makes inside.
-            if self._is_listening() and not name.startswith((OWN_FOLDER, *_PROFILER_FILES)):
-                self._call_recorder(self._switches.note, switch, caller, made)
-
-        return __init__
+        return {"debug_switches": switches}
 
 
 _PROFILER_FILES = (torch.profiler.profiler.__file__,)

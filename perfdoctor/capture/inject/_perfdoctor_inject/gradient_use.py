@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .probes import Probe
 from .user_code import Location, user_location
 
 _Calls = dict[int, tuple[torch.nn.Module, list[Location]]]
@@ -47,7 +48,7 @@ def _while_watching(method: Callable[..., None]) -> Callable[..., None]:
     return look
 
 
-class GradientUse:
+class GradientUse(Probe):
     """Which gradients nobody used in the window that is watched.
 
     Attributes:
@@ -78,7 +79,7 @@ class GradientUse:
         self._optimizers.update(each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
         return bool(self._optimizers)
 
-    def start(self) -> None:
+    def watch(self) -> None:
         """Watch from now on, at the border of a step."""
         self.is_watching = True
         self._marks, self._calls, self._passes, self.steps = {}, {}, [], 0
@@ -86,7 +87,7 @@ class GradientUse:
         self._mark_all()
 
     @_while_watching
-    def stop(self) -> None:
+    def end_watch(self) -> None:
         """Watch no more; the parameters that no optimizer has are looked at now."""
         if self.steps and self._passes:
             self._mark_all()
@@ -132,9 +133,9 @@ class GradientUse:
         """They were cleared."""
         self._mark(_parameters_of(owner))
 
-    def to_list(self) -> list[dict[str, Any]]:
-        """What was found, as it stands in facts.json."""
-        return list(self._found.values())
+    def facts(self) -> dict[str, Any]:
+        """What was found."""
+        return {"unused_gradients": list(self._found.values())}
 
     @_while_watching
     def _mark_all(self) -> None:

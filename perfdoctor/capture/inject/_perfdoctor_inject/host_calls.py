@@ -7,6 +7,8 @@ steps of the run that no profiler slowed down; those before the first step are n
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import os
 import sys
@@ -18,11 +20,24 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
 from torch.nn import Module
+from torch.utils.data import get_worker_info
 
+from .probes import EndedStep, Probe
 from .user_code import Location, is_user_file, user_location
+from .watched_calls import Watching
 
-COLLECT = "gc.collect"
+COLLECT, SAVE, DEEPCOPY = "gc.collect", "torch.save", "copy.deepcopy"
+WATCHED_CALLS = (
+    (gc, "collect", COLLECT),
+    (os, "fsync", "os.fsync"),
+    (os, "fdatasync", "os.fdatasync"),
+    (torch, "save", SAVE),
+    (copy, "deepcopy", DEEPCOPY),
+)
+# Opens a range of the trace, and returns what closes it; None where nothing is recorded.
+OpenRange = Callable[[str], Callable[[], None] | None]
 # A shorter call costs less than to find out who makes it; a disk takes longer for each sync.
 MIN_CALL_NS = 20_000
 # A program that makes its code anew in each step must not fill the memory.
@@ -71,30 +86,18 @@ class CallsInStep:
     bytes: int = 0
 
 
-@dataclass
-class Collections:
-    """Automatic collections of the oldest generation, over the steps without a profiler; as `CallSite`."""
-
-    count: int = 0
-    ns: int = 0
-    steps: int = 0
-    step_ns: int = 0
-    largest_step_ns: int = 0
-
-
-class HostCalls:
+class HostCalls(Probe):
     """The watched calls and the collections of the running step, and of all steps without a profiler.
 
     Attributes:
         gc_ns: How long garbage was collected in the running step, automatically and by `gc.collect`.
         call_ns: How long the other watched calls of the running step took.
-        open_range: Opens a range of the trace, while one is recorded; returns what closes it.
         wants_checksums: Whether other ranks may save the same.
     """
 
     def __init__(self) -> None:
         self.gc_ns = self.call_ns = 0
-        self.open_range: Callable[[str], Callable[[], None] | None] | None = None
+        self._open_range: OpenRange | None = None
         self.wants_checksums = False
         self._is_inside = False
         self._collection_start_ns = 0
@@ -102,8 +105,9 @@ class HostCalls:
         self._automatic_in_step = CallsInStep()
         self._in_step: dict[CallSite, CallsInStep] = {}
         self._sites: dict[tuple[Any, ...], CallSite] = {}
-        self._automatic = Collections()
+        self._automatic = CallSite(COLLECT, None)  # the oldest generation alone
         self._thread: int | None = None
+        self._see_save: Callable[[], None] = lambda: None
 
     def begin_step(self) -> None:
         """Begin a step in the calling thread."""
@@ -112,10 +116,11 @@ class HostCalls:
         self._in_step.clear()
         self._thread = threading.get_ident()
 
-    def end_step(self, dur_ns: int, *, profiled: bool) -> None:
+    def step(self, ended: EndedStep) -> None:
         """Add the calls of a step that has ended to those of the run, unless a profiler slowed them down."""
-        if profiled:
+        if ended.is_profiled:
             return
+        dur_ns = ended.dur_ns
         for site, calls in self._in_step.items():
             site.count += calls.count
             site.bytes = (site.bytes or 0) + calls.bytes if calls.bytes else site.bytes
@@ -163,8 +168,8 @@ class HostCalls:
         if info["generation"] < OLDEST_GENERATION or self._is_inside:
             return
         if phase == "start":
-            if self.open_range is not None and self._thread == threading.get_ident():
-                self._close_collection = self.open_range(COLLECT)
+            if self._open_range is not None and self._thread == threading.get_ident():
+                self._close_collection = self._open_range(COLLECT)
             self._collection_start_ns = time.perf_counter_ns()
         elif self._collection_start_ns:
             dur_ns = time.perf_counter_ns() - self._collection_start_ns
@@ -176,22 +181,49 @@ class HostCalls:
             self._automatic_in_step.count += 1
             self._automatic_in_step.ns += dur_ns
 
-    def watch_collections(self) -> None:
-        """Time the garbage collector from now on."""
-        gc.callbacks.append(self.on_collection)
+    def install(
+        self,
+        watch: Callable[..., None],
+        add_undo: Callable[[Callable[[], None]], None],
+        see_save: Callable[[], None],
+        open_range: OpenRange,
+    ) -> None:
+        """Watch the calls of the training thread, and the garbage collector.
 
-    def stop_watching(self) -> None:
-        """Stop timing the garbage collector."""
+        `open_range` opens a range of the trace while one is recorded, so that the time is known there, too.
+        """
+        self._open_range, self._see_save = open_range, see_save
+        for owner, name, call in WATCHED_CALLS:
+            concerns = _copies_much if call == DEEPCOPY else None
+            watch(owner, name, functools.partial(self._watch_call, call), concerns=concerns)
+        gc.callbacks.append(self.on_collection)
+        add_undo(self._stop_watching)
+
+    def _watch_call(self, call: str, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watching:
+        if get_worker_info() is not None or not self.begin_call():
+            return
+        if call == SAVE:
+            self._see_save()
+        close = self._open_range(call) if self._open_range is not None else None
+        start_ns = time.perf_counter_ns()
+        yield
+        dur_ns = time.perf_counter_ns() - start_ns
+        if close:
+            close()
+        saved = (args[1] if len(args) > 1 else kwargs.get("f")) if call == SAVE else None
+        self.end_call(call, frame, dur_ns, saved, args[0] if call == DEEPCOPY else None)
+
+    def _stop_watching(self) -> None:
         if self.on_collection in gc.callbacks:
             gc.callbacks.remove(self.on_collection)
 
-    def describe_calls(self) -> list[dict[str, Any]]:
-        """The part "host_calls" of the facts, the longest first."""
+    def facts(self) -> dict[str, Any]:
+        """The garbage collector, and the calls, the longest first."""
         sites = [site for site in self._sites.values() if site.steps and site.call != COLLECT]
-        return [site.to_dict() for site in sorted(sites, key=lambda site: -site.ns)]
+        calls = [site.to_dict() for site in sorted(sites, key=lambda site: -site.ns)]
+        return {"collector": self._describe_collector(), "host_calls": calls}
 
-    def describe_collector(self) -> dict[str, Any]:
-        """The part "collector" of the facts."""
+    def _describe_collector(self) -> dict[str, Any]:
         sites = [site for site in self._sites.values() if site.steps and site.call == COLLECT]
         longest = max(sites, key=lambda site: site.ns, default=None)
         automatic = self._automatic
@@ -231,7 +263,12 @@ class HostCalls:
         return site
 
 
-def _add_step(total: CallSite | Collections, ns: int, dur_ns: int) -> None:
+def _copies_much(args: tuple[Any, ...]) -> bool:
+    """Whether `copy.deepcopy` gets a module or a dictionary, as its state is: small things come by the million."""
+    return bool(args) and isinstance(args[0], (dict, Module))
+
+
+def _add_step(total: CallSite, ns: int, dur_ns: int) -> None:
     """Add a step with calls, which took `ns` of it."""
     total.ns += ns
     total.steps += 1

@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .core_usage import group_folders
+from .proc_files import (
+    group_folders,
+    list_processes,
+    read_host_bytes,
+    read_number,
+    read_process,
+    read_sizes_of,
+    read_text,
+    read_words,
+)
 
 # Version 1 says "no limit" by the largest number of pages.
 NO_LIMIT_BYTES = 1 << 60
@@ -212,14 +221,10 @@ def find_tree(root: int) -> list[int]:
     Not every kernel lists the children of a process, so that the parents of all are read: 10 us each.
     """
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[1])  # a name may have blanks and brackets
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(name))
+    for pid in list_processes():
+        fields = read_process(pid)
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(pid)
     found = [root]
     for pid in found:  # grows while it is read
         found += sorted(children.get(pid, ()))
@@ -228,18 +233,9 @@ def find_tree(root: int) -> list[int]:
 
 def read_sizes(pid: int) -> dict[str, int] | None:
     """The sizes of a process in bytes by the names of smaps_rollup, only Rss where it is denied; None after its end."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            lines = file.read().splitlines()[1:]
-        return {line.split(b":")[0].decode(): int(line.split()[1]) * 1024 for line in lines}
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            pages = int(file.read().split()[1])
-        return {"Rss": pages * PAGE_BYTES} if pages else None
-    except (OSError, ValueError, IndexError):
-        return None
+    sizes = read_sizes_of(f"/proc/{pid}/smaps_rollup")
+    pages = (read_text(f"/proc/{pid}/statm") or "").split()[1:2] if not sizes else []
+    return sizes or ({"Rss": int(pages[0]) * PAGE_BYTES} if pages and pages != ["0"] else None)
 
 
 def read_shared_memory() -> tuple[int, int] | None:
@@ -302,16 +298,6 @@ def read_oom_kills(folder: str) -> int | None:
     return next((each["oom_kill"] for each in values if "oom_kill" in each), None)
 
 
-def read_words(path: str) -> dict[str, int]:
-    """The figures of a file with a name and a number in each line; empty where it cannot be read."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            pairs = [line.split() for line in file]
-        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-    except OSError:
-        return {}
-
-
 def find_signal(process: Any) -> int | None:
     """The signal that has ended a process of multiprocessing; None where none has, or where it still runs."""
     try:
@@ -330,24 +316,3 @@ def read_available_bytes() -> int | None:
     if group is not None and (limit := read_limit(*group)) is not None and (used := read_group(*group)[0]) is not None:
         available.append(max(limit - used, 0))
     return min((each for each in available if each is not None), default=None)
-
-
-def read_host_bytes(name: str, path: str = "/proc/meminfo") -> int | None:
-    """A figure of /proc/meminfo, such as MemTotal, or of a file that is written like it."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith(f"{name}:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def read_number(path: str) -> int | None:
-    """The number in a file; None where there is no such file, or something else in it ("max")."""
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None

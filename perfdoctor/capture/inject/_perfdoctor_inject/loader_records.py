@@ -1,22 +1,27 @@
-"""What is known of each DataLoader: which lines made and use it, its settings and waits, what a batch takes to load."""
+"""What is known of each DataLoader: which lines made and use it, its settings and waits, what a batch takes to load.
+
+And the Python objects that its data set holds: each has a count of its references, which reading it writes to. So a
+forked worker copies the page of every object that it reads, and a spawned one has all of them from the start. Arrays
+and tensors are one object for all of their values, whose pages stay shared.
+"""
 
 from __future__ import annotations
 
 import statistics
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from .dataset_objects import describe_objects
 from .user_code import Location, code_location, user_location
 from .worker_fetches import Fetch, local_fetches, read_fetches
 
-LOADER_SETTINGS = (
+LOADER_SETTINGS = [
     "num_workers",
     "batch_size",
     "pin_memory",
@@ -24,7 +29,7 @@ LOADER_SETTINGS = (
     "prefetch_factor",
     "drop_last",
     "timeout",
-)
+]
 # What stands in facts.json as the record has it.
 TOTALS = (
     *("location", "created", "iterations", "batches", "wait_ns", "wait_cpu_ns", "longest_wait_ns", "first_batch_ns"),
@@ -165,9 +170,9 @@ class LoaderRecord:
         stops = [each.stop_ns for each in chosen if each.stop_ns is not None]
         return {
             "count": self.restart_count,
-            "stop_ns": _median(stops) if stops else None,
-            "start_ns": _median(each.start_ns for each in chosen) if chosen else None,
-            "first_batch_ns": _median(each.first_batch_ns for each in chosen) if chosen else None,
+            "stop_ns": _median(stops),
+            "start_ns": _median(each.start_ns for each in chosen),
+            "first_batch_ns": _median(each.first_batch_ns for each in chosen),
         }
 
     def read_workers(self) -> None:
@@ -183,32 +188,29 @@ class LoaderRecord:
         Batches that workers loaded within `span_ns`, the base window, are taken where there are three of them, because
         a profiler slows the others.
         """
-        sampler_ns = _median(each.sampler_ns for each in self.waits) if self.waits else None
+        batches: Sequence[Fetch] | Sequence[Wait]
         if self.settings.get("num_workers"):
             inside = [each for each in self.fetches if span_ns and span_ns[0] <= each.end_ns <= span_ns[1]]
-            chosen = inside if len(inside) >= 3 else self.fetches
-            if not chosen:
-                return None
-            queued = [each.queued_ns for each in chosen]
-            return {
-                "where": "worker",
-                **_describe_times(chosen),
-                "collate_ns": _median(each.collate_ns for each in chosen),
-                "items_ns": _median(each.wall_ns - each.collate_ns for each in chosen),
-                "queued_ns": _median(queued) if min(queued) >= 0 else None,
-                "sampler_ns": sampler_ns,
-            }
-        if not self.waits:
+            batches = loaded = inside if len(inside) >= 3 else self.fetches
+            where, parts_ns = "worker", [(each.wall_ns, each.collate_ns) for each in loaded]
+            queued_ns = [each.queued_ns for each in loaded if each.queued_ns >= 0]
+        else:
+            batches, where = self.waits, "main"
+            parts_ns = [(each.fetch_ns, each.collate_ns) for each in self.waits if each.fetch_ns]
+            queued_ns = [each.queued_ns for each in self.waits if each.queued_ns is not None]
+        if not batches:
             return None
-        fetched = [each for each in self.waits if each.fetch_ns]
-        queued_ns = [each.queued_ns for each in self.waits if each.queued_ns is not None]
         return {
-            "where": "main",
-            **_describe_times(self.waits),
-            "collate_ns": _median(each.collate_ns for each in fetched) if fetched else None,
-            "items_ns": _median(each.fetch_ns - each.collate_ns for each in fetched) if fetched else None,
-            "queued_ns": _median(queued_ns) if len(queued_ns) == len(self.waits) else None,
-            "sampler_ns": sampler_ns,
+            "where": where,
+            "batches": len(batches),
+            "median_ns": _median(each.wall_ns for each in batches),
+            "cpu_ns": _median(each.cpu_ns for each in batches),
+            "process_cpu_ns": _median(each.process_cpu_ns for each in batches),
+            "max_ns": max(each.wall_ns for each in batches),
+            "collate_ns": _median(collate_ns for _, collate_ns in parts_ns),
+            "items_ns": _median(fetch_ns - collate_ns for fetch_ns, collate_ns in parts_ns),
+            "queued_ns": _median(queued_ns) if len(queued_ns) == len(batches) else None,
+            "sampler_ns": _median(each.sampler_ns for each in self.waits),
         }
 
     def to_dict(self, span_ns: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -217,7 +219,7 @@ class LoaderRecord:
             **self.settings,
             **{name: getattr(self, name) for name in TOTALS},
             "ready": self.ready if self.settings.get("num_workers") else None,
-            "wait_median_ns": _median(each.wall_ns for each in self.waits) if self.waits else None,
+            "wait_median_ns": _median(each.wall_ns for each in self.waits),
             "fetch": self.describe_fetch(span_ns),
             "restarts": self.describe_restarts(),
             "dataset_objects": self.objects,
@@ -237,19 +239,9 @@ def find_tensors(batch: Any, depth: int = 4) -> list[Any]:
     return []
 
 
-def _median(values: Iterable[int]) -> int:
-    return int(statistics.median(values))
-
-
-def _describe_times(batches: Sequence[Fetch] | Sequence[Wait]) -> dict[str, int]:
-    """How many batches there are, and how long loading one took."""
-    return {
-        "batches": len(batches),
-        "median_ns": _median(each.wall_ns for each in batches),
-        "cpu_ns": _median(each.cpu_ns for each in batches),
-        "process_cpu_ns": _median(each.process_cpu_ns for each in batches),
-        "max_ns": max(each.wall_ns for each in batches),
-    }
+def _median(values: Iterable[int]) -> int | None:
+    found = list(values)
+    return int(statistics.median(found)) if found else None
 
 
 def read_settings(loader: Any) -> dict[str, Any]:
@@ -405,3 +397,72 @@ class LoaderRecords:
             used_ns += sum(each.process_cpu_ns for each in inside)
             known_ns += len(inside)
         return round(used_ns / (span_ns[1] - span_ns[0]), 3) if known_ns else None
+
+
+MIN_OBJECTS = 10_000
+# Of each container, spread over a list: as many are enough for a mean size, and take 0.1 ms.
+OBJECT_SAMPLES = 64
+# Of data sets in data sets: a split of a concatenation of the program's own.
+MAX_OBJECT_DEPTH = 4
+# Python gives out memory in multiples of this.
+ALIGNMENT = 16
+# Beside its count of references a larger object fills pages that nobody writes to.
+PAGE_BYTES = 4096
+CONTAINERS = (list, tuple, dict, set)
+
+
+def describe_objects(dataset: Any) -> dict[str, Any] | None:
+    """The largest container of Python objects in the attributes of a data set.
+
+    The attribute, the type and the length of the container, and about how many bytes a worker copies that reads all of
+    it; None where none has `MIN_OBJECTS` objects. No code of the data set runs.
+    """
+    found: list[dict[str, Any]] = [
+        {"attribute": name, "type": type(each).__name__, "length": len(each), "bytes": estimate_bytes(each)}
+        for name, each in find_containers(dataset, MAX_OBJECT_DEPTH)
+    ]
+    large = [each for each in found if each["length"] >= MIN_OBJECTS]
+    return max(large, key=lambda each: each["bytes"], default=None)
+
+
+def find_containers(holder: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """The containers in the attributes of an object, and in those of the data sets in it, with their attributes."""
+    try:
+        attributes = dict(vars(holder))
+    except TypeError:  # it has slots, or is a container itself
+        attributes = {"dataset": holder}
+    for name, value in attributes.items():
+        if type(value) in CONTAINERS:
+            yield name, value
+            parts = list(value) if type(value) in (list, tuple) and len(value) <= OBJECT_SAMPLES else ()
+        else:
+            parts = [value]
+        for part in parts if depth else ():
+            if hasattr(type(part), "__getitem__") and isinstance(getattr(part, "__dict__", None), dict):
+                yield from find_containers(part, depth - 1)
+
+
+def estimate_bytes(container: Any) -> int:
+    """About how many bytes the objects of a container take, as far as reading them writes to their pages."""
+    count = len(container)
+    if not count:
+        return 0
+    if type(container) in (list, tuple):
+        chosen = [container[number * count // OBJECT_SAMPLES] for number in range(min(OBJECT_SAMPLES, count))]
+    else:
+        chosen = list(islice(container.items() if type(container) is dict else container, OBJECT_SAMPLES))
+    return sum(measure(each, MAX_OBJECT_DEPTH) for each in chosen) * count // len(chosen)
+
+
+def measure(value: Any, depth: int) -> int:
+    """The bytes of an object and of those in it that have counts of references of their own."""
+    if value is None or isinstance(value, bool | type):  # one object for the whole program
+        return 0
+    size = min(-(-sys.getsizeof(value, 64) // ALIGNMENT) * ALIGNMENT, PAGE_BYTES)
+    if not depth or type(value) not in CONTAINERS:
+        return size
+    parts = [part for pair in value.items() for part in pair] if type(value) is dict else value
+    inner = list(islice(parts, OBJECT_SAMPLES))
+    if not inner:
+        return size
+    return size + sum(measure(each, depth - 1) for each in inner) * len(parts) // len(inner)

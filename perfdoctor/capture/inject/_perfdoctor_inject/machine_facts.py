@@ -1,23 +1,25 @@
-"""The machine as facts: CPU, GPUs, loaded libraries, allocator statistics, and torch's switches for speed."""
+"""The machine as facts: CPU, GPUs, libraries, allocator statistics, torch's switches for speed, and the environment's.
+
+Of the environment only a named list of switches, whose values say how fast a program can be and are no secrets.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from .proc_files import read_text
+
 # Instructions of x86 CPUs for products in bfloat16; without them autocast is slower than float32.
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 MEMORY_STATISTICS = (
-    "allocated_bytes.all.peak",
-    "reserved_bytes.all.peak",
-    "num_alloc_retries",
-    "num_ooms",
-    "num_device_alloc",
-    "num_device_free",
+    *("allocated_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries"),
+    *("num_ooms", "num_device_alloc", "num_device_free"),
 )
 
 
@@ -80,11 +82,8 @@ def describe_cpu() -> dict[str, Any]:
 
 def has_bfloat16() -> bool | None:
     """Whether the CPU has instructions for products in bfloat16; None where the system does not say."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            flags = next((line.split() for line in file if line.startswith("flags")), None)
-    except OSError:
-        return None
+    lines = (read_text("/proc/cpuinfo") or "").splitlines()
+    flags = next((line.split() for line in lines if line.startswith("flags")), None)
     return None if flags is None else any(flag in flags for flag in BFLOAT16_FLAGS)
 
 
@@ -98,11 +97,10 @@ def count_numa_nodes() -> int | None:
 
 def describe_libraries() -> dict[str, Any] | None:
     """Memory allocators and OpenMP libraries that the process has loaded, None where the system does not list them."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            loaded = {os.path.basename(line.rsplit(None, 1)[-1]) for line in file if "/" in line}
-    except OSError:
+    maps = read_text("/proc/self/maps")
+    if maps is None:
         return None
+    loaded = {os.path.basename(line.rsplit(None, 1)[-1]) for line in maps.splitlines() if "/" in line}
     return {
         "allocators": [name for name in ALLOCATORS if any(name in library for library in loaded)],
         "openmp": sorted(library for library in loaded if library.startswith(("libgomp", "libiomp", "libomp"))),
@@ -135,3 +133,56 @@ def read_cuda_memory() -> dict[str, int] | None:
         return None
     statistics = torch.cuda.memory_stats()
     return {name: int(statistics[name]) for name in MEMORY_STATISTICS if name in statistics}
+
+
+# Switches, numbers and names of algorithms: no value of these is a path, an address or a key.
+SWITCHES = (
+    # What waits for each kernel, or turns caches off.
+    *("CUDA_LAUNCH_BLOCKING", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING", "CUDA_DEVICE_MAX_CONNECTIONS"),
+    *("CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
+    # Collectives.
+    *("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_P2P_DISABLE"),
+    *("NCCL_P2P_LEVEL", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO"),
+    *("NCCL_DEBUG", "NCCL_NET_GDR_LEVEL", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NTHREADS"),
+    *("NCCL_BUFFSIZE", "TORCH_DISTRIBUTED_DEBUG"),
+    # Debugging, and compiling.
+    *("TORCH_SHOW_CPP_STACKTRACES", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONMALLOC"),
+    *("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"),
+    # Threads and where they run.
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "KMP_BLOCKTIME"),
+    *("GOMP_CPU_AFFINITY", "OMP_WAIT_POLICY"),
+)
+# Paths: only the base names of the files in them.
+FILES = ("LD_PRELOAD",)
+# Longer than any switch above is in use; a list of cores may be longer, and is cut.
+MAX_LENGTH = 120
+SEPARATORS = (":", " ")
+
+
+def describe_environment() -> dict[str, str]:
+    """The switches that are set, cut to `MAX_LENGTH`, and the base names of preloaded libraries."""
+    found = {name: os.environ[name][:MAX_LENGTH] for name in SWITCHES if name in os.environ}
+    for name in FILES:
+        if name in os.environ:
+            found[name] = name_files(os.environ[name])[:MAX_LENGTH]
+    return found
+
+
+def name_files(paths: str) -> str:
+    """The base names of files in a list as LD_PRELOAD has it, with spaces between them."""
+    for separator in SEPARATORS:
+        paths = paths.replace(separator, "\n")
+    return " ".join(os.path.basename(path) for path in paths.split("\n") if path)
+
+
+def describe_folders() -> dict[str, str | None]:
+    """Where the program lies and where it runs, so that a report can name its files as its author does."""
+    try:
+        working_directory = os.getcwd()
+    except OSError:  # it was deleted
+        return {"folder": None, "working_directory": None}
+    # Python takes __file__ away again before exit handlers run; a program may have changed its arguments.
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
+    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) and os.path.isfile(file) else None
+    return {"folder": folder, "working_directory": working_directory}

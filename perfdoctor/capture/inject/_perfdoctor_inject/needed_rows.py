@@ -6,9 +6,7 @@ One user who is encoded for each of fifty items, and labels of which most are ma
     loss = cross_entropy(head(h), labels)            # the gradient of ignored rows is zero
 
 A range with a number stands around each call that is looked at, and the facts say what was found of it: the backward
-pass of the last call may come when the window has ended. Looks read a few values of some rows from the memory of the
-CPU: no op, which would be recorded as one of the program's, and no wait for an accelerator, whose tensors are left
-alone.
+pass of the last call may come when the window has ended. Looks read a few values of some rows, as in value_looks.py.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .first_forward import is_in_backward
-from .tensor_samples import is_readable
+from .module_calls import is_in_backward
 from .user_code import user_line
+from .value_looks import is_readable, values_of
 
 # Layers that compute each row from that row alone; an embedding computes nothing, and norms little.
 LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -50,6 +48,8 @@ _MIN_WIDTH = 8
 # Their gradient is zero where the model is sure already: decided by values, too, and other rows in each step.
 _MAX_SATURATED, _MAX_SATURATING = 0.1, 16
 _SATURATING = re.compile("Softmax|Sigmoid|CrossEntropy|Tanh")
+# Where a node of the graph keeps the call that made it.
+_CALL = "perfdoctor"
 
 
 class _Pending(NamedTuple):
@@ -59,13 +59,6 @@ class _Pending(NamedTuple):
     module: int
     is_linear: bool
     rows: int
-
-
-class _Memory:
-    """The values of a tensor for numpy, whatever their type."""
-
-    def __init__(self, interface: dict[str, Any]) -> None:
-        self.__array_interface__ = interface
 
 
 class NeededRows:
@@ -79,7 +72,7 @@ class NeededRows:
         self.found: list[dict[str, Any]] = []
         self._number = 0
         self._vain: dict[tuple[int, str], int] = {}
-        self._pending: dict[int, _Pending] = {}  # by the number of the node: a node would keep its graph alive
+        self._pending: set[int] = set()  # numbers of calls: their nodes would keep the graph alive
         self._hooks: list[Any] = []
         self._mixes_rows = False
         self._is_saturated = False
@@ -87,7 +80,7 @@ class NeededRows:
     def start(self) -> None:
         """Forget the calls of an earlier window."""
         self.stop()
-        self._vain, self._pending = {}, {}
+        self._vain, self._pending = {}, set()
 
     def stop(self) -> None:
         """Look at no gradients any more, but for those of the next backward pass."""
@@ -120,11 +113,11 @@ class NeededRows:
     def on_backward(self, roots: Any) -> None:
         """A backward pass from these tensors begins: look at the gradients that reach the calls."""
         self.stop()
-        pending, self._pending, self._is_saturated = self._pending, {}, False
+        pending, self._pending, self._is_saturated = self._pending, set(), False
         with contextlib.suppress(Exception):
             tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
             for node in _find_reached([each.grad_fn for each in tensors], pending) if pending else ():
-                call = pending.get(node._sequence_nr())
+                call = node.metadata.pop(_CALL, None)
                 hook = node.register_hook(self._note_saturation) if call is None else None
                 self._hooks.append(hook or node.register_prehook(self._make_hook(call)))
 
@@ -153,7 +146,9 @@ class NeededRows:
                 if may_train and isinstance(result, torch.Tensor) and result.grad_fn is not None:
                     is_linear = isinstance(module, nn.Linear)
                     rows = math.prod(result.shape[:-1]) if is_linear else result.size(0)
-                    self._pending[result.grad_fn._sequence_nr()] = _Pending(number, id(module), is_linear, rows)
+                    node: Any = result.grad_fn
+                    node.metadata[_CALL] = _Pending(number, id(module), is_linear, rows)
+                    self._pending.add(number)
             with contextlib.suppress(RuntimeError):  # the window has ended inside the call
                 call_range.__exit__(None, None, None)
 
@@ -261,21 +256,11 @@ def _is_read(tensor: Any) -> bool:
 
 
 def _array_of(tensor: torch.Tensor, leading: int, dim: int = 0) -> Any:
-    """The memory of a tensor as unsigned integers of its size, without an op: a matrix whose rows are its rows.
+    """The values of a tensor as unsigned integers of its size: a matrix whose rows are its rows.
 
     The first dimensions make the rows, with `dim` as the first of all. A copy where the strides allow no matrix.
     """
-    import numpy as np
-
-    size = tensor.element_size()
-    memory = {
-        "data": (tensor.data_ptr(), True),
-        "shape": tuple(tensor.shape),
-        "strides": tuple([size * each for each in tensor.stride()]),
-        "typestr": f"<u{size}",
-        "version": 3,
-    }
-    array = np.asarray(_Memory(memory))
+    array = values_of(tensor)
     if dim:
         array = array.swapaxes(0, dim)
     if not tensor.is_contiguous():  # the order of columns is any: that of the memory takes no copy
@@ -416,7 +401,7 @@ def _ends_gradients(inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
     return bool((before[ended] << sign != 0).any(1).mean() > _MAX_SATURATED)
 
 
-def _find_reached(roots: list[Any], pending: dict[int, _Pending]) -> list[Any]:
+def _find_reached(roots: list[Any], pending: set[int]) -> list[Any]:
     """The nodes that may saturate, and those of calls that the gradient reaches.
 
     Left out are calls where values that they computed decide on it.
@@ -443,7 +428,12 @@ def _find_reached(roots: list[Any], pending: dict[int, _Pending]) -> list[Any]:
     reached: list[Any] = []
     saturating = [node for node in narrowest if _SATURATING.search(node.name())][:_MAX_SATURATING]
     for node, (width, is_selected) in narrowest.items():
-        call = pending.get(node._sequence_nr())
-        if call is not None and width >= _MIN_WIDTH * call.rows and not (is_selected and call.is_linear):
+        call = node.metadata.get(_CALL)
+        if (
+            call is not None
+            and call.number in pending
+            and width >= _MIN_WIDTH * call.rows
+            and not (is_selected and call.is_linear)
+        ):
             reached.append(node)
     return saturating + reached if reached else []

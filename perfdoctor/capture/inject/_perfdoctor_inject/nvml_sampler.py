@@ -4,19 +4,90 @@ A thread takes the samples from pynvml (the nvidia-ml-py package), where it can 
 has initialised CUDA: a program without a GPU never loads NVML. A missing library or driver is a fact, never an error.
 NVML reads counters of the driver; it makes no CUDA context and waits for no kernel. A sample costs about 0.1 ms of CPU
 time. The throughput of the PCIe link is left out, because NVML measures it by sleeping for 20 ms.
+
+Of the processes on a GPU this one, its ancestors, all descendants of its parent (the ranks that one launcher started,
+and their helpers), and all processes of its session are of this job, others are not. The server of NVIDIA's MPS,
+through which processes share a GPU on purpose, is nobody's. Only numbers are recorded, no names.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
-from .gpu_processes import OtherProcesses, find_other_processes
+from .proc_files import read_process, read_text
+
+_MPS_SERVER = "nvidia-cuda-mps"
+# Deeper trees of processes are no launcher's; it also ends a circle, should the kernel ever show one.
+_MAX_ANCESTORS = 64
+
+
+class OtherProcesses(NamedTuple):
+    """The processes of others on a GPU.
+
+    Attributes:
+        pids: Their ids.
+        memory_bytes: GPU memory that they use; None where the driver does not say.
+    """
+
+    pids: frozenset[int]
+    memory_bytes: int | None
+
+
+def find_other_processes(running: Iterable[Any]) -> OtherProcesses | None:
+    """The processes of others among those that NVML names.
+
+    None where this process is not among them: then NVML counts in another namespace (a container's host), and its ids
+    say nothing here.
+    """
+    memory_bytes = {int(each.pid): getattr(each, "usedGpuMemory", None) for each in running}
+    if os.getpid() not in memory_bytes:
+        return None
+    own = _own_family()
+    others = [pid for pid in memory_bytes if not _is_of_job(pid, own) and not _is_mps_server(pid)]
+    sizes = [memory_bytes[pid] for pid in others]
+    known = [size for size in sizes if isinstance(size, int)]
+    return OtherProcesses(frozenset(others), sum(known) if len(known) == len(sizes) else None)
+
+
+def _own_family() -> frozenset[int]:
+    """This process and its ancestors, without init, of which everybody descends."""
+    return frozenset(_ancestors(os.getpid()))
+
+
+def _is_of_job(pid: int, own: frozenset[int]) -> bool:
+    """Whether a process is of this job; one that has ended meanwhile, or that cannot be looked at, is of nobody."""
+    if pid in own:
+        return True
+    try:
+        if os.getsid(pid) == os.getsid(0):
+            return True
+    except OSError:
+        return not os.path.exists(f"/proc/{pid}")
+    parent = os.getppid()
+    return parent > 1 and parent in _ancestors(pid)
+
+
+def _ancestors(pid: int) -> list[int]:
+    """A process and its ancestors below init, by /proc; the process alone where that cannot be read."""
+    found = [pid]
+    for _ in range(_MAX_ANCESTORS):
+        fields = read_process(found[-1])
+        if fields is None or int(fields[1]) <= 1:
+            break
+        found.append(int(fields[1]))
+    return found
+
+
+def _is_mps_server(pid: int) -> bool:
+    return (read_text(f"/proc/{pid}/comm") or "").startswith(_MPS_SERVER)
+
 
 SAMPLE_INTERVAL_S = 0.05
 # Only the list of processes is slow to read: once a second.
@@ -26,34 +97,19 @@ MAX_SAMPLES = 100_000
 STOP_TIMEOUT_S = 1.0
 # The windows whose steps a report is about; "warm" are the steps between them.
 RECORDED_WINDOWS = ("base", "warm", "timing", "evidence")
+# By the bits of NVML, from the lowest.
 THROTTLE_REASONS = (
-    (0x01, "idle"),
-    (0x02, "application_clocks"),
-    (0x04, "sw_power_cap"),
-    (0x08, "hw_slowdown"),
-    (0x10, "sync_boost"),
-    (0x20, "sw_thermal"),
-    (0x40, "hw_thermal"),
-    (0x80, "hw_power_brake"),
-    (0x100, "display_clocks"),
+    *("idle", "application_clocks", "sw_power_cap", "hw_slowdown", "sync_boost"),
+    *("sw_thermal", "hw_thermal", "hw_power_brake", "display_clocks"),
 )
 # Figures with minimum, median and maximum in the summary; the others have minimum and maximum.
 MEDIAN_FIGURES = (
-    "sm_mhz",
-    "memory_mhz",
-    "power_w",
-    "temperature_c",
-    "gpu_percent",
-    "memory_percent",
-    "memory_used_bytes",
+    *("sm_mhz", "memory_mhz", "power_w", "temperature_c"),
+    *("gpu_percent", "memory_percent", "memory_used_bytes"),
 )
 EXTREME_FIGURES = (
-    "pcie_generation",
-    "pcie_width",
-    "processes",
-    "other_processes",
-    "other_memory_bytes",
-    "other_sm_percent",
+    *("pcie_generation", "pcie_width", "processes"),
+    *("other_processes", "other_memory_bytes", "other_sm_percent"),
 )
 # Percentage of the time in which kernels ran, from which on a sample is one under load: clocks and link rest below.
 BUSY_PERCENT = 50
@@ -157,7 +213,7 @@ class Gpu:
         bits = self.query("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:
             bits = self.query("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else [name for bit, name in THROTTLE_REASONS if bits & bit]
+        return None if bits is None else [name for bit, name in enumerate(THROTTLE_REASONS) if bits >> bit & 1]
 
 
 def summarize(samples: list[Sample]) -> dict[str, Any]:

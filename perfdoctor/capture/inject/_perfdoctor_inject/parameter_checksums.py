@@ -17,6 +17,7 @@ from torch import nn
 
 from .messages import warn
 from .model_facts import find_models
+from .probes import Probe
 
 # Number of elements of a large tensor, evenly spaced, that are summed: 200 tensors take some ms.
 MAX_ELEMENTS = 65_536
@@ -29,7 +30,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _REDUCING_HOOKS = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
 
 
-class ParameterChecksums:
+class ParameterChecksums(Probe):
     """What each model's parameters were at some steps; empty in a program of one process.
 
     Attributes:
@@ -55,6 +56,10 @@ class ParameterChecksums:
             return
         if models:
             self.samples.append({"step": step, "models": sorted(models, key=lambda each: str(each["class"]))})
+
+    def facts(self) -> dict[str, Any]:
+        """The samples."""
+        return {"parameter_checksums": self.samples}
 
 
 def describe_copy(model: nn.Module) -> dict[str, Any]:

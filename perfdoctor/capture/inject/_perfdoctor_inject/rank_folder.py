@@ -15,7 +15,7 @@ from .messages import warn
 from .recorder_settings import WORK_FOLDER
 
 if TYPE_CHECKING:
-    from .line_stretches import LineStretch
+    from .source_lines import LineStretch
     from .step_meter import StepWork
 
 COPY_BYTES = 1 << 20

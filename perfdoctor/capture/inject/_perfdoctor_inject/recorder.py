@@ -7,6 +7,8 @@ The hooks call it in the training thread of the user's program. The time spent h
 from __future__ import annotations
 
 import os
+import platform
+import sys
 import threading
 import time
 import weakref
@@ -17,8 +19,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from . import machine_facts
 from .checkpoint_calls import CheckpointCalls
-from .collect_facts import collect_facts, describe_program
 from .control_socket import ControlSocket
 from .core_usage import CoreUsage
 from .debug_switches import DebugSwitches
@@ -26,29 +28,26 @@ from .gradient_use import GradientUse
 from .hang_watch import HangWatch
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
-from .memory_records import MemoryRecords, count_samples
 from .memory_watch import MemoryWatch
 from .messages import USER_PROFILER, leave_marker, warn
-from .model_facts import ModuleLines
+from .model_facts import ModuleLines, describe_models
 from .module_calls import ModuleCalls, has_parameters
 from .nvml_sampler import GpuSampler, devices_in_use
-from .optimizer_records import OptimizerRecords
+from .optimizer_records import OptimizerRecords, ScalerRecords
 from .parameter_checksums import ParameterChecksums
-from .phase_ranges import PhaseRanges
-from .python_calls import PythonCalls
+from .phase_ranges import PhaseRanges, RecordedRange
+from .probes import EndedStep, Facts, Once, Probe, Probes
+from .process_memory import BACKWARD, OPTIMIZER, MemoryRecords, count_samples
 from .rank_folder import EVIDENCE_SLACK, RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .retained_graphs import RetainedGraphs
-from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals
-from .scaler_records import ScalerRecords
+from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, Float64Sources, RunTotals, StepLevels
 from .step_detector import StepDetector
-from .step_levels import StepLevels
-from .step_memory import BACKWARD, OPTIMIZER
 from .step_meter import StepMeter, count_graph_nodes
 from .user_code import user_location
 from .window_plan import EVIDENCE_FACTOR, WindowPlan
-from .window_profiler import WindowProfiler
+from .window_profiler import PythonCalls, WindowProfiler
 
 # A recorded step that takes this much longer than the steps before it has left the loop (evaluation, a checkpoint, the
 # end of training). Its window is closed, because the events of minutes would fill the memory.
@@ -73,19 +72,9 @@ MAX_INTERRUPTIONS = 3
 MAX_STREAMED_STEPS = 200_000
 
 
+SCHEMA = "perfdoctor.facts/1"
 # The range around `iter(loader)` that starts workers; torch has one around `__next__` only.
 LOADER_START = "perfdoctor::loader_start"
-
-
-class RecordedRange:
-    """A range in the trace, opened when made; not by `record_function`, whose marks of steps are the program's own."""
-
-    def __init__(self, name: str) -> None:
-        self._handle = torch.autograd._record_function_with_args_enter(name)  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        """End the range."""
-        torch.autograd._record_function_with_args_exit(self._handle)  # type: ignore[attr-defined]
 
 
 # 0 of 42 jobs of two ranks aborted that waited so long before their end.
@@ -127,6 +116,7 @@ class Recorder:
         misses_first_step = automatic and not (settings.skip or settings.base or settings.warmup)
         self.plan = WindowPlan(replace(settings, skip=1) if misses_first_step else settings)
         self.detector = StepDetector(count_graph_nodes)
+        self.notes: list[str] = []
         self.gradients = GradientUse()
         self.module_calls = ModuleCalls(self.is_listening)
         self.profiler = self._make_profiler()
@@ -134,19 +124,18 @@ class Recorder:
         self.loaders = LoaderRecords()
         self.optimizers = OptimizerRecords()
         self.module_lines = ModuleLines()
+        self.totals = RunTotals()
+        self.float64_sources = Float64Sources()
         self.scalers = ScalerRecords()
         self.checksums = ParameterChecksums()
-        self.totals = RunTotals()
-        self.core_usage = CoreUsage()
+        self.core_usage = CoreUsage(self.loaders.count_worker_cores)
         self.memory = MemoryRecords()
         self.checkpoints = CheckpointCalls()
         self.debug_switches = DebugSwitches()
-        self.retained = RetainedGraphs()
         self.meter = StepMeter()
         self.calls = PythonCalls()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
-        self.notes: list[str] = []
         self.memory_watch = MemoryWatch(
             enabled=settings.memory, max_bytes=settings.max_evidence_bytes, loaders=self.loaders, note=self._add_note
         )
@@ -163,7 +152,6 @@ class Recorder:
         self._in_loader = False
         self._open_loader: weakref.ref[Any] | None = None
         self._step_range: Any = None
-        self._program_facts: dict[str, Any] | None = None
         self._all_recorded = False
         self._late_samples = 0
         self._next_look_ns = 0
@@ -174,6 +162,41 @@ class Recorder:
         self._interruptions = 0
         self._open_window: dict[str, Any] = {}
         self._recorded_steps = 0
+        self.probes = Probes(self._add_note)
+        self._add_probes()
+
+    def _add_probes(self) -> None:
+        """All that looks at the program, in the order of its facts."""
+        totals, memory, watch = self.totals, self.memory, self.memory_watch
+        self.probes.add(
+            totals,
+            Facts("run", lambda: {**totals.describe_run(), "unrecorded": self.list_unrecorded()}),
+            Facts("trace_writing", lambda: {"events": totals.written_events, "ns": totals.writing_ns}),
+            Facts("loaders", lambda: [each.to_dict(self.core_usage.span_ns) for each in self.loaders.records]),
+            self.optimizers,
+            Once("models", lambda: describe_models(self.module_lines)),
+            self.checksums,
+            self.scalers,
+            self.float64_sources,
+            Facts("zero_grad_to_zero", lambda: totals.counts["zero_grad_to_zero"]),
+            self.meter.host_calls,
+            totals.compiles,
+            Facts("flags", lambda: describe_torch_flags()),
+            self.debug_switches,
+            RetainedGraphs(),
+            self.gradients,
+            Facts("needed_rows", lambda: self.profiler.lines.rows.found),
+            Facts("flags_by_window", lambda: self.flags_by_window),
+            Facts("environment", lambda: machine_facts.describe_environment()),
+            Facts("cpu", lambda: {**machine_facts.describe_cpu(), "threads_set": totals.threads_set}),
+            self.core_usage,
+            Once("libraries", machine_facts.describe_libraries),
+            Facts("devices", lambda: machine_facts.describe_gpus()),
+            Facts("cuda_memory", lambda: machine_facts.read_cuda_memory()),
+            Facts("memory", lambda: {**memory.to_dict(self.meter.rss_peak_bytes), **watch.to_dict()}),
+            self.checkpoints,
+            Facts("nvml", lambda: None if self.gpu_sampler is None else self.gpu_sampler.facts()),
+        )
 
     def _make_profiler(self) -> WindowProfiler:
         return WindowProfiler(
@@ -218,10 +241,12 @@ class Recorder:
         if self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared, exhausted=exhausted):
             self.meter.see("epoch")
 
-    def on_loader_start(self) -> RecordedRange | None:
-        """Workers of a loader are about to be started; a range of the trace, where one is recorded."""
-        self.meter.see("worker_start")
-        return RecordedRange(LOADER_START) if self.profiler.recording else None
+    def open_range(self, name: str) -> Callable[[], None] | None:
+        """Open a range of the trace, while one is recorded; returns what closes it, unless the window has ended."""
+        if not self.profiler.recording:
+            return None
+        window, opened = self.profiler, RecordedRange(name)
+        return lambda: opened.close() if window.recording else None
 
     def on_forward(self, module: Any) -> bool:
         """The program is about to call a module that lies in no other; until something else marks steps.
@@ -247,9 +272,9 @@ class Recorder:
         self._close_window_in_long_step()
         self.meter.add_backward()
         self.loaders.note_training()
-        self.gradients.on_backward(frame)
+        self.probes.call(self.gradients.on_backward, frame)
         self.profiler.lines.rows.on_backward(roots)
-        self.debug_switches.on_backward()
+        self.probes.call(self.debug_switches.on_backward)
         self.memory_watch.enter(BACKWARD)
 
     def on_backward_end(self) -> None:
@@ -261,8 +286,8 @@ class Recorder:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
         self.detector.on_optimizer_built()
         self.memory_watch.observe_failures(self._find_folder)
-        self.optimizers.add_optimizer(optimizer, frame)
-        self.gradients.add_optimizer(optimizer)
+        self.probes.call(self.optimizers.add_optimizer, optimizer, frame)
+        self.probes.call(self.gradients.add_optimizer, optimizer)
         if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
             # After the first steps: another training may begin.
             self._late_optimizers += 1
@@ -273,13 +298,13 @@ class Recorder:
         self._bind_training_thread()
         self._close_window_in_long_step()
         self.detector.on_optimizer_begin()
-        self.optimizers.begin_call()
+        self.probes.call(self.optimizers.begin_call)
         self.memory_watch.enter(OPTIMIZER)
 
     def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
         """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
-        self.optimizers.end_optimizer_step(optimizer, frame)
-        self.gradients.on_optimizer_end(optimizer)
+        self.probes.call(self.optimizers.end_optimizer_step, optimizer, frame)
+        self.probes.call(self.gradients.on_optimizer_end, optimizer)
         self.memory_watch.leave(in_optimizer=self.optimizers.is_running)
         self._end_step_if(self.detector.on_optimizer_end())
 
@@ -291,7 +316,7 @@ class Recorder:
         self._optimizer_was_built_late = False
         was_training = self.detector.is_training
         ends = self.detector.on_optimizer_step(id(optimizer))
-        self.optimizers.count_step(optimizer)
+        self.probes.call(self.optimizers.count_step, optimizer)
         if self.detector.is_training and not was_training:
             self._restart_plan()  # the steps so far were validation, not training
         self._end_step_if(ends)
@@ -370,8 +395,7 @@ class Recorder:
             if self.gpu_sampler is not None:
                 self.gpu_sampler.stop()
             self._close_window(partial=True)
-            self._describe_program()
-            self.retained.look_last(self.step)
+            self.probes.each(Probe.stop, self.step)
         except Exception as error:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
@@ -532,11 +556,9 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work, peaks)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
-        self.meter.host_calls.end_step(dur_ns, profiled=label not in UNPROFILED_WINDOWS)
-        self.optimizers.end_step(window)
-        self.checkpoints.end_step(window)
-        self.debug_switches.end_step(label)
-        self.core_usage.end_step(window, dur_ns)
+        # Not by its constructor, whose code has no file: the trace would take it for a function of the user's.
+        ended = EndedStep._make((self.step, window, label, dur_ns, label not in UNPROFILED_WINDOWS))
+        self.probes.each(Probe.step, ended)
         if self.profiler.recording:
             self._recorded_steps += 1
             self.profiler.lines.begin_step()
@@ -626,18 +648,18 @@ class Recorder:
         if old.trace is not None and new.trace != old.trace:
             self._close_window(partial=False)
             if old.trace == "evidence":
-                self.checksums.take(self.step, self.world_size)
+                self.probes.call(self.checksums.take, self.step, self.world_size)
         self.plan.advance()
         if self.plan.stage.window == "base" and old.window != "base":
             self.totals.begin_window("base")
-            self.core_usage = CoreUsage()
+            self.core_usage.begin_window()
         self._start_gpu_sampler()
         if self.plan.stage is not old:
             self.memory.end_window(old.window, self.step)
             self._begin_stage()
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
-        self.core_usage.begin_step()
+        self.probes.call(self.core_usage.begin_step)
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
@@ -648,8 +670,7 @@ class Recorder:
         if stage.recording != self.profiler.recording or not self.profiler.prepared:
             self._note_work()
         if not self.profiler.prepared:
-            self._describe_program()
-            self.retained.look_first(self.step)
+            self.probes.each(Probe.start, self.step)
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
             with_stacks = stage.trace == "timing" or self._fit_evidence()
@@ -736,30 +757,25 @@ class Recorder:
         """Close the window of a step that never ends, or that has more events than can be written."""
         if not self.profiler.recording or self.detector.is_in_optimizer:
             return
-        if self.plan.adapts and self.meter.estimate_events() > MAX_STEP_EVENTS:
-            self._add_note(
-                f"a step was recorded in part, because it has more than {MAX_STEP_EVENTS:,} events, which takes long "
-                "to write"
-            )
-            trace = self.plan.stage.trace
-            self._close_window(partial=True)
-            if trace is not None:
-                self.plan.skip_trace(trace)
-            return
         elapsed_ns = time.perf_counter_ns() - self._step_start_ns
-        if elapsed_ns > LONG_STEP_NS + LONG_STEP_FACTOR * self.totals.usual_step_ns():
-            trace = self.plan.stage.trace
-            self._add_note("the loop was left before the window was complete")
-            self._close_window(partial=True)
-            if trace is not None:
-                self.plan.skip_trace(trace)
+        if self.plan.adapts and self.meter.estimate_events() > MAX_STEP_EVENTS:
+            why = f"a step was recorded in part, because it has more than {MAX_STEP_EVENTS:,} events, which takes long "
+            why += "to write"
+        elif elapsed_ns > LONG_STEP_NS + LONG_STEP_FACTOR * self.totals.usual_step_ns():
+            why = "the loop was left before the window was complete"
+        else:
+            return
+        trace = self.plan.stage.trace
+        self._add_note(why)
+        self._close_window(partial=True)
+        if trace is not None:
+            self.plan.skip_trace(trace)
 
     def _finish_windows(self) -> None:
         self._all_recorded = True
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
-        self._describe_program()
-        self.retained.look_last(self.step)
+        self.probes.each(Probe.stop, self.step)
         self._write_facts("recorded")
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")
@@ -802,12 +818,6 @@ class Recorder:
             )
         return found
 
-    def _describe_program(self) -> None:
-        """Describe models and libraries once: the search for models visits all Python objects (0.1 to 0.2 s)."""
-        if self._program_facts is None:
-            self._program_facts = {}
-            self._program_facts = describe_program(self.module_lines)
-
     def _add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
@@ -822,6 +832,29 @@ class Recorder:
             )
         try:
             self.loaders.read_workers()
-            self.folder.write_facts(collect_facts(self, self._program_facts or {}))
+            self.folder.write_facts(self._collect_facts())
         except Exception as error:
             warn(f"facts are incomplete: {error!r}")
+
+    def _collect_facts(self) -> dict[str, Any]:
+        """The whole of facts.json: what is worth knowing besides the trace. An allow-list, so that no secret slips in.
+
+        Of the environment only named switches, never arguments, never tensor values.
+        """
+        return {
+            "schema": SCHEMA,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "pid": self.pid,
+            "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
+            "program": machine_facts.describe_folders(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "exit": self.exit_reason,
+            "steps_seen": self.step,
+            "step_source": self.detector.source if self.automatic else "session",
+            "windows": self.windows,
+            "recorder_worked": self.list_work(),
+            **self.probes.facts(),
+            "notes": self.notes,
+        }

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from .probes import Probe
+
 # A loss is one number; a few for each task or head.
 MAX_ELEMENTS = 16
 # Chains are followed so far: 0.2 us a node.
@@ -19,28 +21,27 @@ MAX_CHAINS = 200
 _SUMS = ("AddBackward0", "SubBackward0")
 
 
-class RetainedGraphs:
+class RetainedGraphs(Probe):
     """Two looks at all Python objects, 0.1 to 0.2 s each in large programs: before the windows, and after them."""
 
     def __init__(self) -> None:
         self._first: dict[str, int] | None = None
         self._last: dict[str, int] | None = None
 
-    def look_first(self, step: int) -> None:
-        """Count before the first window, once; `step` is the number of the running step."""
+    def start(self, step: int) -> None:
+        """Count before the first window, once."""
         if self._first is None:
             self._first = count_kept_graphs(step)
 
-    def look_last(self, step: int) -> None:
+    def stop(self, step: int) -> None:
         """Count after the last window, or at the end of a program that ends before; once."""
         if self._first is not None and self._last is None:
             self._last = count_kept_graphs(step)
 
-    def to_dict(self) -> dict[str, Any] | None:
-        """Both looks, as they stand in facts.json; None where there was one at most."""
-        if self._first is None or self._last is None:
-            return None
-        return {"first": self._first, "last": self._last}
+    def facts(self) -> dict[str, Any]:
+        """Both looks; None where there was one at most."""
+        has_both = self._first is not None and self._last is not None
+        return {"retained": {"first": self._first, "last": self._last} if has_both else None}
 
 
 def count_kept_graphs(step: int) -> dict[str, int]:

@@ -1,20 +1,116 @@
-"""Counts and times that the hooks add up while the program runs."""
+"""Counts and times that the hooks add up while the program runs, and how late steps compare with early ones."""
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from array import array
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
+
 from .compile_counters import CompilesByWindow
-from .float64_sources import Float64Sources
-from .step_levels import StepLevels
+from .probes import Probe
 from .step_meter import StepWork
 from .user_code import Location, user_location
+
+# Levels that are kept; then two neighbours become one.
+MAX_LEVELS = 64
+# Fewer say nothing; a side of a split has an eighth of them at least.
+MIN_LEVELS = 16
+SPLITS = 8
+# The first level is of so many steps.
+LEVEL_STEPS = 10
+# A tenth is twice what the levels of a quiet machine vary by.
+RISEN_RATIO = 1.1
+
+
+class StepLevels:
+    """Median durations of runs of steps, in their order: 64 numbers at most, however many steps there are.
+
+    A step costs 0.3 us, a look 25 us. They decide on another window only: what a report says of drift is found in all
+    steps, by `perfdoctor.run_watch.change_points`.
+    """
+
+    def __init__(self) -> None:
+        self.levels: list[float] = []
+        self._steps: list[float] = []
+        self._steps_per_level = LEVEL_STEPS
+        self._parts: list[float] = []
+
+    def add(self, dur_ns: float) -> None:
+        """Add a step that has ended."""
+        self._steps.append(dur_ns)
+        if len(self._steps) < LEVEL_STEPS:
+            return
+        self._parts.append(sorted(self._steps)[LEVEL_STEPS // 2])
+        self._steps.clear()
+        if len(self._parts) * LEVEL_STEPS < self._steps_per_level:
+            return
+        self.levels.append(sum(self._parts) / len(self._parts))
+        self._parts.clear()
+        if len(self.levels) >= MAX_LEVELS:
+            self.levels = [(a + b) / 2 for a, b in zip(self.levels[::2], self.levels[1::2], strict=True)]
+            self._steps_per_level *= 2
+
+    def have_risen(self) -> bool:
+        """Whether nine tenths of the last levels lie above nine tenths of the first ones, and a tenth above them."""
+        count = len(self.levels)
+        if count < MIN_LEVELS:
+            return False
+        for part in range(1, SPLITS):
+            before = sorted(self.levels[: part * count // SPLITS])
+            after = sorted(self.levels[part * count // SPLITS :])
+            is_apart = after[len(after) // 10] > before[-1 - len(before) // 10]
+            if is_apart and statistics.median(after) > RISEN_RATIO * statistics.median(before):
+                return True
+        return False
+
+
+MAX_SOURCES = 8
+
+
+class Float64Sources(Probe):
+    """The lines that ask for float64, each call and line once: they run before the loop, where no trace shows them.
+
+    Attributes:
+        found: For each of them the call and the line, as they stand in facts.json.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def install(self, watch: Callable[..., None]) -> None:
+        """Watch what may ask for it; `watch` is that of `Patches`, in the training thread."""
+        for owner, name in ((torch.nn.Module, "double"), (torch.nn.Module, "to"), (torch, "set_default_dtype")):
+            call = name if owner is torch else f"Module.{name}"
+            watch(owner, name, functools.partial(self._see, call))
+
+    def _see(self, call: str, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if call == "Module.double" or asks_for_float64(args, kwargs):
+            self.note(call, frame)
+
+    def note(self, call: str, frame: FrameType | None) -> None:
+        """Remember the line of a call."""
+        source: dict[str, Any] = {"call": call, "location": user_location(frame)}
+        if len(self.found) < MAX_SOURCES and source not in self.found:
+            self.found.append(source)
+
+    def facts(self) -> dict[str, Any]:
+        """The lines."""
+        return {"float64_sources": self.found}
+
+
+def asks_for_float64(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of `Module.to` or `set_default_dtype` name float64, or a tensor of it."""
+    given = (*args, *kwargs.values())
+    return any(each is torch.float64 or (type(each) is torch.Tensor and each.dtype is torch.float64) for each in given)
+
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")
@@ -22,17 +118,8 @@ TIMED_WINDOWS = ("base", "timing", "evidence")
 UNPROFILED_WINDOWS = ("base", "after")
 # Of each step of a timed window, in facts.json.
 WORK_NAMES = (
-    "cpu_ns",
-    "process_cpu_ns",
-    "preempted",
-    "queued_ns",
-    "system_cpu_ns",
-    "minor_faults",
-    "batches",
-    "backwards",
-    "gc_ns",
-    "host_call_ns",
-    "samples",
+    *("cpu_ns", "process_cpu_ns", "preempted", "queued_ns", "system_cpu_ns", "minor_faults"),
+    *("batches", "backwards", "gc_ns", "host_call_ns", "samples"),
 )
 # The median of the run is of this many unprofiled steps at most: 8 bytes each.
 MAX_UNPROFILED_STEPS = 200_000
@@ -53,7 +140,7 @@ class TimedStep:
     work: StepWork
 
 
-class RunTotals:
+class RunTotals(Probe):
     """What happened so far in one process.
 
     Attributes:
@@ -66,7 +153,6 @@ class RunTotals:
         user_profiled_steps: Steps in which a profiler of the program ran.
         compiles: What was compiled in the steps of each window.
         threads_set: The line that called `torch.set_num_threads` last; None where none did.
-        float64_sources: The lines that ask for float64.
     """
 
     def __init__(self) -> None:
@@ -79,17 +165,12 @@ class RunTotals:
         self.steps = self.user_profiled_steps = 0
         self.compiles = CompilesByWindow()
         self.threads_set: Location | None = None
-        self.float64_sources = Float64Sources()
         self._last_step_ns = self._last_own_ns = 0
         self._last_cpu_ns: int | None = None
         self._first_step_end_ns = 0
         self._first_step_ns = 0
         self._unprofiled_ns = array("q")
         self._unprofiled_steps = self._unprofiled_total_ns = 0
-
-    def note_threads_set(self, frame: FrameType | None) -> None:
-        """Remember the line that has set the number of threads."""
-        self.threads_set = user_location(frame)
 
     def add_step(self, window: str, label: str, dur_ns: int, wait_ns: int, work: StepWork) -> None:
         """Add a step that has ended.
@@ -157,12 +238,18 @@ class RunTotals:
         """Wall time since the first step began."""
         return time.perf_counter_ns() - self._first_step_end_ns + self._first_step_ns if self.steps else 0
 
-    def describe_work(self) -> dict[str, list[int | None]]:
-        """Of each step of each timed window its cost and work, by names such as base_cpu_ns."""
+    def facts(self) -> dict[str, Any]:
+        """The times of the steps of each window, and their cost and work."""
         return {
-            f"{window}_{name}": [getattr(step.work, name) for step in self.steps_of(window)]
-            for window in TIMED_WINDOWS
-            for name in WORK_NAMES
+            "base_step_ns": [step.dur_ns for step in self.steps_of("base")],
+            "base_loader_wait_ns": [step.wait_ns for step in self.steps_of("base")],
+            "timing_step_ns": [step.dur_ns for step in self.steps_of("timing")],
+            "evidence_step_ns": [step.dur_ns for step in self.steps_of("evidence")],
+            **{
+                f"{window}_{name}": [getattr(step.work, name) for step in self.steps_of(window)]
+                for window in TIMED_WINDOWS
+                for name in WORK_NAMES
+            },
         }
 
     def usual_step_ns(self) -> int:

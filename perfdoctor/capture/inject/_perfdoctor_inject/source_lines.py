@@ -1,16 +1,31 @@
-"""Exact source lines: a range named `@file:line function` around every torch call of the evidence window.
+"""Exact source lines: ranges named `@file:line function` in the evidence window.
 
-The profiler's stacks give the line of a function's `def`. This gives the line that runs, for operators written as
-`x * 2` or `if loss > 0`, too. It costs about 16 % on small steps. It is off once dynamo has compiled anything: a mode
-on torch's stack would fail the guards of compiled code and make dynamo compile again.
+One stands around every torch call. The profiler's stacks give the line of a function's `def`. This gives the line that
+runs, for operators written as `x * 2` or `if loss > 0`, too. It costs about 16 % on small steps. It is off once dynamo
+has compiled anything: a mode on torch's stack would fail the guards of compiled code and make dynamo compile again.
+
+One more stands around each outermost call of a module, and names the line that calls the model: the lines around torch
+calls stand inside the model's own code, which training and evaluation share.
+
+What is no operator, Python itself, `time.sleep`, a lock, a file, a socket, gets its lines when the window ends: while
+its results are still in memory, the profiler knows the line from which each call was made. A function of the user's is
+at the line of its next call until that call has ended; a stretch of calls from one line becomes a row of the trace, in
+the same form. So have compiled programs their lines::
+
+    number()   ... index ... index ...      ->   @words.py:39 number
+               line 39   line 39
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -18,13 +33,71 @@ import torch
 from torch import overrides
 
 from .gradient_use import GradientUse
-from .module_call_lines import ModuleCallLines
-from .module_calls import ModuleCalls
-from .needed_rows import NeededRows
+from .module_calls import End, ModuleCalls
+from .needed_rows import LAYERS, MIN_WORK, NeededRows
 from .tracebacks import remove_own_frames
-from .unchanged_results import UNCHANGED, UnchangedResults
-from .user_code import user_line
-from .zero_operands import find_zeros
+from .user_code import absolute_path, is_foreign_file, name_file, user_line
+from .value_looks import UNCHANGED, RepeatedCalls, UnchangedResults, find_zeros
+
+MARK = "perfdoctor::module_call"
+AGAIN = "perfdoctor::module_call_again"
+
+
+class ModuleCallLines:
+    """Listens while the window is open: dynamo has compiled nothing then, see `SourceLines`."""
+
+    def __init__(self, calls: ModuleCalls, gradients: GradientUse, rows: NeededRows) -> None:
+        self._calls = calls
+        self._gradients = gradients
+        self._repeated = RepeatedCalls()
+        self._rows = rows
+
+    def start(self) -> None:
+        """Mark calls of the training thread from now on."""
+        self._gradients.watch()
+        self._rows.start()
+        self._calls.add(self._open_range)
+        self._calls.inner_listener = self._open_rows
+
+    def stop(self) -> None:
+        """Mark no more calls."""
+        self._gradients.end_watch()
+        self._calls.remove(self._open_range)
+        self._calls.inner_listener = None
+        self._repeated.clear()
+        self._rows.stop()
+
+    def _open_range(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
+        """Open a range that names the line of the user's code in `frame`; None where it is none."""
+        self._gradients.on_module_call(module, frame, (*args, *kwargs.values()))
+        name = user_line(frame)
+        if name is None:
+            return None
+        with torch._C.DisableTorchFunction():  # its looks at tensors are no calls of the program
+            is_repeated, keep = self._repeated.add(module, (*args, *kwargs.values()), self._gradients.steps)
+        line_range = torch._C._profiler._RecordFunctionFast(f"{AGAIN if is_repeated else MARK} {name}")
+        line_range.__enter__()
+        rows_end = self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=True)
+
+        def close(result: Any) -> None:
+            keep()
+            if rows_end is not None:
+                rows_end(result)
+            # Where the window has ended and another one has begun inside the call, the range is no longer open.
+            with contextlib.suppress(RuntimeError):
+                line_range.__exit__(None, None, None)
+
+        return close
+
+    def _open_rows(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
+        if not isinstance(module, LAYERS):  # most calls are of others, and each call is recorded
+            return None
+        if type(module) is torch.nn.Linear and args and isinstance(args[0], torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                if args[0].numel() * module.out_features < MIN_WORK:
+                    return None
+        return self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=False)
+
 
 # torch has no public interface that removes a mode from below another mode.
 _modes: Any = overrides
@@ -169,3 +242,107 @@ class SourceLines:
 
         mode_class.__exit__ = exit_mode
         self._restore_exit = restore
+
+
+# Shorter stretches get no row: a function that is so short is known by its name. Of too many the longest are kept.
+MIN_STRETCH_NS = 2_000
+MAX_ROWS = 20_000
+# Calls that are looked at: each takes about a microsecond of the program's time, once a window.
+MAX_CALLS = 200_000
+
+
+@dataclass(frozen=True)
+class ThreadIds:
+    """The process id and the thread id of the recorded thread, as traces have them.
+
+    They are stored when recording begins, because a forked copy of the process, which may save the trace, has others.
+    """
+
+    process: int
+    thread: int
+
+    @classmethod
+    def of_this_thread(cls) -> ThreadIds:
+        """The ids of the calling thread."""
+        return cls(os.getpid(), threading.get_native_id())
+
+
+@dataclass(frozen=True)
+class LineStretch:
+    """How long a function was at one line; times in ns since the epoch, by the profiler's clock."""
+
+    ids: ThreadIds
+    line: str
+    start_ns: int
+    dur_ns: int
+
+    def to_trace_row(self, base_ns: int) -> bytes:
+        """The stretch as one line of a trace whose times count from `base_ns`."""
+        ids = f'"pid":{self.ids.process},"tid":{self.ids.thread}'
+        times = f'"ts":{(self.start_ns - base_ns) / 1000:.3f},"dur":{self.dur_ns / 1000:.3f}'
+        return f'{{"ph":"X","cat":"cpu_op","name":{json.dumps(self.line)},{ids},{times},"args":{{}}}},\n'.encode()
+
+
+def find_line_stretches(results: Any, ids: ThreadIds, started_by: tuple[str, str]) -> list[LineStretch]:
+    """Where the functions of the user's were on the recorded thread; an outer one stands before those inside it.
+
+    `results` are Kineto's, of a window with stacks; `started_by` is the file and name of the function that started the
+    recording in that thread.
+    """
+    roots = results.experimental_event_tree()
+    thread = find_recorded_thread(roots, started_by)
+    found: list[LineStretch] = []
+    waiting = [root for root in reversed(roots) if root.start_tid == thread]
+    looked_at = 0
+    while waiting and looked_at < MAX_CALLS:
+        event = waiting.pop()
+        looked_at += 1
+        if event.duration_time_ns >= MIN_STRETCH_NS:  # what is inside is shorter still
+            children = event.children
+            found += _stretches_of(event, children, ids)
+            waiting.extend(reversed(children))
+    longest = sorted(range(len(found)), key=lambda row: -found[row].dur_ns)[:MAX_ROWS]
+    return [found[row] for row in sorted(longest)]
+
+
+def _stretches_of(event: Any, children: list[Any], ids: ThreadIds) -> list[LineStretch]:
+    """The stretches of a function of the user's, without the time of functions of the user's that it calls."""
+    function = getattr(event.extra_fields, "callsite", None)
+    if function is None or is_foreign_file(function.file_name):
+        return []
+    path, name = name_file(absolute_path(function.file_name)), function.function_name
+    stretches: list[list[int]] = []  # line, start, end
+    at_ns = event.start_time_ns
+    for child in children:
+        caller = getattr(child.extra_fields, "caller", None)
+        if caller is None:
+            continue
+        callee = getattr(child.extra_fields, "callsite", None)  # None for functions written in C
+        is_own = callee is not None and not is_foreign_file(callee.file_name)
+        start_ns, end_ns = child.start_time_ns, child.start_time_ns + child.duration_time_ns
+        until_ns = start_ns if is_own else end_ns
+        if stretches and stretches[-1][0] == caller.line_number and stretches[-1][2] == at_ns:
+            stretches[-1][2] = until_ns
+        else:
+            stretches.append([caller.line_number, at_ns, until_ns])
+        at_ns = end_ns
+    return [
+        LineStretch(ids, f"@{path}:{line} {name}", start_ns, end_ns - start_ns)
+        for line, start_ns, end_ns in stretches
+        if end_ns - start_ns >= MIN_STRETCH_NS
+    ]
+
+
+def find_recorded_thread(roots: list[Any], started_by: tuple[str, str]) -> int | None:
+    """The profiler's number of the thread whose first frames lead to the function that started the recording.
+
+    Frames that were open when the recording began have no call before them: each is the first child of its caller.
+    """
+    for event in roots:
+        inner: Any = event
+        while inner is not None:
+            callee = getattr(inner.extra_fields, "callsite", None)
+            if callee is not None and (absolute_path(callee.file_name), callee.function_name) == started_by:
+                return int(inner.start_tid)
+            inner = next(iter(inner.children), None)
+    return None

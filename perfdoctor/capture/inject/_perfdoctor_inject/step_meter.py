@@ -13,12 +13,9 @@ from typing import Any
 
 import torch
 
-from .held_memory import HeldMemory
+from .core_usage import read_queued_ns, subtract_queued
 from .host_calls import HostCalls
-from .look_pace import PacedLook
-from .memory_records import MAXRSS_UNIT
-from .run_delay import read_queued_ns, subtract_queued
-from .step_memory import read_allocated_bytes
+from .process_memory import MAXRSS_UNIT, HeldMemory, PacedLook, read_allocated_bytes
 
 try:
     import resource

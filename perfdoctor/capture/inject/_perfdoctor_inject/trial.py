@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from .first_forward import Callback, FirstForwards, wrap_calls
 from .machine_facts import cuda_is_initialized
 from .messages import warn
-from .module_calls import ModuleCalls
+from .module_calls import Callback, FirstForwards, ModuleCalls, wrap_calls
 from .recorder_settings import TrialChange, TrialOptions
-from .tracebacks import remove_own_frames
 from .user_code import Location, constructor_location, skip_file, user_location
+from .watched_calls import Patches, Watching, watch_calls
 
 Function = Callable[..., Any]
 # What a change makes of the arguments that a caller gave: those to set, or None to leave the call alone.
@@ -79,6 +78,7 @@ class TrialProgram:
         self._first_forwards = FirstForwards(calls)
         self._step_callbacks: list[tuple[str, Function]] = []
         self._applying = ""
+        self._patches = Patches(lambda function, *args: function(*args))
 
     def start(self) -> None:
         """Set the seeds, and apply every change."""
@@ -87,10 +87,7 @@ class TrialProgram:
         for change in self._options.changes:
             self._applying = change.name
             skip_file(change.file)
-            try:
-                load_change(change).apply(change.setting, self)
-            except Exception as error:
-                self.note_error(change.name, error)
+            self._call_for(change.name, lambda each: load_change(each).apply(each.setting, self), change)
         self._applying = ""
 
     # What changes call ----------------------------------------------------------------------------------------------
@@ -105,42 +102,35 @@ class TrialProgram:
 
         What this torch does not have is left out.
         """
-        declared = vars(owner).get(name, getattr(owner, name, None))
-        if declared is None:
-            return
-        original = declared.__func__ if isinstance(declared, staticmethod | classmethod) else declared
-        wrapper: Any = functools.wraps(original)(wrap(original))
-        if isinstance(declared, staticmethod | classmethod):
-            wrapper = type(declared)(wrapper)
-        setattr(owner, name, wrapper)
+        self._patches.replace(owner, name, wrap, inherited=True)
 
     def edit_arguments(self, change: Any, owner: Any, name: str, edit: Edit) -> None:
         """Let a change set arguments of a function or a constructor, and note where it did."""
-        change_name = name_of(change)
+        change_name, is_method = name_of(change), inspect.isclass(owner)
+        guard = functools.partial(self._call_for, change_name)
 
         def wrap(original: Function) -> Function:
             signature = inspect.signature(original)
-            is_method = inspect.isclass(owner)
 
-            @functools.wraps(original)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                frame = sys._getframe(1)
+            def edit_call(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watching:
                 try:
-                    args, kwargs = self._edit_call(change_name, signature, edit, is_method, args, kwargs, frame)
-                except TypeError as error:
+                    changed = self._edit_call(change_name, signature, edit, is_method, args, kwargs, frame)
+                except TypeError:
                     if _fits(signature, args, kwargs):
-                        self.note_error(change_name, error)
-                except Exception as error:
-                    self.note_error(change_name, error)
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    remove_own_frames(error)
-                    raise
+                        raise
+                    return
+                yield changed
 
-            return call
+            return watch_calls(original, edit_call, guard=guard)
 
         self.patch(owner, name, wrap)
+
+    def _call_for(self, change_name: str, function: Function, *args: Any) -> Any:
+        """What a function of a change returns; an error is noted."""
+        try:
+            return function(*args)
+        except Exception as error:
+            self.note_error(change_name, error)
 
     def met(self, change: Any, location: Any = None, detail: str = "") -> None:
         """Note that the program reached what the change changes, and where."""
@@ -165,14 +155,7 @@ class TrialProgram:
 
         Only until the timed steps begin: a model that is called later is left alone.
         """
-        change_name = self._applying
-
-        def call_back(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            try:
-                callback(module, args, kwargs)
-            except Exception as error:
-                self.note_error(change_name, error)
-
+        call_back = functools.partial(self._call_for, self._applying, callback)
         self._first_forwards.add(call_back, before_others=before_others)
 
     def wrap_calls(self, module: Any, wrap: Callable[[Any], Any]) -> None:
@@ -188,10 +171,7 @@ class TrialProgram:
     def begin_step(self, steps: int) -> None:
         """Begin a step, after `steps` others."""
         for change_name, callback in self._step_callbacks:
-            try:
-                callback(steps)
-            except Exception as error:
-                self.note_error(change_name, error)
+            self._call_for(change_name, callback, steps)
 
     def begin_timing(self) -> None:
         """The timed steps begin: watch no forwards any longer."""

@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -48,10 +48,11 @@ def user_location(frame: FrameType | None) -> Location | None:
                 outside_torch = frame
                 break
         frame = frame.f_back
-    if outside_torch is None:
-        return None
-    code = outside_torch.f_code
-    return {"file": name_file(code.co_filename), "line": outside_torch.f_lineno, "function": code.co_name}
+    return None if outside_torch is None else _locate(outside_torch.f_code, outside_torch.f_lineno)
+
+
+def _locate(code: CodeType, line: int) -> Location:
+    return {"file": name_file(code.co_filename), "line": line, "function": code.co_name}
 
 
 def error_location(error: BaseException) -> Location | None:
@@ -60,8 +61,7 @@ def error_location(error: BaseException) -> Location | None:
     for is_found in (is_user_file, lambda file: not file.startswith(_skipped_prefixes)):
         for frame, line in reversed(lines):
             if is_found(frame.f_code.co_filename):
-                code = frame.f_code
-                return {"file": name_file(code.co_filename), "line": line, "function": code.co_name}
+                return _locate(frame.f_code, line)
     return None
 
 
@@ -88,7 +88,7 @@ def code_location(function: Any) -> Location | None:
         code = getattr(vars(type(function)).get("__call__"), "__code__", None)
     if code is None or code.co_filename.startswith(_skipped_prefixes):
         return None
-    return {"file": name_file(code.co_filename), "line": code.co_firstlineno, "function": code.co_name}
+    return _locate(code, code.co_firstlineno)
 
 
 def user_line(frame: FrameType | None) -> str | None:
@@ -98,10 +98,7 @@ def user_line(frame: FrameType | None) -> str | None:
     """
     outside_torch: FrameType | None = None
     while frame is not None:
-        name = frame.f_code.co_filename
-        room = _room_of_file.get(name)
-        if room is None:
-            room = _room_of_file[name] = _find_room(name)
+        room = _find_room(frame.f_code.co_filename)
         if room == _USER:
             break
         if room == _LIBRARY and outside_torch is None:
@@ -131,9 +128,9 @@ def name_file(file: str) -> str:
 
 
 _TORCH, _LIBRARY, _USER = 1, 2, 3
-_room_of_file: dict[str, int] = {}
 
 
+@functools.cache
 def _find_room(file: str) -> int:
     if file.startswith((TORCH_FOLDER, OWN_FOLDER)):
         return _TORCH
@@ -143,10 +140,7 @@ def _find_room(file: str) -> int:
 
 def is_user_file(file: str) -> bool:
     """Whether a file, by the name in its code, is the user's; each is looked at once."""
-    room = _room_of_file.get(file)
-    if room is None:
-        room = _room_of_file[file] = _find_room(file)
-    return room == _USER
+    return _find_room(file) == _USER
 
 
 def is_foreign_file(file: str) -> bool:

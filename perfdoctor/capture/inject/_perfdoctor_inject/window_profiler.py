@@ -7,6 +7,9 @@ more than a second in a program that does not compile.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
+import itertools
 import json
 import os
 import sys
@@ -19,15 +22,90 @@ from typing import Any
 import torch
 from torch.autograd import profiler as autograd_profiler
 
-from .allocator_warnings import AllocatorWarnings
 from .gradient_use import GradientUse
-from .line_stretches import LineStretch, ThreadIds, find_line_stretches
 from .messages import warn
 from .module_calls import ModuleCalls
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
-from .source_lines import SourceLines
+from .source_lines import LineStretch, SourceLines, ThreadIds, dynamo_has_compiled, find_line_stretches
 from .window_plan import EVIDENCE_FACTOR, MAX_EVIDENCE_EVENTS
+
+
+class PythonCalls:
+    """Counts the calls of functions of one step, in the thread that makes it.
+
+    With its stacks the profiler keeps each call, as 2 kB of memory and 300 of text. They are counted in a step whose
+    time counts for nothing, the warm-up of the timing window, at 0.3 us a call.
+
+    Attributes:
+        per_step: Calls of functions, of Python's and of C's; None before a step was counted.
+    """
+
+    def __init__(self) -> None:
+        self.per_step: int | None = None
+        self._hook: Any = None
+        self._events = itertools.count()
+        self._thread: int | None = None
+
+    def start(self) -> None:
+        """Count from now on, unless that was done or the program has a profile function of its own."""
+        if self.per_step is not None or sys.getprofile() is not None or dynamo_has_compiled():
+            return
+        events = self._events = itertools.count()
+        self._hook, self._thread = lambda *_: next(events), threading.get_ident()
+        sys.setprofile(self._hook)
+
+    def stop(self) -> None:
+        """Count no more; where the program has set a function of its own meanwhile, nothing was counted."""
+        if self._hook is None or self._thread != threading.get_ident():
+            return
+        if sys.getprofile() is self._hook:
+            sys.setprofile(None)
+            self.per_step = next(self._events) // 2  # the call and the return
+        self._hook = None
+
+
+LOG_LEVEL = "FLAGS_caffe2_log_level"
+ERRORS_ONLY = 2
+
+
+class AllocatorWarnings:
+    """Keeps torch's CPU allocator from writing to the program's stderr while its memory is profiled.
+
+    With `profile_memory` it logs a warning for every block that is older than the profile, and every training program
+    has such blocks. The C++ log level, a plain global of libc10, is raised to errors meanwhile, where it can be found.
+    Warnings that Python handles are not affected.
+    """
+
+    def __init__(self) -> None:
+        self._level = find_log_level()
+        self._previous: int | None = None
+
+    @property
+    def can_be_muted(self) -> bool:
+        """Whether memory can be profiled without any output on stderr."""
+        return self._level is not None
+
+    def mute(self) -> None:
+        """Log errors only."""
+        if self._level is not None and self._previous is None:
+            self._previous = self._level.value
+            self._level.value = max(self._previous, ERRORS_ONLY)
+
+    def unmute(self) -> None:
+        """Restore the log level."""
+        if self._level is not None and self._previous is not None:
+            self._level.value, self._previous = self._previous, None
+
+
+def find_log_level() -> ctypes.c_int | None:
+    """The variable of the log level, or None on a torch that logs in another way."""
+    libraries = glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "*c10.*"))
+    try:
+        return ctypes.c_int.in_dll(ctypes.CDLL(libraries[0]), LOG_LEVEL)
+    except (IndexError, OSError, ValueError):
+        return None
+
 
 # Without stacks, for steps with so many ops that the calls of Python would fill the trace.
 LEAN_EVIDENCE_OPTIONS = ("record_shapes", "with_flops")

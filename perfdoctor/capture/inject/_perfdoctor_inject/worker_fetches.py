@@ -8,19 +8,17 @@ a row is written before the count that makes it visible.
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
 import struct
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch.utils.data._utils import worker
 
-from .run_delay import read_queued_ns, subtract_queued
-from .tracebacks import remove_own_frames
+from .core_usage import read_queued_ns, subtract_queued
+from .watched_calls import RAISED, Watching, watch_calls
 
 FOLDER_VARIABLE = "PERFDOCTOR_CAPTURE_MARKS"
 _COUNT = struct.Struct("<q")
@@ -124,86 +122,47 @@ def _writer_of_this_worker() -> FetchWriter | None:
     return writer if writer.is_open else None
 
 
-class _TimedCollate:
-    """A `collate_fn` that adds its time to a writer; it passes on arguments, result and errors."""
-
-    def __init__(self, collate: Callable[..., Any], writer: FetchWriter | LocalFetches) -> None:
-        self._collate, self._writer = collate, writer
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        start_ns = time.perf_counter_ns()
-        try:
-            return self._collate(*args, **kwargs)
-        except BaseException as error:
-            remove_own_frames(error)
-            raise
-        finally:
-            self._writer.collate_ns += time.perf_counter_ns() - start_ns
-
-
 def _time_collate(fetcher: Any, writer: FetchWriter | LocalFetches) -> None:
     """Let a fetcher, which belongs to one iterator, time its `collate_fn`."""
-    collate = getattr(fetcher, "collate_fn", None)
-    if callable(collate) and type(collate) is not _TimedCollate:
-        fetcher.collate_fn = _TimedCollate(collate, writer)
 
-
-def _fetch_here(original: Callable[..., Any], fetcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Fetch a batch outside of workers, and add its time to `local_fetches`."""
-    _time_collate(fetcher, local_fetches)
-    start_ns = time.perf_counter_ns()
-    try:
-        return original(fetcher, *args, **kwargs)
-    finally:
-        local_fetches.wall_ns += time.perf_counter_ns() - start_ns
-
-
-def wrap_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `fetch` of a dataset fetcher: in a worker, each call becomes a row of the worker's file."""
-
-    @functools.wraps(original)
-    def fetch(fetcher: Any, *args: Any, **kwargs: Any) -> Any:
-        writer = _writer_of_this_worker()
-        if writer is None:
-            try:
-                return _fetch_here(original, fetcher, args, kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-        _time_collate(fetcher, writer)
-        writer.collate_ns = 0
-        before_ns = read_queued_ns()
-        start_ns, cpu_ns, process_ns = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
-        try:
-            result = original(fetcher, *args, **kwargs)
-        except BaseException as error:  # the end of an iterable data set, too: no batch
-            remove_own_frames(error)
-            raise
-        end_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns() - cpu_ns
-        process_ns = time.process_time_ns() - process_ns
-        queued_ns = subtract_queued(read_queued_ns(), before_ns)
-        queued = _UNKNOWN if queued_ns is None else queued_ns
-        writer.write(Fetch(end_ns, end_ns - start_ns, cpu_ns, process_ns, writer.collate_ns, queued))
-        return result
-
-    return fetch
-
-
-def wrap_next_index(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `_next_index` of a loader's iterator, which asks the sampler: its time is added to `local_fetches`."""
-
-    @functools.wraps(original)
-    def next_index(iterator: Any) -> Any:
+    def watch_collate(*_: Any) -> Watching:
         start_ns = time.perf_counter_ns()
-        try:
-            return original(iterator)
-        except BaseException as error:
-            remove_own_frames(error)
-            raise
-        finally:
-            local_fetches.sampler_ns += time.perf_counter_ns() - start_ns
+        yield
+        writer.collate_ns += time.perf_counter_ns() - start_ns
 
-    return next_index
+    collate = getattr(fetcher, "collate_fn", None)
+    if callable(collate) and not hasattr(collate, "is_timed"):
+        fetcher.collate_fn = watch_calls(collate, watch_collate)
+        fetcher.collate_fn.is_timed = True
+
+
+def watch_fetch(_frame: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Watching:
+    """Around `fetch` of a dataset fetcher: in a worker, each call becomes a row of the worker's file."""
+    writer = _writer_of_this_worker()
+    if writer is None:
+        _time_collate(args[0], local_fetches)
+        start_ns = time.perf_counter_ns()
+        yield
+        local_fetches.wall_ns += time.perf_counter_ns() - start_ns
+        return
+    _time_collate(args[0], writer)
+    writer.collate_ns = 0
+    before_ns = read_queued_ns()
+    start_ns, cpu_ns, process_ns = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
+    if (yield) is RAISED:  # the end of an iterable data set, too: no batch
+        return
+    end_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns() - cpu_ns
+    process_ns = time.process_time_ns() - process_ns
+    queued_ns = subtract_queued(read_queued_ns(), before_ns)
+    queued = _UNKNOWN if queued_ns is None else queued_ns
+    writer.write(Fetch(end_ns, end_ns - start_ns, cpu_ns, process_ns, writer.collate_ns, queued))
+
+
+def watch_next_index(*_: Any) -> Watching:
+    """Around `_next_index` of a loader's iterator, which asks the sampler: its time is added to `local_fetches`."""
+    start_ns = time.perf_counter_ns()
+    yield
+    local_fetches.sampler_ns += time.perf_counter_ns() - start_ns
 
 
 def read_fetches(pid: int, seen: int = 0) -> tuple[int, list[Fetch]]:
