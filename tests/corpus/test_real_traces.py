@@ -122,20 +122,6 @@ def test_a_loader_without_workers_is_found_in_legacy_traces_whose_steps_are_infe
     assert not any(findings(fed, "PD101"))
 
 
-def test_float32_products_on_an_a100_are_found_and_bfloat16_ones_are_not(report_on: Reports) -> None:
-    finding, traffic = findings(report_on("a100-sam-fp32.json.gz"), "PD201")
-    assert finding.severity == "high"
-    assert "set_float32_matmul_precision" in finding.fix
-    assert "memory-bound kernels in the recording work on float32" in traffic.title
-    # Its gemmSN kernels have only a few rows: Tensor Cores would not make them faster.
-    assert all(f.severity in ("info", "low") for f in findings(report_on("a100-sam-bf16.json.gz"), "PD201"))
-
-
-@pytest.mark.parametrize("name", ["gp100-user-annotation.json.gz", "gtx1650-clock-skew.json.gz"])
-def test_a_device_without_tensor_cores_gets_no_advice_to_use_them(name: str, report_on: Reports) -> None:
-    assert not any(f.rule in ("PD201", "PD203") for f in report_on(name).findings)
-
-
 def test_bfloat16_on_misaligned_tensor_core_kernels_is_no_missing_tensor_core(report_on: Reports) -> None:
     report = report_on("h100-timesformer-bf16.json.gz")
     assert not any(findings(report, "PD201"))
@@ -152,30 +138,6 @@ def test_half_precision_convolutions_get_no_advice_to_use_half_precision(report_
     (finding,) = findings(report_on("pg509-vit-graph-ns.json.gz"), "PD203")
     assert "in half precision already" in finding.advice
     assert "allow_tf32" not in finding.fix
-
-
-@pytest.mark.parametrize(
-    ("name", "bound"),
-    [
-        ("h100-nsfw-vit-bf16.json.gz", True),
-        ("h100-bert-small-bf16.json.gz", True),
-        ("b200-eager.json.gz", True),
-        ("b300-decode-graph.json.gz", False),
-        ("mi300x-decode-graph.json.gz", False),
-        ("a100-vit-graph-bf16.json.gz", False),
-        ("pg509-vit-graph-ns.json.gz", False),
-        ("v100-ns-resolution/rank0.json.gz", False),
-    ],
-)
-def test_eager_inference_is_launch_bound_and_graphs_and_well_fed_gpus_are_not(
-    name: str, bound: bool, report_on: Reports
-) -> None:
-    assert any(findings(report_on(name), "PD104")) is bound
-
-
-def test_slow_submissions_of_copies_on_the_device_are_no_waits(report_on: Reports) -> None:
-    """73 such copies of a symmetric-memory all-reduce looked like blocking calls."""
-    assert not any(findings(report_on("b200-eager.json.gz"), "PD102"))
 
 
 @pytest.mark.parametrize("name", ["v100-torchrec-4ranks"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +73,12 @@ def test_where_the_rest_alone_is_too_much_no_batch_fits() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", MODELS)
-def test_the_peak_of_a_batch_four_times_as_large(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+def test_the_peak_of_a_batch_four_times_as_large(name: str, run_program: Callable[..., None], tmp_path: Path) -> None:
     found = {}
     for batch in (64, 256):
         path = tmp_path / f"{batch}.json"
         code = PROGRAM.format(model=MODELS[name].replace("BATCH", str(batch)))
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, timeout=300)
+        run_program("-c", code, path)
         [found[batch], *_] = Rank(read(path)).memory
     small, large = found[64].peak, found[256].peak
     assert small is not None

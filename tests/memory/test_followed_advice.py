@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -172,12 +171,17 @@ PIECES = (
 )
 
 
-def record(body: str, folder: Path, name: str) -> Path:
-    """The trace of a program."""
-    script, path = folder / f"{name}.py", folder / f"{name}.json"
-    script.write_text(FRAME.format(body=body))
-    subprocess.run([sys.executable, str(script), str(path)], check=True, capture_output=True, timeout=300)
-    return path
+@pytest.fixture
+def record(run_program: Callable[..., None], tmp_path: Path) -> Callable[..., Path]:
+    """Returns the trace of a program."""
+
+    def run(body: str, name: str = "program") -> Path:
+        script, path = tmp_path / f"{name}.py", tmp_path / f"{name}.json"
+        script.write_text(FRAME.format(body=body))
+        run_program(script, path)
+        return path
+
+    return run
 
 
 def peak_of(path: Path) -> int:
@@ -249,8 +253,8 @@ def memory_findings(path: Path) -> list[Finding]:
         ),
     ],
 )
-def test_the_peak_after_the_advice(rule: str, bad: str, good: str, function: str, tmp_path: Path) -> None:
-    before, after = record(bad, tmp_path, "bad"), record(good, tmp_path, "good")
+def test_the_peak_after_the_advice(rule: str, bad: str, good: str, function: str, record: Callable[..., Path]) -> None:
+    before, after = record(bad, "bad"), record(good, "good")
     first, *_ = found = memory_findings(before)
     assert first.rule == rule, [each.title for each in found]
     saved_bytes, promised = peak_of(before) - peak_of(after), first.saved_bytes
@@ -279,6 +283,6 @@ def test_the_peak_after_the_advice(rule: str, bad: str, good: str, function: str
         pytest.param(PARTS.replace("LOSSES\n", EACH_LOSS), id="already"),
     ],
 )
-def test_parts_of_a_loss_that_need_each_other(program: str, tmp_path: Path) -> None:
-    found = memory_findings(record(program, tmp_path, "program"))
+def test_parts_of_a_loss_that_need_each_other(program: str, record: Callable[..., Path]) -> None:
+    found = memory_findings(record(program))
     assert all("parts of the loss" not in each.advice for each in found)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,10 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
-def test_the_peak_of_a_program_on_the_cpu(tmp_path: Path) -> None:
+def test_the_peak_of_a_program_on_the_cpu(run_program: Callable[..., None], tmp_path: Path) -> None:
     path, script = tmp_path / "trace.json", tmp_path / "train.py"
     script.write_text(PROGRAM)
-    subprocess.run([sys.executable, str(script), str(path)], check=True, capture_output=True, timeout=300)
+    run_program(script, path)
     events = [each for each in json.loads(path.read_bytes())["traceEvents"] if each["name"] == "[memory]"]
     [memory] = Rank(read(path)).memory_summary
     assert memory.peak is not None
