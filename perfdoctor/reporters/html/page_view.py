@@ -209,7 +209,7 @@ def _trace_row(trace: TraceSummary) -> tuple[str, ...]:
 
 def _trials(report: Report) -> dict[str, Any] | None:
     """The trials of `perfdoctor try`; None for a report without them."""
-    if not trial_table.has_trials(report):
+    if not report_facts.has_trials(report):
         return None
     return {
         "verdict": words(trial_table.verdict_of_trials(report)),

@@ -198,7 +198,8 @@ def _read_quota(version: int, folder: str) -> float | None:
     if version == 2:
         texts = (read_text(os.path.join(folder, "cpu.max")) or "").split()
     else:
-        texts = [read_text(os.path.join(folder, f"cpu.cfs_{name}_us")) or "" for name in ("quota", "period")]
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        texts = [read_text(os.path.join(folder, file)) or "" for file in files]
     numbers = [int(text) for text in texts[:2] if text.strip().isdigit()]
     return numbers[0] / numbers[1] if len(numbers) == 2 and min(numbers) > 0 else None
 
