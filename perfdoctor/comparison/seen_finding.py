@@ -88,11 +88,14 @@ def finding_of_json(finding: Mapping[str, Any]) -> SeenFinding:
     Raises:
         KeyError, TypeError: It lacks something.
     """
-    saving, place, recurrence = finding["saving"], finding["location"] or {}, finding["recurrence"]
+    saving, recurrence = finding["saving"], finding["recurrence"]
+    place: Mapping[str, Any] = finding["location"] or {}
     alone = saving["alone"]
     return SeenFinding(
         **{name: finding[name] for name in ("rule", "name", "title", "severity", "cost_ns", "covered_by")},
-        **{name: place.get(name) for name in ("file", "line", "function")},
+        file=place.get("file"),
+        line=place.get("line"),
+        function=place.get("function"),
         subject=finding.get("subject"),
         promised=Promised(saving["low_ns"], saving["expected_ns"], saving["high_ns"], saving["basis"]),
         promised_alone=Promised(alone["low_ns"], alone["expected_ns"], alone["high_ns"], saving["basis"]),
