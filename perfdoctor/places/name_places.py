@@ -12,8 +12,8 @@ from perfdoctor.analysis.forward_ops import ForwardOps
 from perfdoctor.analysis.host.locations import (
     SourceLocation,
     code_locations,
-    frame_thread_of,
     has_locations,
+    innermost_frame,
     loop_thread_of,
     name_files_alike,
     parse_user_frame,
@@ -253,11 +253,7 @@ def called_functions(trace: Trace, pieces: Pieces, entry: Int64Array) -> CalledF
     rows = np.flatnonzero((pieces.op < 0) & (pieces.at_ns != NONE))
     if not len(frames) or not len(rows):
         return CalledFunctions([], code, rows[:0], rows[:0])
-    threads = distinct(pieces.thread[rows])
-    of_frames = np.array([frame_thread_of(trace, each) for each in threads.tolist()], np.int32)
-    thread = of_frames[np.searchsorted(threads, pieces.thread[rows])]
-    row = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, pieces.at_ns[rows], thread)
-    called = np.append(entry, NONE)[row]
+    called = np.append(entry, NONE)[innermost_frame(trace, pieces.thread[rows], pieces.at_ns[rows])]
     names = distinct(frames.name[called[called >= 0]])
     code[rows[called >= 0]] = np.searchsorted(names, frames.name[called[called >= 0]])
     calls = np.flatnonzero((entry == np.arange(len(entry))) & np.isin(frames.name, names))

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar, cast
 
+from perfdoctor.data_rows import read_rows
 from perfdoctor.errors import UsageError
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.installed_packages import EntryPoint, find_entry_points
@@ -83,13 +84,14 @@ def find_broken_plugins() -> tuple[BrokenPlugin, ...]:
 
 @lru_cache(maxsize=1)
 def _list_all() -> tuple[tuple[ListedRule, ...], tuple[BrokenPlugin, ...]]:
-    rows = dict(csv_row.split(",", 1) for csv_row in TABLE.read_text(encoding="utf-8").split("\n")[1:-1])
+    rows = {row["rule"]: row for row in read_rows("rules/our_rules.csv")}
     found: dict[str, ListedRule] = {}
     failed: list[BrokenPlugin] = []
     for point in sorted(find_entry_points(GROUP)):
         if point.value.startswith(_OURS) and point.name in rows:
-            name, scope, needs = rows[point.name].split(",")
-            found[point.name] = ListedRule(point.name, name, cast("Scope", scope), frozenset(needs.split()), point)
+            row = rows[point.name]
+            scope, needs = cast("Scope", row["scope"]), frozenset(row["needs"].split())
+            found[point.name] = ListedRule(point.name, row["name"], scope, needs, point)
             continue
         try:
             rule = list_rule(_load_analyzer(point))

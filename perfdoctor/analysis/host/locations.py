@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -162,23 +162,39 @@ def _frame_locations(
     Frames are numbers in `code_of`.
     """
     frames = trace.frames
-    numbers = distinct(thread)
-    frame_thread = np.array([frame_thread_of(trace, number) for number in numbers.tolist()], np.int32)
-    frame_thread = frame_thread[np.searchsorted(numbers, thread)]
-    row = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, frame_thread)
+    row = innermost_frame(trace, thread, at_ns)
     code = np.full(len(trace.strings) + 1, _NOT_PARSED, np.int32)
     code[NONE] = NONE
-    climbing = np.flatnonzero(row >= 0)
-    while len(climbing):
-        name = frames.name[row[climbing]]
+
+    def is_user(name: Int32Array) -> BoolArray:
         for each in occurring(name).tolist():
             if code[each] == _NOT_PARSED:
                 location = parse_user_frame(trace.strings[each])
                 code[each] = NONE if location is None else code_of.setdefault(location, len(code_of))
-        climbing = climbing[code[name] == NONE]
+        result: BoolArray = code[name] != NONE
+        return result
+
+    row = _climb(trace, row, is_user)
+    return code[np.append(frames.name, np.int32(NONE))[row]], np.append(frames.start_ns, NONE)[row]
+
+
+def innermost_frame(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> Int32Array:
+    """For each instant and thread the innermost Python frame, a row of `trace.frames`; NONE without."""
+    frames, numbers = trace.frames, distinct(thread)
+    of_frames = np.array([frame_thread_of(trace, number) for number in numbers.tolist()], np.int32)
+    of_frames = of_frames[np.searchsorted(numbers, thread)]
+    return nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, of_frames)
+
+
+def _climb(trace: Trace, row: Int32Array, decides: Callable[[Int32Array], BoolArray]) -> Int32Array:
+    """For each frame the first outwards whose name decides; NONE where there is none. Changes `row`."""
+    frames = trace.frames
+    climbing = np.flatnonzero(row >= 0)
+    while len(climbing):
+        climbing = climbing[~decides(frames.name[row[climbing]])]
         row[climbing] = frames.parent[row[climbing]]
         climbing = climbing[row[climbing] >= 0]
-    return code[np.append(frames.name, np.int32(NONE))[row]], np.append(frames.start_ns, NONE)[row]
+    return row
 
 
 def is_in_library_code(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> BoolArray:
@@ -195,13 +211,7 @@ def is_in_library_code(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> B
         file = "" if line is None else line[0].rpartition("site-packages/")[2]
         is_other[each] = file.partition("/")[0] in _LIBRARY_FOLDERS - {"torch"}
         decides[each] = is_other[each] or parse_user_frame(name) is not None
-    of_frames = np.array([frame_thread_of(trace, number) for number in thread.tolist()], np.int32)
-    row = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, of_frames)
-    climbing = np.flatnonzero(row >= 0)
-    while len(climbing):
-        climbing = climbing[~decides[frames.name[row[climbing]]]]
-        row[climbing] = frames.parent[row[climbing]]
-        climbing = climbing[row[climbing] >= 0]
+    row = _climb(trace, innermost_frame(trace, thread, at_ns), lambda name: decides[name])
     return is_other[np.append(frames.name, np.int32(NONE))[row]]
 
 
