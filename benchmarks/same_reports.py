@@ -24,9 +24,9 @@ import gzip
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -134,13 +134,11 @@ def _programs() -> Iterator[Case]:
 def save_case(case: Case, folder: Path) -> None:
     """Write what a command prints, and its files, to a folder of its own."""
     out = folder / case.name
-    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
     files = [out / f"report.{suffix}" for suffix in case.suffixes]
-    with tempfile.TemporaryDirectory() as scratch:
-        kept = Path(scratch) if case.name != "run" else out
-        arguments = (argument.format(out=kept if case.name != "watch" else out) for argument in case.arguments)
-        text = _run(*arguments, *(word for file in files for word in ("-o", str(file))))
-        text = text.replace(str(folder.resolve()), "").replace(str(folder), "").replace(scratch, "")
+    arguments = (argument.format(out=out) for argument in case.arguments)
+    text = _run(*arguments, *(word for file in files for word in ("-o", str(file)))).replace(str(folder), "")
     (out / "verbose.txt").write_text(mask_figures(text) if case.masked else text, encoding="utf-8")
     for file in out.glob("*.*"):
         if file.name.endswith(".gz"):
@@ -148,7 +146,8 @@ def save_case(case: Case, folder: Path) -> None:
             (out / "annotated.sha256").write_text(digest + "\n", encoding="utf-8")
             file.unlink()
         else:
-            file.write_text(remove_seconds(file.read_text(encoding="utf-8")).replace(str(folder), ""), encoding="utf-8")
+            text = remove_seconds(file.read_text(encoding="utf-8"))
+            file.write_text(text.replace(str(folder), ""), encoding="utf-8")
 
 
 def remove_seconds(text: str) -> str:
@@ -209,6 +208,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="only cases with this in their name, such as a file's or explain+")
     options = parser.parse_args()
+    options.folder = options.folder.resolve()  # as outputs name it
     cases = [case for case in list_cases() if options.only in case.name]
     if options.action == "save":
         save_all(options.folder, cases, options.jobs)
