@@ -40,8 +40,8 @@ CASES = [
     (["exp"], {"expect", "export", "explain"}),
     (["dem"], {"demo"}),
     (["explain", "pd10"], {f"pd10{number}" for number in range(1, 10)}),
-    (["analyze", "--select", "PD20"], {f"PD20{number}" for number in range(1, 10)}),
-    (["analyze", "--ignore", "PD4"], {"PD4", *(f"PD4{number:02}" for number in range(1, 12))}),
+    (["analyze", "--select", "PD20"], {f"PD20{number}" for number in (1, 2, 3, 4, 5, 6, 9)}),
+    (["analyze", "--ignore", "PD4"], {"PD4", *(f"PD4{number:02}" for number in (1, 2, 4, 5, 6, 8, 9, 10))}),
     (["analyze", "trace.json", "--fail-on", ""], {"info", "low", "medium", "high"}),
     (["analyze", "--sel"], {"--select"}),
     (["try", "--only", "pin"], {"pin-memory"}),
@@ -105,7 +105,7 @@ def test_other_shells_find_the_file(shell: str, tmp_path: Path) -> None:
 
 def test_a_rule_behind_a_comma_keeps_those_before_it(tmp_path: Path) -> None:
     assert complete("bash", ["analyze", "--select", "PD4,pd20"], tmp_path) == {
-        f"PD4,pd20{number}" for number in range(1, 10)
+        f"PD4,pd20{number}" for number in (1, 2, 3, 4, 5, 6, 9)
     }
 
 
