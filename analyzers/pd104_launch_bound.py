@@ -210,8 +210,6 @@ class LaunchBound(RankAnalyzer):
         is_small = unprofiled.share < min_share
         if unprofiled.share < _SHARE_AT_A_LINE * min_share or (is_small and python.share < _MAIN_LINE_SHARE):
             return
-        if not _is_usual(rank, python.time):
-            return  # a thread loses its core now and then, for longer than many steps take
         deepest = python.path.deepest
         if rank.contention.is_severe and deepest is not None and re.search(_OF_TORCH, deepest.name):
             return  # torch's own functions take microseconds: there the thread had lost its core
@@ -244,6 +242,8 @@ class LaunchBound(RankAnalyzer):
         yield from self._check_row_calls(rank)
         yield from self._check_siblings(rank)
         cells, python = find_cell_loop(rank), find_python_time(rank)
+        if python is not None and not _is_usual(rank, python.time):
+            python = None  # a thread loses its core now and then, for longer than many steps take
         if cells is not None and cells.remaining is not None:
             cells_ns = round(rank.per_step(iv.total(passes_of(rank))) * cells.share)
             if self.exceeds_min_share(rank, cells_ns, self.settings["min_cpu_share"]):

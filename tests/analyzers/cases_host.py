@@ -28,10 +28,10 @@ def base(step_us: float) -> dict[str, Any]:
     return {"base_step_ns": [round(1000 * step_us)] * 10}
 
 
-def waits_for_core(times: int, ms: float = 0.6) -> dict[str, Any]:
-    """The same of five recorded steps that each lost their core so often, for so long in all."""
-    waits = {"timing_queued_ns": [round(ms * 1e6)] * 5, "timing_preempted": [times] * 5}
-    return {**base(1000), "timing_step_ns": [1_000_000] * 5, **waits}
+def waits_for_core(times: int, ms: float = 0.6, steps: int = 5) -> dict[str, Any]:
+    """The same of recorded steps that each lost their core so often, for so long in all."""
+    waits = {"timing_queued_ns": [round(ms * 1e6)] * steps, "timing_preempted": [times] * steps}
+    return {**base(1000), "timing_step_ns": [1_000_000] * steps, **waits}
 
 
 # --- PD104 ------------------------------------------------------------------------------------------------------------
