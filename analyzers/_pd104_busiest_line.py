@@ -99,7 +99,7 @@ class BusiestLine(NamedTuple):
 
 def find_busiest_line(rank: Rank) -> BusiestLine | None:
     """The line whose calls of ops, forward and backward, take most of the time of calling them; None without lines."""
-    account, window, steps = rank.places, rank.places.lined, len(rank.places.lined.steps)
+    account, window, steps = rank.places, rank.places.lined, rank.places.lined.step_count
     ops, strings = window.trace.ops, window.trace.strings
     spent = account.places_of(account.timed.pieces.within(calls_of_program(rank).time))
     ns_at, rows_at = Counter[SourceLocation](), {}

@@ -804,6 +804,7 @@ class Rank:
             self.module_tree,
             pieces,
             steps=self.steps.intervals if self.steps.count else self.window,
+            step_count=max(self.steps.count, 1),
             loading=self._loading,
             is_split=is_split,
         )

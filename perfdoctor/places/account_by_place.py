@@ -14,11 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations, is_in_library_code
+from perfdoctor.analysis.host.locations import (
+    SourceLocation,
+    find_locations,
+    innermost_frame,
+    is_in_library_code,
+)
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.places.answer_questions import answer_questions
+from perfdoctor.places.answer_questions import CallCounts, answer_questions
 from perfdoctor.places.name_places import BETWEEN, PHASES, CalledFunctions, called_functions, find_lines, name_call
 from perfdoctor.places.place import OUTSIDE, Place, PlaceName, Within, WithinKind
 from perfdoctor.places.placed_window import Cells, PlacedWindow, What, apportion, move_to_lines, weigh_places
@@ -158,7 +163,7 @@ class PlaceAccount:
                     backward_ns=min(backward_ns, ns),
                     calls=max((each.calls for each in within), default=None),
                     within=within,
-                    answers=answer_questions(within),
+                    answers=answer_questions(within, self._counts.get(place, _NO_COUNTS).outer),
                 )
             )
         return tuple(sorted(rows, key=lambda row: -row.ns))
@@ -277,7 +282,8 @@ class PlaceAccount:
             if ns < _MIN_WITHIN_SHARE * total:
                 continue
             if name:
-                calls, inside = counts.outer.get(name, (0.0, 0.0))
+                op = counts.outer.get(name)
+                calls, inside = (0.0, 0.0) if op is None else (op.calls, op.inner_ops)
                 found.append(Within(name, "op", calls, inside, self.per_step(ns)))
             else:
                 found += self._functions_of(place, counts, ns, _MIN_WITHIN_SHARE * total)
@@ -337,12 +343,12 @@ class _Counts(NamedTuple):
     """What a place calls, a step.
 
     Attributes:
-        outer: By op that Python called how often, and how many ops run inside each call.
+        outer: By op that Python called.
         inner: By innermost op how often.
         functions: By function how often, and how much time of the window lies in it outside of ops; "" for own code.
     """
 
-    outer: dict[str, tuple[float, float]]
+    outer: dict[str, CallCounts]
     inner: dict[str, float]
     functions: dict[str, tuple[float, int]]
 
@@ -373,13 +379,18 @@ def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
         rows = rows[first]
         keys, group = np.unique(window.place[rows] * size + label[rows], return_inverse=True)
         calls = np.bincount(group, minlength=len(keys))
-        ops_inside = np.bincount(group, inside[op[rows]], minlength=len(keys))
-        for key, count, ops_of in zip(keys.tolist(), calls.tolist(), ops_inside.tolist(), strict=True):
+        if is_outer:
+            ops_inside = np.bincount(group, inside[op[rows]], minlength=len(keys)) / calls
+            by_code, first = _count_by_code(window, op[rows], group), np.unique(group, return_index=True)[1]
+            full_names = [window.trace.strings[each] for each in ops.name[op[rows[first]]].tolist()]
+        for number, (key, count) in enumerate(zip(keys.tolist(), (calls / window.step_count).tolist(), strict=True)):
             counts, name = found[window.places[key // size]], labels.names[key % size]
             if is_outer:
-                counts.outer[name] = (round(count / len(window.steps), 2), round(ops_of / count, 1))
+                of_code = round(by_code[number] / window.step_count, 2)
+                op_name = full_names[number]
+                counts.outer[name] = CallCounts(round(count, 2), round(ops_inside[number], 1), of_code, op_name)
             else:
-                counts.inner[name] = round(count / len(window.steps), 2)
+                counts.inner[name] = round(count, 2)
     called = called_functions(window.trace, pieces, window.entry)
     size = len(called.names) + 1
     python = np.flatnonzero(pieces.op < 0)
@@ -389,8 +400,21 @@ def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
     at_lines = _count_at_lines(window, called)
     for key, time_ns in zip(keys.tolist(), ns.tolist(), strict=True):
         place, name = window.places[key // size], ["", *called.names][key % size]
-        found[place].functions[name] = (round(at_lines[place, name] / len(window.steps), 2), time_ns)
+        found[place].functions[name] = (round(at_lines[place, name] / window.step_count, 2), time_ns)
     return found
+
+
+def _count_by_code(window: PlacedWindow, op: Int64Array, group: Int64Array) -> Int64Array:
+    """For each group of ops how often the user's code calls them: itself, or by one call of a library's function.
+
+    0 where calls of functions were not recorded.
+    """
+    trace = window.trace
+    entry = np.append(window.entry, NONE)[innermost_frame(trace, trace.ops.thread[op], trace.ops.start_ns[op])]
+    size = len(trace.frames) + len(op)
+    caller = np.where(entry >= 0, entry, len(trace.frames) + np.arange(len(op)))
+    calls = np.unique(group * np.int64(size) + caller) if len(trace.frames) else np.empty(0, np.int64)
+    return np.bincount(calls // max(size, 1), minlength=group.max(initial=-1) + 1)
 
 
 def _count_at_lines(window: PlacedWindow, called: CalledFunctions) -> Counter[tuple[PlaceName, str]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+from perfdoctor.gpu.classify_ops import classify_op
+from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
 from perfdoctor.places.place import Answer, Within
 from perfdoctor.units import format_count, format_time
 
@@ -13,17 +16,44 @@ _MIN_INNER_OPS = 100
 _MIN_CALLS, _MIN_NS, _SHORT_NS = 50, 500, 50_000
 
 
-def answer_questions(within: Iterable[Within]) -> tuple[Answer, ...]:
+class CallCounts(NamedTuple):
+    """How often an op is called at a place, a step.
+
+    Attributes:
+        calls: In all.
+        inner_ops: How many ops run inside of each.
+        by_code: By the user's code, or in calls of a library's functions by it; 0 where nobody knows.
+        name: Its name in the trace.
+    """
+
+    calls: float
+    inner_ops: float
+    by_code: float
+    name: str
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it is one of C++ that loops: compiled code and functions of Python run what somebody wrote."""
+        return self.inner_ops >= _MIN_INNER_OPS and "::" in self.name
+
+    @property
+    def loop_calls(self) -> float:
+        """How often a loop of the user's calls it: layers do not count, which wait for each other."""
+        return 0 if classify_op(self.name) in MATRIX_CATEGORIES else self.by_code
+
+
+def answer_questions(within: Iterable[Within], ops: Mapping[str, CallCounts]) -> tuple[Answer, ...]:
     """The answers that follow from what a place calls: whether it is one call with a loop inside, or many calls."""
     answers = []
     for call in within:
-        each_ns = call.ns / max(call.calls, 1)
-        if call.kind == "op" and call.inner_ops >= _MIN_INNER_OPS:
-            ops = format_count(round(call.inner_ops), "op")
-            said = f"one call of {call.name} runs {ops} inside: it loops by itself; another op or argument ends that"
+        each_ns, op = call.ns / max(call.calls, 1), ops.get(call.name) if call.kind == "op" else None
+        calls = call.calls if call.kind == "function" else 0.0 if op is None else op.loop_calls
+        if op is not None and op.is_loop:
+            count = format_count(round(call.inner_ops), "op")
+            said = f"one call of {call.name} runs {count} inside: it loops by itself; look for an op or argument without"
             answers.append(Answer("many", said, call.ns, "measured"))
-        elif not answers and call.calls >= _MIN_CALLS and _MIN_NS <= each_ns <= _SHORT_NS:
-            count = f"{call.calls:,.0f} calls of {call.name}"
+        elif not answers and calls >= _MIN_CALLS and _MIN_NS <= each_ns <= _SHORT_NS:
+            count = f"{calls:,.0f} calls of {call.name}"
             said = f"{count} of {format_time(each_ns)} each: one on all of it at once calls once"
             answers.append(Answer("many", said, call.ns, "measured"))
     return tuple(answers)

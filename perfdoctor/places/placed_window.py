@@ -54,7 +54,8 @@ class PlacedWindow:
         places: The places, each once.
         place: For each piece the number of its place.
         entry: For each Python frame the call of a library's function that it is in, see `find_entries`.
-        steps: Its steps; the window in one where there are none.
+        steps: Its steps; the window where there are none.
+        step_count: How many steps these are; without any the window counts as one.
     """
 
     trace: Trace
@@ -65,6 +66,7 @@ class PlacedWindow:
     place: Int64Array
     entry: Int64Array
     steps: Intervals
+    step_count: int
 
     def tally(self, rows: Int64Array | slice = slice(None)) -> Cells:
         """The time of some pieces, or of all, by what it is and by place."""
@@ -123,6 +125,7 @@ def place_window(
     pieces: Pieces,
     *,
     steps: Intervals,
+    step_count: int,
     loading: Intervals,
     is_split: bool = False,
 ) -> PlacedWindow:
@@ -134,8 +137,8 @@ def place_window(
     labels = label_pieces(trace, joins, pieces, loading, with_neighbours=is_split)
     places, place = name_places(trace, joins, modules, pieces, labels)
     entry = find_entries(trace)
-    place = join_loops(trace, joins, pieces, places, place, entry=entry, steps=steps)
-    return PlacedWindow(trace, joins, pieces, labels, places, place, entry, steps)
+    place = join_loops(trace, joins, pieces, places, place, entry=entry, steps=steps, step_count=step_count)
+    return PlacedWindow(trace, joins, pieces, labels, places, place, entry, steps, step_count)
 
 
 def weigh_places(lines: Cells) -> Mapping[tuple[object, ...], dict[PlaceName, int]]:

@@ -38,6 +38,7 @@ def join_loops(
     *,
     entry: Int64Array,
     steps: Intervals,
+    step_count: int,
 ) -> Int64Array:
     """For each piece the number of its place, those of the lines of a loop at the dearest of them.
 
@@ -46,7 +47,7 @@ def join_loops(
     """
     frames, rows = trace.frames, np.flatnonzero(entry == np.arange(len(entry)))
     rows = rows[iv.contains(steps, frames.start_ns[rows])]
-    if len(rows) < _MIN_CALLS * len(steps):
+    if len(rows) < _MIN_CALLS * step_count:
         return place
     names, code = find_lines(trace, joins, frames.start_ns[rows], frames.thread[rows], np.full(len(rows), NONE))
     called = dict(zip(names, np.bincount(code[code >= 0], minlength=len(names)).tolist(), strict=True))
@@ -61,7 +62,7 @@ def join_loops(
     at = np.arange(len(places))
     for numbers in by_function.values():
         lines = {number: places[number].line or 0 for number in numbers}
-        often = [lines[number] for number in numbers if called.get(places[number], 0) >= _MIN_CALLS * len(steps)]
+        often = [lines[number] for number in numbers if called.get(places[number], 0) >= _MIN_CALLS * step_count]
         loop = [number for number in numbers if often and min(often) <= lines[number] <= max(often)]
         if len(loop) > 1:
             at[loop] = max(loop, key=lambda number: (whole_ns[number], -lines[number]))

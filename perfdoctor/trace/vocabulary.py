@@ -77,8 +77,8 @@ def parse_counted_step(name: str) -> CountedStep | None:
 
 
 def mask_numbers(name: str) -> str:
-    """A name with "#" for each number in it: what the names of ranges of one kind have in common."""
-    return re.sub(r"\d+", "#", name)
+    """A name with "#" for each number and each hash in it: what the names of ranges of one kind have in common."""
+    return re.sub(r"\b(?=[a-z]*\d)[a-z\d]{32,}\b|\d+", "#", name)
 
 
 # DataLoaders. The range around `__next__` is "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__".

@@ -399,7 +399,8 @@ def test_a_folder_that_breaks_during_the_run_is_one_line(launcher: Any, capture_
     source = capture_kit["TRAIN"].replace(
         "    loss = train_step",
         """    if number == 4:
-        import resource
+        import resource, sys
+        sys.dont_write_bytecode = True  # Python does not notice that what it writes is cut off
         resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     loss = train_step""",

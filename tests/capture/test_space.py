@@ -115,6 +115,7 @@ class Results:
 
 def limit_files(size: int) -> None:
     """Let writes beyond that size fail from now on, as on a full disk."""
+    sys.dont_write_bytecode = True  # Python does not notice that what it writes is cut off
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 

@@ -400,19 +400,35 @@ def test_without_anything_all_is_outside() -> None:
 # --- questions ------------------------------------------------------------------------------------------------------
 
 
-def answers_at(count: int, *, inside: bool) -> list[str]:
-    """What is answered of a line that runs so many ops of 4 us, within one op or one after another."""
+def answers_at(count: int, *, inside: str = "", frame: str = "model.py(12): forward", op: str = "norm") -> list[str]:
+    """What is answered of a line that runs so many ops of 4 us, within one op or in a function of its own."""
     trace = TraceBuilder(device=None).step(0, 1000).range("@model.py:13 forward", 0, 900)
+    trace.frame(frame, 0, 900, parent=trace.frame("model.py(12): forward", 0, 900))
     if inside:
-        trace.op("aten::lstm", 0, 900)
+        trace.op(inside, 0, 900)
     for number in range(count):
-        trace.op("aten::norm", 5 * number, 4)
+        trace.op(f"aten::{op}", 5 * number, 4)
     return [answer.sentence for answer in Rank(trace.trace()).places.rows()[0].answers]
 
 
 def test_one_call_with_a_loop_inside_is_told_from_many_calls() -> None:
-    (loop,) = answers_at(120, inside=True)
+    (loop,) = answers_at(120, inside="aten::lstm")
     assert loop.startswith("one call of lstm runs 120 ops inside")
-    (calls,) = answers_at(120, inside=False)
+    (calls,) = answers_at(120)
     assert calls.startswith("120 calls of norm of 4 us each")
-    assert answers_at(20, inside=True) == answers_at(20, inside=False) == []
+    assert answers_at(20, inside="aten::lstm") == answers_at(20) == []
+
+
+def test_compiled_code_and_what_one_call_of_a_library_calls_are_no_loop_of_the_users() -> None:
+    assert answers_at(120, inside="CompiledFunction") == []
+    assert answers_at(120, frame="torch/nn/modules/container.py(250): forward") == []
+
+
+def test_layers_one_after_another_are_no_loop() -> None:
+    assert answers_at(120, op="linear") == []
+
+
+def test_calls_of_a_recording_without_steps_are_those_of_all_of_it() -> None:
+    trace = TraceBuilder(device=None).op("aten::mm", 0, 100).op("aten::mm", 200, 100).trace()
+    rank = Rank(trace)
+    assert [each.calls for each in rank.places.rows()[0].within] == [2]

@@ -306,6 +306,7 @@ def test_no_room_for_a_copy_of_a_database_is_one_sentence(tmp_path: Path) -> Non
     program = """
 import resource, fsspec, sys
 fsspec.filesystem("memory").pipe("/t.sqlite", open(sys.argv[1], "rb").read())
+sys.dont_write_bytecode = True  # Python does not notice that what it writes is cut off
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 from perfdoctor.cli.main import main
 sys.exit(main(["analyze", "memory://t.sqlite"]))
