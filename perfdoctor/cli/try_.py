@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from perfdoctor.report.report import Report
     from perfdoctor.trials.load_changes import LoadedChange
-    from perfdoctor.trials.try_program import TrySettings
+    from perfdoctor.trials.try_program import TrialKind, TrySettings
 
 
 def complete_changes(incomplete: str) -> parameters.Completions:
@@ -35,6 +36,8 @@ def complete_changes(incomplete: str) -> parameters.Completions:
     "perfdoctor try --only workers,fused train.py",
     "perfdoctor try --budget 30m --out trials train.py",
     "perfdoctor try --resume trials train.py      # goes on where it stopped",
+    "perfdoctor try --patch change.diff train.py  # anybody's change of the source",
+    "perfdoctor try --against main train.py       # the sources of another revision",
     "perfdoctor try -- torchrun --nproc-per-node 2 train.py",
     name="try",
     cls=ProgramCommand,
@@ -57,6 +60,14 @@ def try_(
     try_all: Annotated[
         bool, parameters.flag("--all", help="Try every change that applies, not only what a finding advises.")
     ] = False,
+    patch: Annotated[
+        Path | None,
+        typer.Option("--patch", metavar="DIFF", help="Try this change of the source alone, in a copy of it."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="REVISION", help="Try the sources of another revision of git, in a copy."),
+    ] = None,
     pairs: trial_options.Pairs = trial_options.DEFAULT_PAIRS,
     budget: trial_options.Budget = trial_options.DEFAULT_BUDGET,
     allow_numerics: Annotated[
@@ -88,6 +99,8 @@ def try_(
     and each run is ended after some steps. What makes the step shorter is applied together at the end. No file of the
     program is changed; what the program itself writes it writes in each run, and PERFDOCTOR_TRIAL=1 tells it.
 
+    With --patch or --against a change of the source is measured instead, in a copy of the program's Python files.
+
     Ctrl-C or SIGTERM ends the running trial and prints the table so far; --resume continues.
     """
     if lists:
@@ -98,7 +111,10 @@ def try_(
     verbosity = parameters.parse_verbosity(quiet, verbose)
     check_outputs(output)
     limits = trial_options.parse_limits(pairs, budget, timeout, wait)
-    wanted, is_asked = choose_wanted(only, try_all)
+    of_source = patch is not None or against is not None
+    if of_source and (only or try_all or (patch is not None and against is not None)):
+        raise UsageError("--patch, --against, --only and --all exclude one another: give one of them.")
+    wanted, is_asked = ((), True) if of_source else choose_wanted(only, try_all)
     settings = trial_options.make_settings(
         limits,
         wanted=wanted,
@@ -113,7 +129,13 @@ def try_(
         raise UsageError("Nothing to try: give a script, -m module, or -- command; --list says what can be tried.")
     command = parse_target(typed_target(ctx, target), "try")
     trial_options.check_surroundings("try")
-    report, folder, ended_by = run_trials(command, settings, out, resume, quiet=quiet)
+    kind = None
+    if of_source:
+        from perfdoctor.fixes.try_patch import try_patch_kind
+
+        kind, wanted = try_patch_kind(command, patch, against)
+        settings = replace(settings, wanted=wanted)
+    report, folder, ended_by = run_trials(command, settings, out, resume, kind, quiet=quiet)
     trial_options.print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, ReportOutput(files=tuple(output), verbosity=verbosity))
     return trial_options.end_trials(folder, "try", ended_by, quiet=quiet)
@@ -139,14 +161,20 @@ def choose_wanted(only: Sequence[str], try_all: bool) -> tuple[tuple[tuple[Loade
 
 
 def run_trials(
-    command: Sequence[str], settings: TrySettings, out: Path | None, resume: Path | None, *, quiet: bool
+    command: Sequence[str],
+    settings: TrySettings,
+    out: Path | None,
+    resume: Path | None,
+    kind: TrialKind | None = None,
+    *,
+    quiet: bool,
 ) -> tuple[Report, Path, Signals | None]:
     """Try the changes; returns the report, the folder of the trials, and the signal that has ended them early."""
     from perfdoctor.trials.try_program import try_program
 
     folder, earlier = trial_options.open_folder(command, "try", out, resume)
     with open_try_progress(quiet=quiet) as progress:
-        report, ended_by = try_program(command, settings, folder, progress, earlier)
+        report, ended_by = try_program(command, settings, folder, progress, earlier, kind)
     return report, folder, ended_by
 
 

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class EditedSource:
-    """Met once the program runs an edited file; its setting is the name of the edit and the file, as JSON."""
+    """Met once the program runs an edited file; its setting is the name of the edit and the files, as JSON.
+
+    Without any file, as where a configuration is edited, it is met at the first step.
+    """
 
     def apply(self, setting: str, program: Program) -> None:
-        """Look for the file among the loaded modules at each border of steps, until it is there."""
-        name, wanted = json.loads(setting)
+        """Look for the files among the loaded modules at each border of steps, until one is there."""
+        name, *wanted = json.loads(setting)
         is_met = False
 
         def on_step(steps: int) -> None:  # noqa: ARG001
@@ -24,7 +27,7 @@ class EditedSource:
             if is_met:
                 return
             files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-            if any(file and os.path.realpath(file) == wanted for file in files if file and file.endswith(wanted[-4:])):
+            if not wanted or any(file.endswith(".py") and os.path.realpath(file) in wanted for file in files if file):
                 is_met = True
                 program.met(name)
 

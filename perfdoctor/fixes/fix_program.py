@@ -71,14 +71,24 @@ class EditChange(ChangeDefaults):
         return self.edit.code
 
 
-class EditedProcess(TrialProcess):
-    """Runs a copy of the program's sources for each set of edits; the plain program runs from a copy, too.
+class CopyProcess(TrialProcess):
+    """Runs copies of the program's sources; the plain program runs from one, too.
 
     Attributes:
         project: The program whose sources are copied.
     """
 
     project: Project
+
+    def start(self, copy: Path, changes: tuple[TrialChange, ...]) -> Start:
+        """How the program is started from a copy."""
+        command = map_command(self.command, self.project, copy)
+        cwd = map_folder(self.project.cwd, self.project, copy)
+        return Start(command, {"PYTHONPATH": make_search_path(self.project, copy)}, changes, cwd)
+
+
+class EditedProcess(CopyProcess):
+    """Runs a copy with each set of edits."""
 
     def run(self, name: str, arm: Arm) -> ProgramRun:
         """Run the program once with the edits of an arm; where an edit was met is its line in the user's file."""
@@ -106,9 +116,7 @@ class EditedProcess(TrialProcess):
             )
             for choice in arm
         )
-        command = map_command(self.command, self.project, copy)
-        cwd = map_folder(self.project.cwd, self.project, copy)
-        return Start(command, {"PYTHONPATH": make_search_path(self.project, copy)}, changes, cwd)
+        return self.start(copy, changes)
 
 
 @frozen_dataclass

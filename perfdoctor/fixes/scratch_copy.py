@@ -61,6 +61,23 @@ def copy_sources(project: Project, to: Path, edited: Mapping[str, bytes]) -> Non
         ) from None
 
 
+def own_file(copy: Path, name: str) -> None:
+    """Make a file of a copy one of its own, where it is a link or lies in a folder that is one."""
+    path = copy
+    for part in Path(name).parts:
+        path /= part
+        if not path.is_symlink():
+            continue
+        target = path.resolve()
+        path.unlink()
+        if target.is_dir():
+            path.mkdir()
+            for entry in target.iterdir():
+                (path / entry.name).symlink_to(entry)
+        elif target.exists():
+            shutil.copyfile(target, path)
+
+
 def map_command(command: Sequence[str], project: Project, copy: Path) -> tuple[str, ...]:
     """The command line with paths of the project's sources replaced by those of the copy."""
     words = []

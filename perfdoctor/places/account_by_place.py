@@ -14,12 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import (
-    SourceLocation,
-    find_locations,
-    innermost_frame,
-    is_in_library_code,
-)
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, innermost_frame, is_in_library_code
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.frozen_dataclass import frozen_dataclass
@@ -28,7 +23,7 @@ from perfdoctor.places.name_places import BETWEEN, PHASES, CalledFunctions, call
 from perfdoctor.places.place import OUTSIDE, Place, PlaceName, Within, WithinKind
 from perfdoctor.places.placed_window import Cells, PlacedWindow, What, apportion, move_to_lines, weigh_places
 from perfdoctor.places.worker_waits import Shares, move_to_workers
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
@@ -404,7 +399,7 @@ def _count_calls(window: PlacedWindow) -> dict[PlaceName, _Counts]:
     return found
 
 
-def _count_by_code(window: PlacedWindow, op: Int64Array, group: Int64Array) -> Int64Array:
+def _count_by_code(window: PlacedWindow, op: IntArray, group: Int64Array) -> Int64Array:
     """For each group of ops how often the user's code calls them: itself, or by one call of a library's function.
 
     0 where calls of functions were not recorded.

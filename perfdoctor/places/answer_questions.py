@@ -50,7 +50,9 @@ def answer_questions(within: Iterable[Within], ops: Mapping[str, CallCounts]) ->
         calls = call.calls if call.kind == "function" else 0.0 if op is None else op.loop_calls
         if op is not None and op.is_loop:
             count = format_count(round(call.inner_ops), "op")
-            said = f"one call of {call.name} runs {count} inside: it loops by itself; look for an op or argument without"
+            said = (
+                f"one call of {call.name} runs {count} inside: it loops by itself; look for an op or argument without"
+            )
             answers.append(Answer("many", said, call.ns, "measured"))
         elif not answers and calls >= _MIN_CALLS and _MIN_NS <= each_ns <= _SHORT_NS:
             count = f"{calls:,.0f} calls of {call.name}"

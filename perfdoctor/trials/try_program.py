@@ -175,14 +175,19 @@ def make_trial_folder(command: Sequence[str], out: Path | None, kind: str = "try
 
 
 def try_program(
-    command: Sequence[str], settings: TrySettings, folder: Path, listener: Listener, earlier: Mapping[str, Any] | None
+    command: Sequence[str],
+    settings: TrySettings,
+    folder: Path,
+    listener: Listener,
+    earlier: Mapping[str, Any] | None,
+    kind: TrialKind | None = None,
 ) -> tuple[Report, signal.Signals | None]:
-    """Try changes on a program from outside; arguments and errors are those of `measure_program`.
+    """Try changes on a program, from outside without a `kind`; arguments and errors are those of `measure_program`.
 
     Returns:
         The report with its trials, also written to report.json in the folder, and the signal that has ended it early.
     """
-    state = measure_program(command, settings, folder, listener, earlier, FROM_OUTSIDE)
+    state = measure_program(command, settings, folder, listener, earlier, kind or FROM_OUTSIDE)
     report = make_report(state, settings)
     save_report(report, folder / "report.json")
     return report, state.ended_by

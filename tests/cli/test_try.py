@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import signal
 import subprocess
@@ -160,6 +161,23 @@ def test_a_slow_loader_is_tried_with_workers_and_the_table_says_what_they_are_wo
     runs = sorted(path.name for path in Path("kept/runs").iterdir())
     assert all((Path("kept/runs") / name / "log.txt").exists() for name in runs)
     assert (Path("kept/runs") / runs[0] / "rank0" / "trial.json").exists()
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_patch_of_anybody_is_measured_and_the_program_left_as_it_is(perfdoctor):
+    write("train.py", SLOW_LOADER)
+    edited = SLOW_LOADER.replace("batch_size=2", "batch_size=2, num_workers=2")
+    lines = (each.splitlines(keepends=True) for each in (SLOW_LOADER, edited))
+    write("change.diff", "".join(difflib.unified_diff(*lines, "a/train.py", "b/train.py")))
+    options = ["--wait", "0", "--no-diagnose", "--pairs", "1", "--skip", "4", "--base", "12", "--out", "kept"]
+    ended = perfdoctor("try", "--patch", "change.diff", *options, "train.py")
+    assert ended.code == 0, ended.err
+    [row] = json.loads(Path("kept/report.json").read_bytes())["trials"]
+    assert (row["change"], row["verdict"], row["loss_difference"]) == ("change.diff", "faster", 0)
+    assert "git apply change.diff" in ended.out
+    assert Path("train.py").read_text() == SLOW_LOADER
+    ended = perfdoctor("try", "--patch", "change.diff", "--only", "workers", "train.py")
+    assert (ended.code, "exclude one another" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(
