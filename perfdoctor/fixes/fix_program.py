@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shlex
@@ -15,8 +16,9 @@ from typing import Any
 
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange
 from perfdoctor.facts.captured import CapturedFacts
-from perfdoctor.fixes import edited_source
+from perfdoctor.fixes import edited_source, other_random_numbers
 from perfdoctor.fixes.choose_edits import FoundEdit, RefusedEdit, apply_edits, choose_edits
+from perfdoctor.fixes.other_random_numbers import OtherRandomNumbers
 from perfdoctor.fixes.patch import PATCH_FILE, make_patch
 from perfdoctor.fixes.project import Project, find_script
 from perfdoctor.fixes.scratch_copy import copy_sources, map_command, map_folder
@@ -28,13 +30,14 @@ from perfdoctor.reporters.output import open_atomically
 from perfdoctor.reporters.trial_table import INTENDED, describe_trials, format_losses, verdict_of_trials
 from perfdoctor.reporters.write_report import save_report
 from perfdoctor.trials.change import ChangeDefaults
-from perfdoctor.trials.load_changes import LoadedChange
+from perfdoctor.trials.load_changes import LoadedChange, load_changes
 from perfdoctor.trials.make_trials import compare_plain_losses, is_rounding, largest_loss_difference
-from perfdoctor.trials.program_run import ProgramRun
+from perfdoctor.trials.program_run import ProgramRun, compare_losses
 from perfdoctor.trials.run_log import Arm, Choice
 from perfdoctor.trials.run_trials import Start, TrialProcess
 from perfdoctor.trials.trial_rounds import Candidate
 from perfdoctor.trials.try_program import (
+    LOUD_NOISE,
     Listener,
     TrialKind,
     TrialState,
@@ -45,6 +48,12 @@ from perfdoctor.trials.try_program import (
 )
 
 SOURCES_FOLDER = "sources"
+# Edits that are measured to pay on these cores, as they are used now.
+FOR_THESE_CORES = ("threads", "workers")
+# What plain runs that draw other random numbers from the second step on are seeded with; each other run has seed 0.
+OTHER_NUMBERS = (1, 2)
+# So few runs do not show the largest difference that other numbers make.
+_SPREAD_FACTOR = 1.5
 NOTHING_TO_EDIT = "no finding advises an edit that can be made here"
 
 
@@ -71,6 +80,20 @@ class EditChange(ChangeDefaults):
         return self.edit.code
 
 
+class DrawOthers(ChangeDefaults):
+    """Other random numbers, as trials know what they try; no fix of anything."""
+
+    name, summary, effect_on_results = OtherRandomNumbers.name, "draws other random numbers", "all"
+    rules: tuple[str, ...] = ()
+
+    def settings(self, facts: Any, findings: Any) -> tuple[str, ...]:  # noqa: ARG002
+        """The seeds."""
+        return tuple(map(str, OTHER_NUMBERS))
+
+    def apply(self, setting: str, program: Any) -> None:
+        """Nothing here: `OtherRandomNumbers` does it in the program."""
+
+
 class CopyProcess(TrialProcess):
     """Runs copies of the program's sources; the plain program runs from one, too.
 
@@ -95,28 +118,25 @@ class EditedProcess(CopyProcess):
         run = super().run(name, arm)
         met = {
             choice.loaded.name: replace(found, locations=((str(edit.source.path), edit.line, None),))
-            for choice in arm
-            if (found := run.changes.get(choice.loaded.name)) is not None and (edit := edit_of(choice))
+            for choice, edit in edits_of(arm)
+            if (found := run.changes.get(choice.loaded.name)) is not None
         }
         return replace(run, changes={**run.changes, **met})
 
     def prepare(self, arm: Arm) -> Start:
         """Make the copy with the edits of an arm, and say how to start it."""
-        edited = apply_edits(edit_of(choice) for choice in arm)
+        edited = apply_edits(edit for _, edit in edits_of(arm))
         digest = hashlib.sha256(repr(sorted(edited.items())).encode()).hexdigest()
         copy = self.folder.parent / SOURCES_FOLDER / (digest[:12] if edited else "plain")
         if not copy.is_dir():
             copy_sources(self.project, copy, edited)
-        changes = tuple(
-            TrialChange(
-                choice.loaded.name,
-                choice.loaded.file,
-                choice.loaded.class_name,
-                json.dumps([choice.loaded.name, str((copy / edit_of(choice).source.name).resolve())]),
-            )
-            for choice in arm
+        settings = {choice.loaded.name: choice.setting for choice in arm}
+        for choice, edit in edits_of(arm):
+            settings[choice.loaded.name] = json.dumps([choice.loaded.name, str((copy / edit.source.name).resolve())])
+        loaded = [choice.loaded for choice in arm]
+        return self.start(
+            copy, tuple(TrialChange(each.name, each.file, each.class_name, settings[each.name]) for each in loaded)
         )
-        return self.start(copy, changes)
 
 
 @frozen_dataclass
@@ -213,12 +233,49 @@ def describe_command(command: Sequence[str]) -> str:
 
 
 def keeps_results(candidate: Candidate, state: TrialState) -> bool:
-    """Whether losses are the same to rounding; where they cannot be compared, whether such an edit keeps them."""
+    """Whether losses are the same to rounding, or to what other random numbers make of them.
+
+    Where they cannot be compared, whether such an edit keeps them. Settings of threads and workers that were measured
+    beside other programs are left out, too: on quiet cores they may be worse than nothing.
+    """
+    change, label = candidate.choice.loaded.change, candidate.choice.label
+    if change.name.partition("@")[0] in FOR_THESE_CORES and state.log.noise > LOUD_NOISE:
+        state.notes[label] = (
+            f"Not combined: {label}, because other programs used the cores: measure it again when they are quiet."
+        )
+        return False
     plain_difference = compare_plain_losses(state.plain)
     difference = largest_loss_difference(candidate.pairs, plain_difference)
     if difference is None:
-        return not candidate.choice.loaded.change.alters_numerics
-    return is_rounding(difference, plain_difference)
+        return not change.alters_numerics
+    if is_rounding(difference, plain_difference):
+        return True
+    spread = measure_other_numbers(state) if _draws_others(change.name) and not change.alters_numerics else 0.0
+    if difference > _SPREAD_FACTOR * spread:
+        return False
+    change.effect_on_results = "other random numbers"
+    state.notes[label] = (
+        f"{label} draws other random numbers: its losses differ by {difference:.0e} from those of the plain program, "
+        f"and those of plain runs that draw others by {spread:.0e}."
+    )
+    return True
+
+
+def measure_other_numbers(state: TrialState) -> float:
+    """The largest relative difference of losses among plain runs that draw other random numbers; 0 without time."""
+    other = LoadedChange(DrawOthers(), other_random_numbers.__file__, OtherRandomNumbers.__name__)
+    choices = [Choice(other, str(seed)) for seed in OTHER_NUMBERS]
+    if state.ended_by is not None or not state.log.has_time_for(len(choices)):
+        return 0.0
+    runs = [state.plain[0], *(state.log.run("numbers", (choice,)) for choice in choices)]
+    return max(compare_losses(one, two) or 0.0 for one, two in itertools.combinations(runs, 2))
+
+
+def _draws_others(name: str) -> bool:
+    """Whether a change of the name of an edit says that it may make a program draw other random numbers."""
+    changes = {each.name: each.change for each in load_changes()[0]}
+    change = changes.get(name.partition("@")[0])
+    return change is not None and "random numbers" in change.effect_on_results
 
 
 def make_candidate(found: FoundEdit, *, is_alone: bool) -> Candidate:
@@ -233,6 +290,11 @@ def make_candidate(found: FoundEdit, *, is_alone: bool) -> Candidate:
 def make_refusal(refused: RefusedEdit) -> Trial:
     """The row of what has no edit."""
     return Trial(refused.action, refused.setting, "not applicable", why=refused.why)
+
+
+def edits_of(arm: Arm) -> list[tuple[Choice, SourceEdit]]:
+    """The edits of an arm."""
+    return [(choice, choice.loaded.change.edit) for choice in arm if isinstance(choice.loaded.change, EditChange)]
 
 
 def edit_of(choice: Choice) -> SourceEdit:

@@ -126,6 +126,7 @@ class TrialState:
         log: All runs.
         pairs: Pairs of a change at most.
         quiet: The wait for other programs to leave the cores.
+        notes: What else is to be said of a candidate, by its label.
         ended_by: The signal that has ended it early: Ctrl-C, or SIGTERM of a scheduler.
     """
 
@@ -139,6 +140,7 @@ class TrialState:
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[Trial] = field(default_factory=list)
     combination: Combination = field(default_factory=Combination)
+    notes: dict[str, str] = field(default_factory=dict)
     ended_by: signal.Signals | None = None
 
     @property
@@ -417,6 +419,7 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
     """Sentences on what the table does not show."""
     notes = [f"The diagnosis: {note}" for note in state.diagnosis.notes]
     notes += filter(None, [state.quiet.note])
+    notes += state.notes.values()
     if state.log.noise > LOUD_NOISE:
         notes.append(
             f"Plain against plain differs by {100 * state.log.noise:.0f} %, so that only larger effects are seen: "
@@ -437,7 +440,8 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
         notes.append(f"Not combined, because time ran out: {labels}.")
     left_out = [each.choice for each in choose_winners(state.candidates) if not may_combine(each, state, settings)]
     for change, why in _LEFT_OUT.items():
-        those = [each.label for each in left_out if each.loaded.change.intended_change == change]
+        of_change = [each for each in left_out if each.loaded.change.intended_change == change]
+        those = [each.label for each in of_change if each.label not in state.notes]
         if those:
             notes.append(f"Not combined, because it {why.format(', '.join(those))} takes it in.")
     return notes

@@ -141,6 +141,34 @@ def test_what_changes_losses_is_left_out_unless_the_user_wants_it(project, monke
     assert fixed.patch is not None
 
 
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(("others", "noise", "kept"), [(0.52, 0.002, True), (0.5, 0.002, False), (0.52, 0.4, False)])
+def test_other_random_numbers_are_no_other_results(monkeypatch, others, noise, kept):
+    """Workers change losses by 2 %; plain runs that draw other numbers differ by 4 % or not at all."""
+    special = {
+        "workers@train.py:3=2": run_of(5.0, losses={5: 0.51}),
+        "other-random-numbers=1": run_of(losses={5: others}),
+        "other-random-numbers=2": run_of(losses={5: 0.5}),
+    }
+    program = FakeProgram(
+        {}, noise=noise, special={"plain": run_of(losses={5: 0.5}), **special} if noise < 0.1 else special
+    )
+
+    def run(name, arm):
+        return fixing.replace(program(name, arm), changes=FakeProgram()(name, arm).changes)
+
+    fixed, _ = fix(monkeypatch, run)
+    assert (fixed.patch is not None) == kept
+    (workers,) = [each for each in fixed.report.trials if each.label == "workers@train.py:3=2"]
+    notes = " ".join(fixed.report.trial_summary.notes)
+    if noise < 0.1:
+        assert workers.is_loss_expected == kept
+        assert ("draws other random numbers: its losses differ by 2e-02" in notes) == kept
+        assert ("alters numerics: workers" in notes) != kept
+    else:
+        assert "other programs used the cores" in notes
+
+
 SCALED = """\
 import torch
 scaler.scale(loss).backward()
