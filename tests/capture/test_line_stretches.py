@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -53,6 +54,16 @@ def look_up() -> None:
 WORDS = [*map(str, range(5_000)), "last"]
 
 
+def exponentiate() -> None:
+    values = NUMBERS
+    values = numpy.exp(values)  # a ufunc is called without an event
+    values = values + 1
+    values.copy()
+
+
+NUMBERS = numpy.ones(200_000)
+
+
 def quick() -> None:
     len(SIZES)
 
@@ -87,6 +98,7 @@ def lines(folder: Path) -> set[tuple[str, int]]:
         (nap_deeper, {("nap", 2)}),
         (wait_in_a_library, {("wait_in_a_library", 1)}),
         (look_up, {("look_up", 2), ("look_up", 3)}),
+        (exponentiate, {("exponentiate", 2), ("exponentiate", 4)}),
         (compute, set()),
     ],
 )

@@ -17,6 +17,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from perfdoctor.capture.inject._perfdoctor_inject.module_calls import ModuleCalls
 from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
+from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
+from perfdoctor.capture.inject._perfdoctor_inject.value_looks import UnchangedResults
 
 Loss = Callable[[], torch.Tensor]
 
@@ -35,11 +37,12 @@ def found_in(loss: Loss, steps: int = 2) -> set[tuple[str, float]]:
     calls.inner_listener = on_inner  # type: ignore[assignment]
     rows.start()
     try:
-        for _ in range(steps):
-            result = loss()
-            if result.requires_grad:
-                rows.on_backward(result)
-                result.backward()  # type: ignore[no-untyped-call]
+        with SourceLineMode(UnchangedResults(), rows):
+            for _ in range(steps):
+                result = loss()
+                if result.requires_grad:
+                    rows.on_backward(result)
+                    result.backward()  # type: ignore[no-untyped-call]
     finally:
         calls.inner_listener = None
         calls.remove(on_call)  # type: ignore[arg-type]
@@ -150,7 +153,19 @@ def multiplies_a_negative_zero() -> Loss:
     return lambda: (layer(rand(256, 512)) * weight[:, None]).sum()
 
 
+def labels_few_of_a_tied_head() -> Loss:
+    weight, labels = nn.Parameter(rand(1000, 128)), torch.where(torch.arange(640) % 8 == 0, 1, -100)
+    return lambda: F.cross_entropy(F.linear(rand(640, 128), weight), labels)
+
+
+def labels_few_of_a_product() -> Loss:
+    weight, labels = nn.Parameter(rand(128, 1000)), torch.where(torch.arange(640) % 8 == 0, 1, -100)
+    return lambda: F.cross_entropy(rand(640, 128) @ weight, labels)
+
+
 USED = [
+    (labels_few_of_a_tied_head, 0.12),
+    (labels_few_of_a_product, 0.12),
     (labels_few, 0.12),
     (labels_few_behind_tanh, 0.12),
     (masks_padding, 0.25),
@@ -230,7 +245,19 @@ def is_sure_already() -> Loss:
     return lambda: F.cross_entropy(model(rand(256, 512)) + offset, label)
 
 
+def labels_all_of_a_tied_head() -> Loss:
+    weight = nn.Parameter(rand(1000, 128))
+    return lambda: F.cross_entropy(F.linear(rand(640, 128), weight), torch.randint(1000, (640,)))
+
+
+def labels_few_of_a_small_product() -> Loss:
+    weight, labels = nn.Parameter(rand(128, 50)), torch.where(torch.arange(640) % 8 == 0, 1, -100)
+    return lambda: F.cross_entropy(rand(640, 128) @ weight, labels)
+
+
 QUIET = [
+    labels_all_of_a_tied_head,
+    labels_few_of_a_small_product,
     classifies_images,
     models_language,
     looks_few_ids_up,

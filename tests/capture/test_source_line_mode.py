@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from perfdoctor.capture.inject._perfdoctor_inject import value_looks
+from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
 
 X = torch.rand(200, 200, generator=torch.Generator().manual_seed(0))
@@ -54,7 +55,7 @@ def test_a_call_returns_what_it_returns_without_the_mode(
 ) -> None:
     monkeypatch.setattr(value_looks, "MIN_CALL_NS", 0)
     results = value_looks.UnchangedResults()
-    with SourceLineMode(results):
+    with SourceLineMode(results, NeededRows()):
         for _ in range(4):
             results.begin_step()
             assert call().shape == call().shape

@@ -110,6 +110,18 @@ class NeededRows:
                 return self._open(module, frame, tensors, is_layer)
         return None
 
+    def open_product(self, name: str, arguments: tuple[Any, ...]) -> Callable[[Any], None] | None:
+        """The same of a product that the user's code at a line writes without a layer: rows times a matrix."""
+        is_bounded = self._number < _MAX_CALLS and "numpy" in sys.modules
+        if not is_bounded or not torch.is_grad_enabled() or is_in_backward():
+            return None
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+            rows, matrix = arguments[0], arguments[1]
+            is_product = matrix.dim() == 2 and rows.dim() >= 2 and _is_read(rows)
+            if is_product and rows.numel() // rows.size(-1) * matrix.numel() >= MIN_WORK:
+                return self._mark(matrix, name, None) if self._is_due(matrix, "used") else None
+        return None
+
     def on_backward(self, roots: Any) -> None:
         """A backward pass from these tensors begins: look at the gradients that reach the calls."""
         self.stop()
@@ -132,8 +144,12 @@ class NeededRows:
         if copies is None and not (may_train and self._is_due(module, "used")):
             return None
         line = user_line(frame)
-        if line is None:
-            return None
+        return None if line is None else self._mark(module, line, copies, is_layer=is_layer, may_train=may_train)
+
+    def _mark(
+        self, module: Any, line: str, copies: _Copies | None, *, is_layer: bool = True, may_train: bool = True
+    ) -> Callable[[Any], None]:
+        """Stand a range around a call of a layer, or of the weight that a product takes."""
         self._number += 1
         number = self._number
         call_range = torch._C._profiler._RecordFunctionFast(f"perfdoctor::rows {number} {line}")
@@ -144,7 +160,7 @@ class NeededRows:
                 if copies is not None and (is_layer or copies.hold_in(result)):
                     self.found.append({"call": number, "kind": "equal", "share": round(copies.share, 4)})
                 if may_train and isinstance(result, torch.Tensor) and result.grad_fn is not None:
-                    is_linear = isinstance(module, nn.Linear)
+                    is_linear = isinstance(module, nn.Linear | torch.Tensor)
                     rows = math.prod(result.shape[:-1]) if is_linear else result.size(0)
                     node: Any = result.grad_fn
                     node.metadata[_CALL] = _Pending(number, id(module), is_linear, rows)
@@ -171,7 +187,7 @@ class NeededRows:
 
         return look
 
-    def _is_due(self, module: nn.Module, what: str) -> bool:
+    def _is_due(self, module: Any, what: str) -> bool:
         """Whether to look at a call: the first, fourth, sixteenth ... of a module while nothing is found."""
         calls = self._vain.get((id(module), what), 0)
         if calls & (calls + 1) or (calls + 1).bit_length() % 2 == 0:

@@ -35,6 +35,7 @@ from torch import overrides
 from .gradient_use import GradientUse
 from .module_calls import End, ModuleCalls
 from .needed_rows import LAYERS, MIN_WORK, NeededRows
+from .silent_lines import find_silent_line
 from .tracebacks import remove_own_frames
 from .user_code import absolute_path, is_foreign_file, name_file, user_line
 from .value_looks import UNCHANGED, RepeatedCalls, UnchangedResults, find_zeros
@@ -99,6 +100,8 @@ class ModuleCallLines:
         return self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=False)
 
 
+_PRODUCTS = frozenset({torch.nn.functional.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__})
+
 # torch has no public interface that removes a mode from below another mode.
 _modes: Any = overrides
 
@@ -112,25 +115,30 @@ class SourceLineMode(overrides.TorchFunctionMode):
 
     is_active = True
 
-    def __init__(self, results: UnchangedResults) -> None:
-        """Push nothing yet; `results` gets what the functions return."""
+    def __init__(self, results: UnchangedResults, rows: NeededRows) -> None:
+        """Push nothing yet; `results` gets what the functions return, `rows` looks at products."""
         super().__init__()
-        self._results = results
+        self._results, self._rows = results, rows
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name = user_line(sys._getframe(1)) if self.is_active else None
+        frame = sys._getframe(1)
+        name = user_line(frame) if self.is_active else None
         try:
             if name is None:
                 return func(*args, **(kwargs or {}))
             line_range = torch._C._profiler._RecordFunctionFast(name)
             line_range.__enter__()
-            began_ns = time.perf_counter_ns()
+            is_product = func in _PRODUCTS and not is_foreign_file(frame.f_code.co_filename)
+            rows_end = self._rows.open_product(name, args) if is_product else None
+            result, began_ns = None, time.perf_counter_ns()
             try:
                 result = func(*args, **(kwargs or {}))
                 dur_ns = time.perf_counter_ns() - began_ns
             finally:
+                if rows_end is not None:
+                    rows_end(result)
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
@@ -174,7 +182,7 @@ class SourceLines:
         if dynamo_has_compiled():
             return
         self._results.begin_step()
-        self._mode = SourceLineMode(self._results)
+        self._mode = SourceLineMode(self._results, self.rows)
         self._protect_from_user_modes(self._mode)
         _modes._push_mode(self._mode)
         self._module_lines.start()
@@ -247,6 +255,8 @@ class SourceLines:
 # Shorter stretches get no row: a function that is so short is known by its name. Of too many the longest are kept.
 MIN_STRETCH_NS = 2_000
 MAX_ROWS = 20_000
+# Time of a function without a call that was recorded is looked up in its text from here on.
+MIN_SILENT_NS = 100_000
 # Calls that are looked at: each takes about a microsecond of the program's time, once a window.
 MAX_CALLS = 200_000
 
@@ -310,26 +320,39 @@ def _stretches_of(event: Any, children: list[Any], ids: ThreadIds) -> list[LineS
     function = getattr(event.extra_fields, "callsite", None)
     if function is None or is_foreign_file(function.file_name):
         return []
-    path, name = name_file(absolute_path(function.file_name)), function.function_name
+    file, name = absolute_path(function.file_name), function.function_name
+    path = name_file(file)
     stretches: list[list[int]] = []  # line, start, end
-    at_ns = event.start_time_ns
+    at_ns, end_ns = event.start_time_ns, event.start_time_ns + event.duration_time_ns
+    last: tuple[int, str] | None = None
+
+    def add_silent(until_ns: int, before: int | None) -> int:
+        """Add the time since the last call, where one line takes it; returns up to when all is said."""
+        long = until_ns - at_ns >= MIN_SILENT_NS
+        line = find_silent_line(file, name, function.line_number, last, before) if long else None
+        if line is not None:
+            stretches.append([line, at_ns, until_ns])
+        return until_ns if line is not None else at_ns
+
     for child in children:
         caller = getattr(child.extra_fields, "caller", None)
         if caller is None:
             continue
         callee = getattr(child.extra_fields, "callsite", None)  # None for functions written in C
         is_own = callee is not None and not is_foreign_file(callee.file_name)
-        start_ns, end_ns = child.start_time_ns, child.start_time_ns + child.duration_time_ns
-        until_ns = start_ns if is_own else end_ns
+        start_ns, child_end_ns = child.start_time_ns, child.start_time_ns + child.duration_time_ns
+        until_ns = start_ns if is_own else child_end_ns
+        at_ns = add_silent(start_ns, caller.line_number)
         if stretches and stretches[-1][0] == caller.line_number and stretches[-1][2] == at_ns:
             stretches[-1][2] = until_ns
         else:
             stretches.append([caller.line_number, at_ns, until_ns])
-        at_ns = end_ns
+        at_ns, last = child_end_ns, (caller.line_number, child.name)
+    add_silent(end_ns, None)
     return [
-        LineStretch(ids, f"@{path}:{line} {name}", start_ns, end_ns - start_ns)
-        for line, start_ns, end_ns in stretches
-        if end_ns - start_ns >= MIN_STRETCH_NS
+        LineStretch(ids, f"@{path}:{line} {name}", start_ns, until_ns - start_ns)
+        for line, start_ns, until_ns in stretches
+        if until_ns - start_ns >= MIN_STRETCH_NS
     ]
 
 
