@@ -49,8 +49,9 @@ def test_the_deepest_activity_that_takes_most_of_the_time_is_named_not_the_op_in
     assert names(path) == ["train.py(3): main", "train.py(30): load", "/x/site-packages/lib/images.py(8): resize"]
 
 
-def test_a_recorded_line_is_no_activity() -> None:
-    assert "@data.py:7 crop" not in names(hot_path(preprocessing().range("@data.py:7 crop", 8, 85), (0, 100)))
+@pytest.mark.parametrize("name", ["@data.py:7 crop", "perfdoctor::forward", "ProfilerStep#3"])
+def test_a_recorded_line_or_part_of_a_step_is_no_activity(name: str) -> None:
+    assert name not in names(hot_path(preprocessing().range(name, 8, 85), (0, 100)))
 
 
 @pytest.mark.parametrize(("length_us", "found"), [(60, ["op"]), (59, [])])

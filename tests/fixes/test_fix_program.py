@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,31 +143,34 @@ def test_what_changes_losses_is_left_out_unless_the_user_wants_it(project, monke
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(("others", "noise", "kept"), [(0.52, 0.002, True), (0.5, 0.002, False), (0.52, 0.4, False)])
-def test_other_random_numbers_are_no_other_results(monkeypatch, others, noise, kept):
+@pytest.mark.parametrize(("others", "kept"), [(0.52, True), (0.5, False)])
+def test_other_random_numbers_are_no_other_results(monkeypatch, others, kept):
     """Workers change losses by 2 %; plain runs that draw other numbers differ by 4 % or not at all."""
     special = {
+        "plain": run_of(losses={5: 0.5}),
         "workers@train.py:3=2": run_of(5.0, losses={5: 0.51}),
         "other-random-numbers=1": run_of(losses={5: others}),
         "other-random-numbers=2": run_of(losses={5: 0.5}),
     }
-    program = FakeProgram(
-        {}, noise=noise, special={"plain": run_of(losses={5: 0.5}), **special} if noise < 0.1 else special
-    )
-
-    def run(name, arm):
-        return fixing.replace(program(name, arm), changes=FakeProgram()(name, arm).changes)
-
-    fixed, _ = fix(monkeypatch, run)
+    program = FakeProgram({}, noise=0.002, special=special)
+    fixed, _ = fix(monkeypatch, lambda name, arm: replace(program(name, arm), changes=FakeProgram()(name, arm).changes))
     assert (fixed.patch is not None) == kept
     (workers,) = [each for each in fixed.report.trials if each.label == "workers@train.py:3=2"]
+    assert workers.is_loss_expected == kept
     notes = " ".join(fixed.report.trial_summary.notes)
-    if noise < 0.1:
-        assert workers.is_loss_expected == kept
-        assert ("draws other random numbers: its losses differ by 2e-02" in notes) == kept
-        assert ("alters numerics: workers" in notes) != kept
-    else:
-        assert "other programs used the cores" in notes
+    assert ("draws other random numbers: its losses differ by 2e-02" in notes) == kept
+    assert ("alters numerics: workers" in notes) != kept
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("core_share", [0.6, 0.99, None])
+def test_settings_for_these_cores_are_left_out_where_other_programs_use_them(monkeypatch, core_share):
+    """Plain runs differ by 40 %; that alone may be the program's own."""
+    program = FakeProgram({"workers@train.py:3=2": 0.2}, noise=0.4)
+    fixed, _ = fix(monkeypatch, lambda name, arm: replace(program(name, arm), core_share=core_share), pairs=12)
+    notes = " ".join(fixed.report.trial_summary.notes)
+    assert ("workers@train.py:3=2, because other programs used the cores" in notes) == (core_share == 0.6)
+    assert (fixed.patch is None) == (core_share == 0.6)
 
 
 SCALED = """\

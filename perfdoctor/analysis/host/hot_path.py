@@ -48,10 +48,14 @@ _MIN_SHARE_OF_KIND = 0.33
 _MIN_PAUSE_SHARE = 0.3
 # What is so short beside all of them needs no cause; waits for a loader cut such pieces off.
 _NEGLIGIBLE_SHARE = 0.005
-# Steps say nothing about what is done in them, lines of code are locations, and wrappers are around everything.
-_UNNAMED = (
-    *(re.compile(each) for each in (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK)),
-    *(re.compile(each) for each in (vocabulary.RECORDER_FRAME, vocabulary.WRAPPER_FRAME)),
+# Steps and their parts say nothing about what is done in them, lines of code are locations, and wrappers are around
+# everything.
+_UNNAMED = tuple(
+    re.compile(each)
+    for each in (
+        *(vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK, vocabulary.OWN_MARK),
+        *(vocabulary.RECORDER_FRAME, vocabulary.WRAPPER_FRAME),
+    )
 )
 _KERNEL_LAUNCH = re.compile(rf"^(?!.*(Memcpy|{vocabulary.GRAPH_LAUNCH_CALL})).*({vocabulary.LAUNCH_CALL})")
 
