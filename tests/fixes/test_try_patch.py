@@ -13,6 +13,8 @@ from perfdoctor.fixes.try_patch import PatchedProcess, try_patch_kind
 from perfdoctor.trials.run_log import Choice
 from perfdoctor.trials.step_counts import StepCounts
 
+pytestmark = pytest.mark.process  # git
+
 PATCH = """\
 --- a/train.py
 +++ b/train.py
