@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfdoctor.errors import InputError, UsageError
@@ -43,7 +43,8 @@ def check_clean(root: Path) -> None:
     Raises:
         UsageError: There is no git tree, or it has changes that are not committed.
     """
-    changed = _git(_repository_of(root), "status", "--porcelain", "--untracked-files=no").stdout.strip()
+    ended = run_git(_repository_of(root), "status", "--porcelain", "--untracked-files=no")
+    changed = ended.stdout.decode(errors="replace").strip()
     if changed:
         first = changed.splitlines()[0].split(maxsplit=1)[-1]
         raise UsageError(f"{first} has changes that are not committed: commit or stash them, then --apply.")
@@ -73,12 +74,12 @@ def undo_patch(patch: Path, root: Path) -> list[str]:
 def _apply(patch: Path, root: Path, *options: str) -> list[str]:
     if not patch.is_file():
         raise InputError(f"{patch}: no such file; perfdoctor fix writes it.")
-    names = _git(root, "apply", "--numstat", *options, str(patch.absolute()))
-    ended = names if names.returncode else _git(root, "apply", *options, str(patch.absolute()))
+    names = run_git(root, "apply", "--numstat", *options, str(patch.absolute()))
+    ended = names if names.returncode else run_git(root, "apply", *options, str(patch.absolute()))
     if ended.returncode:
-        lines = ended.stderr.strip().splitlines() or ["git apply failed"]
-        raise InputError(f"{patch} does not fit the files any more ({lines[0]}): make it again with perfdoctor fix.")
-    return [line.split("\t", 2)[-1] for line in names.stdout.splitlines()]
+        why = explain_git(ended)
+        raise InputError(f"{patch} does not fit the files any more ({why}): make it again with perfdoctor fix.")
+    return [line.split("\t", 2)[-1] for line in names.stdout.decode(errors="replace").splitlines()]
 
 
 def _repository_of(root: Path) -> Path:
@@ -88,13 +89,27 @@ def _repository_of(root: Path) -> Path:
     return folder
 
 
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_git(
+    root: Path, *arguments: str, given: bytes | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """What git says in a folder, of what is given to it.
+
+    Raises:
+        InputError: It cannot be started.
+    """
+    command = ["git", "-C", str(root), *arguments]
     try:
-        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, check=False, input=given, env=environment)
     except OSError as error:
         raise InputError(
             f"git cannot be started ({error.strerror}): apply the patch by hand, with patch -p1."
         ) from None
+
+
+def explain_git(ended: subprocess.CompletedProcess[bytes]) -> str:
+    """Why git has failed, in the first line that it says."""
+    lines = ended.stderr.decode(errors="replace").strip().splitlines()
+    return lines[0] if lines else "git failed"
 
 
 def _lines_of(data: bytes) -> Iterator[bytes]:

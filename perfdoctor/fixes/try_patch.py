@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import Trial
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fixes import edited_source
 from perfdoctor.fixes.fix_program import SOURCES_FOLDER, CopyProcess, keeps_results, project_of
+from perfdoctor.fixes.patch import explain_git, run_git
 from perfdoctor.fixes.project import Project
 from perfdoctor.fixes.scratch_copy import copy_sources, own_file
 from perfdoctor.report.trial_result import Trial
@@ -69,7 +69,7 @@ class PatchedProcess(CopyProcess):
             for each in changes:
                 for name in patch_of(each).files:
                     own_file(copy, name)
-                run_git(copy, "apply", "-", given=patch_of(each).patch)
+                apply_in(copy, given=patch_of(each).patch)
         wanted = [str((copy / name).resolve()) for each in changes for name in patch_of(each).files]
         files = [name for name in wanted if name.endswith(".py")]
         setting = json.dumps([*(each.name for each in changes), *files])
@@ -87,8 +87,8 @@ def try_patch_kind(command: Sequence[str], patch: Path | None, revision: str | N
     name, data = read_patch(patch) if patch is not None else diff_revision(project, revision or "HEAD")
     if not data.strip():
         raise InputError(f"{name} changes no file of {project.root}: there is nothing to measure.")
-    run_git(project.root, "apply", "--check", "-", given=data, name=name)
-    listed = run_git(project.root, "apply", "--numstat", "-z", "-", given=data).split("\0")
+    apply_in(project.root, "--check", given=data, name=name)
+    listed = apply_in(project.root, "--numstat", "-z", given=data).split("\0")
     files = [line.split("\t", 2)[-1] for line in listed if line]
     change = LoadedChange(PatchChange(name, data, files), edited_source.__file__, "EditedSource")
 
@@ -127,28 +127,23 @@ def diff_revision(project: Project, revision: str) -> tuple[str, bytes]:
     Raises:
         UsageError: The program is in no repository, or that has no such revision.
     """
-    ended = subprocess.run(
-        ["git", "-C", str(project.root), "diff", "--binary", "-R", revision, "--"], capture_output=True, check=False
-    )
+    ended = run_git(project.root, "diff", "--binary", "-R", revision, "--")
     if ended.returncode:
-        why = ended.stderr.decode(errors="replace").strip().splitlines() or ["git diff failed"]
-        raise UsageError(f"{revision} cannot be compared with ({why[0]}): give a revision of {project.root}.")
+        why = explain_git(ended)
+        raise UsageError(f"{revision} cannot be compared with ({why}): give a revision of {project.root}.")
     return revision, ended.stdout
 
 
-def run_git(folder: Path, *arguments: str, given: bytes, name: str = "the patch") -> str:
-    """What git says of a patch on its input in a folder, whatever repository that is in.
+def apply_in(folder: Path, *options: str, given: bytes, name: str = "the patch") -> str:
+    """What `git apply` says of a patch in a folder, whatever repository that is in.
 
     Raises:
-        InputError: The patch does not fit.
+        InputError: The patch does not fit, or git cannot be started.
     """
     here = {each: value for each, value in os.environ.items() if each not in ("GIT_DIR", "GIT_WORK_TREE")}
     here["GIT_CEILING_DIRECTORIES"] = str(folder.resolve().parent)
-    try:
-        ended = subprocess.run(["git", *arguments], cwd=folder, env=here, input=given, capture_output=True, check=False)
-    except OSError as error:
-        raise InputError(f"git cannot be started ({error.strerror}): it applies the patch to a copy.") from None
+    ended = run_git(folder, "apply", *options, "-", given=given, environment=here)
     if ended.returncode:
-        why = ended.stderr.decode(errors="replace").strip().splitlines() or ["git apply failed"]
-        raise InputError(f"{name} does not fit the sources in {folder} ({why[0].removeprefix('error: ')}).")
+        why = explain_git(ended).removeprefix("error: ")
+        raise InputError(f"{name} does not fit the sources in {folder} ({why}).")
     return ended.stdout.decode(errors="replace")

@@ -312,10 +312,10 @@ def git(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """What git is asked for; it answers that all is well."""
     asked: list[tuple[str, ...]] = []
 
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         asked.append(tuple(command[3:]))
         out = "1\t1\ttrain.py\n" if "--numstat" in command else ""
-        return subprocess.CompletedProcess(command, 0, out, "")
+        return subprocess.CompletedProcess(command, 0, out.encode(), b"")
 
     monkeypatch.setattr(patching.subprocess, "run", run)
     return asked
@@ -342,14 +342,14 @@ def test_a_patch_is_applied_to_a_clean_tree_and_the_latest_is_taken_back(project
 @pytest.mark.parametrize(
     ("answers", "error", "why"),
     [
-        ({"status": (0, " M train.py\n", "")}, UsageError, "train.py has changes"),
-        ({"apply": (1, "", "error: patch failed: train.py:3\n")}, InputError, "does not fit the files any more"),
+        ({"status": (0, b" M train.py\n", b"")}, UsageError, "train.py has changes"),
+        ({"apply": (1, b"", b"error: patch failed: train.py:3\n")}, InputError, "does not fit the files any more"),
         ({"status": OSError(2, "No such file")}, InputError, "git cannot be started"),
     ],
 )
 def test_what_git_refuses_is_one_sentence(project, monkeypatch, answers, error, why):
     def run(command, **_):
-        answer = answers.get(command[3], (0, "", ""))
+        answer = answers.get(command[3], (0, b"", b""))
         if isinstance(answer, OSError):
             raise answer
         return subprocess.CompletedProcess(command, *answer)

@@ -143,3 +143,11 @@ def test_a_file_or_a_revision_that_is_not_there_is_one_sentence(project: Path, t
         try_patch_kind(COMMAND, None, "v9")
     with pytest.raises(InputError, match="HEAD changes no file"):
         try_patch_kind(COMMAND, None, "HEAD")
+
+
+def test_without_git_one_sentence_says_so(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for patch, revision in ((write(tmp_path / "c.diff", PATCH), None), (None, "HEAD")):
+        with pytest.raises(InputError, match="git cannot be started"):
+            try_patch_kind(COMMAND, patch, revision)
+    assert project.is_dir()

@@ -22,6 +22,7 @@ _LOOPS = (ast.For, ast.While, ast.comprehension, ast.AsyncFor)
 _WORKS = (ast.BinOp, ast.Subscript, ast.AugAssign, ast.Compare)
 
 
+@functools.lru_cache(maxsize=4096)  # a loop asks the same each time round, and an answer walks through the function
 def find_silent_line(
     file: str, function: str, first_line: int, after: tuple[int, str] | None, before: int | None
 ) -> int | None:
