@@ -784,10 +784,10 @@ class Rank:
         }
         if evidence is None or has_locations(self.trace) or not has_locations(evidence.trace):
             timed = self._place_window()
-            return PlaceAccount(timed, timed, self.mean_step_ns, self.rank, workers, made_at)
+            return PlaceAccount(timed, timed, self.mean_step_ns, self.rank, workers, made_at, self.facts.forms)
         timed = self._place_window(is_split=True)
         lined = evidence._place_window(find_recorder_time(evidence.trace), is_split=True)
-        return PlaceAccount(timed, lined, self.mean_step_ns, self.rank, workers, made_at)
+        return PlaceAccount(timed, lined, self.mean_step_ns, self.rank, workers, made_at, self.facts.forms)
 
     def _place_window(self, without: Intervals = iv.EMPTY, *, is_split: bool = False) -> PlacedWindow:
         """The window with the place of each of its pieces; time in `without` is left out of a program on the CPU."""

@@ -53,12 +53,14 @@ class CaptureResult:
             every rank runs perfdoctor (`torchrun ... -m perfdoctor run train.py`), because rank 0 reports.
         ranks: The ranks recorded.
         notes: Sentences for the user: what is missing, why, and what to do about it.
+        python: The Python that ran the program; None where the command line does not name one.
     """
 
     exit_code: int
     folder: Path | None
     ranks: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    python: str | None = None
 
 
 def run(
@@ -118,7 +120,8 @@ def run(
     if rank_here:
         # Every rank of the job runs its own perfdoctor; rank 0 reports on all ranks.
         return CaptureResult(code, None, ranks, notes)
-    return CaptureResult(code, folder if ranks or has_hang(folder) else None, ranks, notes)
+    python = command[0] if os.path.basename(command[0]).startswith("python") else None
+    return CaptureResult(code, folder if ranks or has_hang(folder) else None, ranks, notes, python)
 
 
 def wait_for_other_ranks(folder: Path) -> None:

@@ -19,6 +19,7 @@ from perfdoctor.errors import InputError, PerfdoctorError
 from perfdoctor.reporters.clean_text import clean_line
 
 if TYPE_CHECKING:
+    from perfdoctor.capture.launch import CaptureResult
     from perfdoctor.report.report import Report
     from perfdoctor.reporters.finding_gate import Gate
 
@@ -52,6 +53,19 @@ def analyze_capture(folder: Path, config: Config, gate: Gate | None, *, shows_pr
     ):
         inputs = find_inputs([folder])
         return analyze_traces(inputs.traces, options, progress, inputs.hang)
+
+
+def measure_after_run(result: CaptureResult, budget_s: float, *, shows_progress: bool) -> None:
+    """Measure cheaper forms of what a program computes, in its own Python; a failure costs a line."""
+    from perfdoctor.forms.measure_forms import measure_capture
+
+    if result.folder is None or not result.ranks:
+        return
+    try:
+        rank = min(result.ranks)
+        measure_capture(result.folder, rank, budget_s, result.python, announce=print_line if shows_progress else None)
+    except Exception as error:  # the report does not wait for it
+        print_line(f"cheaper forms were not measured: {describe_error(error)}")
 
 
 @contextmanager

@@ -42,6 +42,7 @@ COMMANDS = {
     "explain": "Explain one rule in full.",
     "new-rule": "Write the files of a new rule.",
     "check": "Say whether this machine can record and analyse.",
+    "measure": "Measure cheaper forms of what a capture computes.",
     "calibrate": "Measure this machine's GPU or CPU for later analyses.",
     "mcp": "Serve analyses to coding agents, by the Model Context Protocol.",
     "completion": "Print what a shell needs to complete commands.",

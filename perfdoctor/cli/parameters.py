@@ -97,6 +97,12 @@ WindowTiming = Annotated[int, typer.Option("--timing", metavar="N", min=1, help=
 WindowEvidence = Annotated[
     int, typer.Option("--evidence", metavar="N", min=0, help="Then record N steps with shapes and source lines.")
 ]
+MeasureFor = Annotated[
+    float,
+    typer.Option(
+        "--measure", metavar="SECONDS", min=0.1, max=3600, help="Measure cheaper forms of the dearest calls for so long."
+    ),
+]
 NoReport = Annotated[bool, flag("--no-report", help="Record, but do not analyse.")]
 Paths = Annotated[
     list[str],

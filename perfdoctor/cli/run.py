@@ -15,12 +15,19 @@ from perfdoctor.capture.capture_folder import has_hang, has_traces, launcher_ran
 from perfdoctor.capture.capture_notes import read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
-from perfdoctor.cli.capture_report import analyze_capture, describe_error, print_line, write_capture_report
+from perfdoctor.cli.capture_report import (
+    analyze_capture,
+    describe_error,
+    measure_after_run,
+    print_line,
+    write_capture_report,
+)
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.gates import check_gate, open_gate, save_baseline
 from perfdoctor.cli.program_target import PASS_THROUGH, PROGRAM_HELP, ProgramCommand, typed_target
 from perfdoctor.cli.report_output import ReportOutput, check_folder, check_outputs, shown_path
 from perfdoctor.errors import GateError, InputError, UsageError
+from perfdoctor.forms import DEFAULT_BUDGET_S
 
 if TYPE_CHECKING:
     from perfdoctor.capture.launch import CaptureResult
@@ -41,6 +48,7 @@ _DEFAULTS = CaptureOptions()
         "Where it goes": "--out --force --no-report --json --output-format --output --open",
         "What to record": "--skip --base --warmup --timing --evidence --max-evidence --memory --nvtx-only",
         "The program": "--watch --hang-after --stop-after --ranks",
+        "Cheaper forms": "--measure --no-measure",
         "What is judged": "--select --ignore --set --fail-on --baseline --update-baseline",
         "How it is printed": "--no-color --quiet --verbose",
     },
@@ -104,6 +112,10 @@ def run(
             "--nvtx-only", help="Record nothing; mark steps and phases as NVTX ranges, for use under nsys."
         ),
     ] = False,
+    measure: parameters.MeasureFor = DEFAULT_BUDGET_S,
+    no_measure: Annotated[
+        bool, parameters.flag("--no-measure", help="Do not measure cheaper forms after the program has ended.")
+    ] = False,
     no_report: parameters.NoReport = False,
     as_json: Annotated[
         bool, parameters.flag("--json", help="Print the report as JSON, after the program's output.")
@@ -132,6 +144,9 @@ def run(
     profiler, then steps are recorded for their times, then steps with shapes and source lines. A longer run is sampled
     once or twice more if its steps change, and left alone otherwise, unless --stop-after ends it. Windows that are
     chosen (--skip, --base, --warmup, --timing, --evidence) are kept to the letter.
+
+    After the program has ended, a process of perfdoctor's own runs its dearest torch calls again, on random numbers of
+    the recorded sizes, beside cheaper forms of them (--measure, --no-measure).
 
     Where ranks make no step any more (--hang-after, or kill -USR1 on perfdoctor), one sentence on stderr says which
     rank the others wait for, in which collective, at which line; the report has it afterwards.
@@ -183,6 +198,8 @@ def run(
     if result.folder is not None and not no_report and _is_reportable(result.folder, asks=asks):
         try:
             config = load_config(select, ignore, settings, Path.cwd())
+            if not no_measure:
+                measure_after_run(result, measure, shows_progress=not quiet)
             report = analyze_capture(result.folder, config, gate, shows_progress=not quiet and shown == "text")
             write_capture_report(
                 report, result.folder, ReportOutput(shown, tuple(output), None, no_color, verbosity, gate, opens)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Annotated, Literal
 
+from perfdoctor.facts.forms import MeasuredForm
 from perfdoctor.facts.gpu_facts import GpuFacts, MemoryFacts, NvmlFacts
 from perfdoctor.facts.loaders import LoaderFacts
 from perfdoctor.facts.models import (
@@ -388,6 +389,7 @@ class CapturedFacts(CapturedPart):
             there was one look at most.
         unused_gradients: What the program made and dropped in the evidence window.
         needed_rows: Calls of modules in the evidence window that computed rows in vain.
+        forms: Other forms of the dearest calls, measured after the program has ended; see `perfdoctor measure`.
         flags_by_window: The flags as each window began: programs and trainers set some in a block, and clear them at
             its end.
         environment: Switches that are set, of the list in environment_facts.py; of LD_PRELOAD the base names of its
@@ -431,6 +433,7 @@ class CapturedFacts(CapturedPart):
     retained: Later[OrNull[RetainedGraphs]] = RetainedGraphs()
     unused_gradients: Later[tuple[UnusedGradients, ...]] = ()
     needed_rows: Later[tuple[NeededRows, ...]] = ()
+    forms: Later[tuple[MeasuredForm, ...]] = ()
     flags_by_window: Later[Mapping[Literal["base", "timing", "evidence"], TorchFlags]] = NOTHING
     environment: Later[Mapping[str, Annotated[str, ("maxLength", 120)]]] = NOTHING
     cpu: CpuFacts = CpuFacts()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
@@ -17,8 +17,9 @@ import numpy as np
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations, innermost_frame, is_in_library_code
 from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.analysis.timeline.account import DETAILS
+from perfdoctor.facts.forms import MeasuredForm
 from perfdoctor.frozen_dataclass import frozen_dataclass
-from perfdoctor.places.answer_questions import CallCounts, answer_questions
+from perfdoctor.places.answer_questions import CallCounts, answer_by_forms, answer_questions
 from perfdoctor.places.name_places import BETWEEN, PHASES, CalledFunctions, called_functions, find_lines, name_call
 from perfdoctor.places.place import OUTSIDE, Place, PlaceName, Within, WithinKind
 from perfdoctor.places.placed_window import Cells, PlacedWindow, What, apportion, move_to_lines, weigh_places
@@ -60,6 +61,7 @@ class PlaceAccount:
         rank: The rank's number.
         workers: Where the workers of its loaders are, see `shares_of_workers`.
         made_at: By the line that calls an optimizer's `step` the line that made it.
+        forms: Other forms of its calls that were measured.
     """
 
     timed: PlacedWindow
@@ -68,6 +70,7 @@ class PlaceAccount:
     rank: int | None = None
     workers: Shares = field(default_factory=dict)
     made_at: Mapping[tuple[str | None, int | None], SourceLocation] = field(default_factory=dict)
+    forms: Sequence[MeasuredForm] = ()
 
     @cached_property
     def cells(self) -> Cells:
@@ -158,7 +161,10 @@ class PlaceAccount:
                     backward_ns=min(backward_ns, ns),
                     calls=max((each.calls for each in within), default=None),
                     within=within,
-                    answers=answer_questions(within, self._counts.get(place, _NO_COUNTS).outer),
+                    answers=(
+                        *answer_questions(within, self._counts.get(place, _NO_COUNTS).outer),
+                        *answer_by_forms(self.forms, place, ns),
+                    ),
                 )
             )
         return tuple(sorted(rows, key=lambda row: -row.ns))

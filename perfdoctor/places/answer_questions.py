@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 from perfdoctor.gpu.classify_ops import classify_op
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
-from perfdoctor.places.place import Answer, Within
+from perfdoctor.facts.forms import MeasuredForm
+from perfdoctor.places.place import Answer, PlaceName, Within
 from perfdoctor.units import format_count, format_time
 
 # One call that runs as many ops loops inside: a composed op, such as an attention layer, runs up to 60.
 _MIN_INNER_OPS = 100
 # So many calls of what takes so short are one loop: their cost is that of calling. A shorter one is Python's own.
 _MIN_CALLS, _MIN_NS, _SHORT_NS = 50, 500, 50_000
+# A form that saves less of its place is not worth the doubt about results.
+_MIN_FORM_SHARE = 0.2
 
 
 class CallCounts(NamedTuple):
@@ -59,3 +62,28 @@ def answer_questions(within: Iterable[Within], ops: Mapping[str, CallCounts]) ->
             said = f"{count} of {format_time(each_ns)} each: one on all of it at once calls once"
             answers.append(Answer("many", said, call.ns, "measured"))
     return tuple(answers)
+
+
+def answer_by_forms(forms: Iterable[MeasuredForm], place: PlaceName, place_ns: int) -> tuple[Answer, ...]:
+    """The form with the largest saving that changes the results: those that are equal are findings of PD212."""
+    best = max(
+        (form for form in forms if form.results != "equal" and form.saves_ns() and _is_at(form, place)),
+        key=MeasuredForm.saves_ns,
+        default=None,
+    )
+    if best is None or best.saves_ns() < _MIN_FORM_SHARE * place_ns:
+        return ()
+    now, other = format_time(best.now_ns or 0), format_time(best.form_ns or 0)
+    said = f"{best.ops[-1]} takes {now} a call, and {other} with {best.says}, measured here: results change"
+    return (Answer("cheaper_form", said, min(round(best.saves_ns()), place_ns), "measured"),)
+
+
+def _is_at(form: MeasuredForm, place: PlaceName) -> bool:
+    """Whether most of the time of a form's calls is at a line, whose file a report may name relative to the program."""
+    line = form.lines[0] if form.lines else None
+    return (
+        line is not None
+        and line.line == place.line
+        and None not in (line.file, place.file)
+        and (line.file == place.file or str(line.file).endswith(f"/{place.file}"))
+    )

@@ -88,6 +88,7 @@ from perfdoctor.analysis.timeline.recurrence import (
     split_one_offs,
 )
 from perfdoctor.analysis.timeline.starvation import StarvationRoot
+from perfdoctor.facts.forms import MeasuredForm
 from perfdoctor.facts.captured import (
     CapturedFacts,
     CheckpointingFacts,
@@ -208,7 +209,7 @@ __all__ = [
     "FloatArray", "Frames", "FsdpSettings", "GemmDimension", "GpuItems", "GpuQuery", "GpuRows", "Hang", "HangKind",
     "HostCall", "HostCopies", "HotPath", "IdleGaps", "Int8Array", "Int32Array", "Int64Array", "Intervals", "KeptGraphs",
     "KernelBounds", "KernelClasses", "KernelCosts", "KernelFamily", "LateRank", "LoadedLibraries", "LoaderFacts",
-    "LoaderWaits", "LongerPlace", "MatchedCollectives", "MatrixCategory", "MemoryEdit", "MixedPrecisionCalls",
+    "LoaderWaits", "LongerPlace", "MatchedCollectives", "MatrixCategory", "MeasuredForm", "MemoryEdit", "MixedPrecisionCalls",
     "ModelChecksums", "ModelFacts", "NvmlDevice", "NvmlFacts", "OpCost", "OpGrowth", "OpQuery", "OpRows", "Ops",
     "OptimizerFacts", "OutOfMemoryFacts", "PauseGroup", "Place", "PlaceAccount", "PlaceName", "Preemption", "Ranges",
     "Rank", "RankAnalyzer", "RankSummary", "RecomputedSections", "RecordedInputs", "Recurrence", "Replay", "Row",

@@ -107,12 +107,12 @@ class RankFolder:
         except OSError as error:
             self.fail(error)
 
-    def write_facts(self, facts: dict[str, Any], name: str = "facts.json") -> None:
+    def write_facts(self, facts: dict[str, Any], name: str = "facts.json", indent: int | None = 1) -> None:
         """Replace a file of facts atomically: a reader sees the old file or the new one."""
         temporary = self._path_of(f".{name}.part")
         try:
             with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(facts, file, indent=1, default=str)
+                json.dump(facts, file, indent=indent, default=str)
             os.replace(temporary, self._path_of(name))
         except OSError as error:
             remove(temporary)

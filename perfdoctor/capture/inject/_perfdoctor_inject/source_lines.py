@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import overrides
 
+from .call_records import CallRecords
 from .gradient_use import GradientUse
 from .module_calls import End, ModuleCalls
 from .needed_rows import LAYERS, MIN_WORK, NeededRows
@@ -115,10 +116,10 @@ class SourceLineMode(overrides.TorchFunctionMode):
 
     is_active = True
 
-    def __init__(self, results: UnchangedResults, rows: NeededRows) -> None:
-        """Push nothing yet; `results` gets what the functions return, `rows` looks at products."""
+    def __init__(self, results: UnchangedResults, rows: NeededRows, calls: CallRecords) -> None:
+        """Push nothing yet; `results` gets what the functions return, `rows` looks at products, `calls` keeps a step."""
         super().__init__()
-        self._results, self._rows = results, rows
+        self._results, self._rows, self._calls = results, rows, calls
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -132,6 +133,7 @@ class SourceLineMode(overrides.TorchFunctionMode):
             line_range.__enter__()
             is_product = func in _PRODUCTS and not is_foreign_file(frame.f_code.co_filename)
             rows_end = self._rows.open_product(name, args) if is_product else None
+            given = self._calls.open_call(args, kwargs)
             result, began_ns = None, time.perf_counter_ns()
             try:
                 result = func(*args, **(kwargs or {}))
@@ -142,6 +144,7 @@ class SourceLineMode(overrides.TorchFunctionMode):
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
+            self._calls.close_call(given, name, func, result, dur_ns)
             try:
                 is_unchanged = self._results.add(name, func, args, result, dur_ns)
                 marks = (UNCHANGED if is_unchanged else None, find_zeros(func, args, dur_ns))
@@ -168,12 +171,14 @@ class SourceLines:
 
     Attributes:
         rows: What the window shows of the rows that modules compute.
+        calls: The calls of one of its steps.
     """
 
     def __init__(self, calls: ModuleCalls, gradients: GradientUse) -> None:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
         self.rows = NeededRows()
+        self.calls = CallRecords()
         self._module_lines = ModuleCallLines(calls, gradients, self.rows)
         self._results = UnchangedResults()
 
@@ -182,7 +187,8 @@ class SourceLines:
         if dynamo_has_compiled():
             return
         self._results.begin_step()
-        self._mode = SourceLineMode(self._results, self.rows)
+        self.calls.start()
+        self._mode = SourceLineMode(self._results, self.rows, self.calls)
         self._protect_from_user_modes(self._mode)
         _modes._push_mode(self._mode)
         self._module_lines.start()
@@ -190,6 +196,7 @@ class SourceLines:
     def begin_step(self) -> None:
         """What is called next is called in another step."""
         self._results.begin_step()
+        self.calls.begin_step()
 
     def stop(self) -> None:
         """Remove the mode from wherever it stands in the stack; without a mode, do nothing."""

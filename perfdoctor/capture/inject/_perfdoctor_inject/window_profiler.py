@@ -267,7 +267,10 @@ class WindowProfiler:
             # Saving takes about as long again, and the program waits.
             megabytes = stopped_ns * BYTES_PER_STOP_NS / 1e6
             warn(f"writing trace {self._trace}.json.gz (about {megabytes:.0f} MB before compression)")
-        return folder.write_trace(self._trace, results, partial_step, self._find_line_stretches(results))
+        name = folder.write_trace(self._trace, results, partial_step, self._find_line_stretches(results))
+        if self._trace == "evidence":
+            folder.write_facts(self.lines.calls.to_dict(), "calls.json", indent=None)
+        return name
 
     def _find_line_stretches(self, results: Any) -> list[LineStretch]:
         """The lines of a window with stacks; none after an error: a trace without them is better than no trace."""
