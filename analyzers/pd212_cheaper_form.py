@@ -8,6 +8,7 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import project, time_of_both_passes
 from perfdoctor.rules import (
+    Action,
     Advice,
     BoolArray,
     Claim,
@@ -62,19 +63,29 @@ class CheaperForm(RankAnalyzer):
         measured = [round(form.saves_ns(at)) for at in range(3)]
         if not self.exceeds_min_share(rank, min(expected, measured[1])):
             return None
-        saving = Saving(min(low, measured[0]), min(expected, measured[1]), max(high, min(expected, measured[1])), "measured")
+        saving = Saving(
+            min(low, measured[0]), min(expected, measured[1]), max(high, min(expected, measured[1])), "measured"
+        )
         line = form.lines[0]
         op = form.ops[-1] if form.ops else "it"
         passes = " with its backward pass" if form.has_backward else ""
         here = f"{format_time(form.now_ns or 0)} a call{passes}, {format_time(form.form_ns or 0)} with {form.says}"
         difference = form.difference or 0.0
-        same = "they are equal" if not difference else f"they differ by {difference:.0e} of the largest number, which is rounding"
+        same = (
+            "they are equal"
+            if not difference
+            else f"they differ by {difference:.0e} of the largest number, which is rounding"
+        )
         return self.finding(
             rank,
             title=f"{_name_calls(form)} takes {here}",
             cost_ns=cost_ns,
             saving=saving.cap(cost_ns),
-            advice=Advice(f"Write {op} as below. {_SAME.format(same)}", code=form.write),
+            advice=Advice(
+                f"Write {op} as below. {_SAME.format(same)}",
+                code=form.statement or form.write,
+                actions=(Action("cheaper-form", form.statement),) if form.statement else (),
+            ),
             claim=Claim(time, kernels=on_gpu),
             confidence=0.9,
             location=SourceLocation(line.file, line.line, line.function) if line.file is not None else None,
@@ -122,5 +133,8 @@ def _places_of(places: Iterable[PlaceName], file: str | None, line: int | None) 
     return [
         place
         for place in dict.fromkeys(places)
-        if place.line == line and place.file is not None and file is not None and (file == place.file or file.endswith(f"/{place.file}"))
+        if place.line == line
+        and place.file is not None
+        and file is not None
+        and (file == place.file or file.endswith(f"/{place.file}"))
     ]

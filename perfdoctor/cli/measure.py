@@ -35,9 +35,10 @@ def measure(
 ) -> None:
     """Measure cheaper forms of the dearest torch calls of a capture, here and now.
 
-    perfdoctor run has recorded the calls of one step with their sizes, strides and types. A process of its own makes such
-    inputs anew and runs each call beside other forms of it, in turns, with the backward pass where there is one. What
-    computes something else is refused. The results go into the capture: perfdoctor analyze CAPTURE reports what wins.
+    perfdoctor run has recorded the calls of one step with their sizes, strides and types. A process of its own makes
+    such inputs anew and runs each call beside other forms of it, in turns, with the backward pass where there is one.
+    What computes something else is refused. The results go into the capture: perfdoctor analyze CAPTURE reports what
+    wins.
     """
     from perfdoctor.forms.measure_forms import measure_capture
 

@@ -100,7 +100,11 @@ WindowEvidence = Annotated[
 MeasureFor = Annotated[
     float,
     typer.Option(
-        "--measure", metavar="SECONDS", min=0.1, max=3600, help="Measure cheaper forms of the dearest calls for so long."
+        "--measure",
+        metavar="SECONDS",
+        min=0.1,
+        max=3600,
+        help="Measure cheaper forms of the dearest calls for so long.",
     ),
 ]
 NoReport = Annotated[bool, flag("--no-report", help="Record, but do not analyse.")]

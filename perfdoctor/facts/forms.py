@@ -28,6 +28,7 @@ class MeasuredForm(CapturedPart):
         noise: How far the measurement varied, as a share.
         difference: The largest difference of the results and gradients beside the largest number.
         write: How the other form is written.
+        statement: The statement of the last call with it; null where it takes more than one expression.
     """
 
     form: Written[str] = None
@@ -45,6 +46,7 @@ class MeasuredForm(CapturedPart):
     difference: float | None = None
     has_backward: Later[bool] = False
     write: Written[str] = None
+    statement: str | None = None
 
     @property
     def remaining(self) -> tuple[float, float, float] | None:

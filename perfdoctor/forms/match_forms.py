@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import ast
-import functools
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any, NamedTuple
 
-from perfdoctor.forms.name_operands import names_in
+from perfdoctor.forms.read_forms import Form, function_of, functions_named, names_in, read_forms
 from perfdoctor.forms.recorded_calls import VIEWS, RecordedCall, RecordedCalls, tensors_in
 
 # Fewer calls are no loop whose overhead a single call would save; of very many the first ones stand for all.
 MIN_GROUP, MAX_GROUP = 8, 64
 _MAYBE = "maybe_"
-_KEYS = frozenset("of group when each before form compare unread results says write".split())
-
-
-class Form(NamedTuple):
-    """A row of forms.toml.
-
-    Attributes:
-        id: Its name.
-        patterns: The calls that it replaces, as expressions.
-        group: "repeat", "chain" or "".
-        unread: Items of the last result that nobody may read.
-        says: What it is, after "takes 3 ms with".
-        results: "equal", "other type" or "other numbers".
-        plain: The row, for the process that measures.
-    """
-
-    id: str
-    patterns: tuple[ast.expr, ...]
-    group: str
-    unread: tuple[int, ...]
-    says: str
-    results: str
-    plain: Mapping[str, Any]
+_PASSING = VIEWS | {"index_select"}
 
 
 class Match(NamedTuple):
@@ -59,33 +34,10 @@ class Match(NamedTuple):
     output: Any = None
 
 
-@functools.cache
-def read_forms() -> tuple[tuple[Form, ...], Mapping[str, frozenset[str]]]:
-    """All forms, and the sets of functions that their patterns name.
-
-    Raises:
-        ValueError: A row has an unknown key, or lacks one; see tests/forms.
-    """
-    plain = tomllib.loads(resources.files("perfdoctor.forms").joinpath("forms.toml").read_text(encoding="utf-8"))
-    sets = {name: frozenset(functions) for name, functions in plain.pop("sets").items()}
-    return tuple(_parse_form(name, row) for name, row in plain.items()), sets
-
-
-def _parse_form(name: str, row: dict[str, Any]) -> Form:
-    unknown, missing = set(row) - _KEYS, {"of", "form", "says", "write"} - set(row)
-    if unknown or missing:
-        raise ValueError(f"forms.toml, {name}: unknown {sorted(unknown)}, missing {sorted(missing)}")
-    texts = [row["of"]] if isinstance(row["of"], str) else row["of"]
-    patterns = tuple(ast.parse(text, mode="eval").body for text in texts)
-    results = row.get("results", "equal")
-    return Form(name, patterns, row.get("group", ""), tuple(row.get("unread", ())), row["says"], results, {"id": name, **row})
-
-
 def find_matches(recorded: RecordedCalls) -> list[Match]:
     """All calls that some form may replace; of two matches of one form that share calls the larger one."""
-    forms, sets = read_forms()
-    matcher, found = _Matcher(recorded, sets), list[Match]()
-    for form in forms:
+    matcher, found = _Matcher(recorded), list[Match]()
+    for form in read_forms():
         if form.group:
             found += matcher.find_groups(form)
             continue
@@ -95,14 +47,22 @@ def find_matches(recorded: RecordedCalls) -> list[Match]:
             if not taken.intersection(match.rows):
                 taken.update(match.rows)
                 found.append(match)
-    return found
+    return [match for match in found if _is_for(match, recorded)]
+
+
+def _is_for(match: Match, recorded: RecordedCalls) -> bool:
+    """Whether a form is meant for the device and the types of some calls."""
+    tensors = [recorded.tensors[number] for row in match.rows for number in recorded.calls[row].tensors]
+    devices, types = ({row[column] for row in tensors} for column in (3, 2))
+    form = match.form
+    return (not form.devices or bool(form.devices & devices)) and (not form.types or bool(form.types & types))
 
 
 class _Matcher:
     """Looks for patterns in the calls of a step."""
 
-    def __init__(self, recorded: RecordedCalls, sets: Mapping[str, frozenset[str]]) -> None:
-        self._recorded, self._sets = recorded, sets
+    def __init__(self, recorded: RecordedCalls) -> None:
+        self._recorded = recorded
         self._rows: dict[str, list[int]] = defaultdict(list)
         for row, call in enumerate(recorded.calls):
             self._rows[call.name].append(row)
@@ -118,22 +78,19 @@ class _Matcher:
 
     def _candidates(self, pattern: ast.expr) -> Iterator[int]:
         """The calls that may be the last one of a pattern."""
-        assert isinstance(pattern, ast.Call) and isinstance(pattern.func, ast.Name)
-        name = pattern.func.id
-        yield from (row for each in self._functions(name.removeprefix(_MAYBE)) for row in self._rows[each])
+        assert isinstance(pattern, ast.Call)
+        name = function_of(pattern)
+        yield from (row for each in functions_named(name.removeprefix(_MAYBE)) for row in self._rows[each])
         if name.startswith(_MAYBE) and isinstance(pattern.args[0], ast.Call):
             yield from self._candidates(pattern.args[0])
-
-    def _functions(self, name: str) -> frozenset[str]:
-        return self._sets.get(name, frozenset((name,)))
 
     def _match_call(
         self, row: int, pattern: ast.Call | ast.expr, bound: dict[str, Any], rows: frozenset[int]
     ) -> Iterator[tuple[dict[str, Any], frozenset[int]]]:
         """The ways in which a call is what a pattern says, with the names and the calls that it takes."""
-        assert isinstance(pattern, ast.Call) and isinstance(pattern.func, ast.Name)
-        name, call = pattern.func.id, self._recorded.calls[row]
-        if call.name in self._functions(name.removeprefix(_MAYBE)):
+        assert isinstance(pattern, ast.Call)
+        name, call = function_of(pattern), self._recorded.calls[row]
+        if call.name in functions_named(name.removeprefix(_MAYBE)):
             orders = [call.args]
             if call.name in ("mul", "add") and len(call.args) == 2:
                 orders.append(call.args[::-1])
@@ -143,7 +100,13 @@ class _Matcher:
             yield from self._match_call(row, pattern.args[0], bound, rows)
 
     def _match_arguments(
-        self, call: RecordedCall, args: tuple[Any, ...], pattern: ast.Call, at: int, bound: dict[str, Any], rows: frozenset[int]
+        self,
+        call: RecordedCall,
+        args: tuple[Any, ...],
+        pattern: ast.Call,
+        at: int,
+        bound: dict[str, Any],
+        rows: frozenset[int],
     ) -> Iterator[tuple[dict[str, Any], frozenset[int]]]:
         if at == len(pattern.args):
             yield from self._match_keywords(call, pattern, bound, rows)
@@ -187,12 +150,13 @@ class _Matcher:
         else:
             item: int | None = None
             if isinstance(wanted, ast.Subscript):
-                assert isinstance(wanted.slice, ast.Constant)
-                item, wanted = wanted.slice.value, wanted.value
+                item, wanted = ast.literal_eval(wanted.slice), wanted.value
             made = self._recorded.maker.get(value[1]) if isinstance(value, list) and value[:1] == ["tensor"] else None
             if made is not None and made[1] == (() if item is None else (item,)):
                 yield from self._match_call(made[0], wanted, bound, rows)
-            elif isinstance(wanted, ast.Call) and isinstance(wanted.func, ast.Name) and wanted.func.id.startswith(_MAYBE):
+            elif (
+                isinstance(wanted, ast.Call) and isinstance(wanted.func, ast.Name) and wanted.func.id.startswith(_MAYBE)
+            ):
                 yield from self._match_value(value, wanted.args[0], bound, rows)
 
     def _is_closed(self, match: Match) -> bool:
@@ -201,14 +165,28 @@ class _Matcher:
         last = match.rows[-1]
         for row in match.rows:
             if row == last:
-                unread = {each for at in match.form.unread for each in tensors_in(_item(recorded.calls[row].result, at))}
-                if any(reader != row for number in unread for reader in recorded.readers.get(number, ())):
+                unread = {
+                    each for at in match.form.unread for each in tensors_in(_item(recorded.calls[row].result, at))
+                }
+                if any(map(self._is_read, unread)):
                     return False
             elif recorded.calls[row].name not in VIEWS:
-                made = [number for number in tensors_in(recorded.calls[row].result) if recorded.maker.get(number, (-1,))[0] == row]
+                made = [
+                    number
+                    for number in tensors_in(recorded.calls[row].result)
+                    if recorded.maker.get(number, (-1,))[0] == row
+                ]
                 if any(reader not in rows for number in made for reader in recorded.readers.get(number, ())):
                     return False
         return True
+
+    def _is_read(self, number: int) -> bool:
+        """Whether a call reads a tensor, other than to pass it on to nobody."""
+        for reader in self._recorded.readers.get(number, ()):
+            call = self._recorded.calls[reader]
+            if call.name not in _PASSING or any(map(self._is_read, tensors_in(call.result))):
+                return True
+        return False
 
     def find_groups(self, form: Form) -> Iterator[Match]:
         """The groups of equal calls at one line: those that need no other's result, or each the one before."""
@@ -259,4 +237,8 @@ class _Matcher:
 
 
 def _item(result: Any, at: int) -> Any:
-    return result[1 + at] if isinstance(result, list) and result[:1] in (["tuple"], ["list"]) and at + 1 < len(result) else None
+    return (
+        result[1 + at]
+        if isinstance(result, list) and result[:1] in (["tuple"], ["list"]) and at + 1 < len(result)
+        else None
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -18,14 +19,16 @@ from typing import Any
 
 from perfdoctor.errors import InputError
 from perfdoctor.forms.match_forms import Match, find_matches
-from perfdoctor.forms.name_operands import fill_in, name_operands
-from perfdoctor.forms.recorded_calls import RecordedCalls, read_calls
+from perfdoctor.forms.name_operands import Written, fill_in, read_written
+from perfdoctor.forms.recorded_calls import RecordedCall, RecordedCalls, read_calls
 from perfdoctor.frozen_dataclass import frozen_dataclass
 
 # Loading torch and making the first tensors is no measuring.
 _START_S = 30.0
 # Calls that take less of the step, as the CPU saw it, are not worth a form; and the dearest of very many kinds.
 _MIN_SHARE, _MAX_CASES = 0.01, 40
+# Run so, it needs no perfdoctor in the Python of the program.
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from process.measure import main; main()"
 _LINE = r"@(?P<file>.+):(?P<line>\d+) (?P<function>.+)"
 
 
@@ -104,16 +107,22 @@ def run_job(job: dict[str, Any], python: str, budget_s: float) -> Iterator[dict[
     Raises:
         InputError: That Python cannot be started, or has no torch.
     """
-    script = str(resources.files("perfdoctor.forms").joinpath("process", "measure.py"))
+    folder_of_package = str(resources.files("perfdoctor.forms"))
     with tempfile.TemporaryDirectory(prefix="perfdoctor-", ignore_cleanup_errors=True) as folder:
         try:
             process = subprocess.Popen(
-                [python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-                env={**os.environ, "PERFDOCTOR_DISABLE": "1"}, text=True,
+                [python, "-c", _START, folder_of_package],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env={**os.environ, "PERFDOCTOR_DISABLE": "1"},
+                text=True,
             )
         except OSError as error:
             raise InputError(f"{python} cannot be started: {error.strerror}") from None
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         timer = threading.Timer(budget_s + _START_S, process.kill)
         timer.start()
         errors: list[str] = []
@@ -165,9 +174,11 @@ def measure_capture(
         return []
     if announce is not None:
         announce(f"measuring cheaper forms of what takes longest, {budget_s:.0f} s at most; --no-measure leaves it out")
-    job, rows = to_job(recorded, cases, budget_s), []
-    for answer in run_job(job, python or sys.executable, budget_s):
-        rows.append(_to_row(recorded, cases[answer.pop("case")], answer, job["device"]))
+    job = to_job(recorded, cases, budget_s)
+    rows = [
+        _to_row(recorded, cases[answer.pop("case")], answer, job["device"])
+        for answer in run_job(job, python or sys.executable, budget_s)
+    ]
     write_forms(folder / f"rank{rank}" / "facts.json", rows)
     return rows
 
@@ -177,21 +188,18 @@ def _to_row(recorded: RecordedCalls, case: Case, answer: dict[str, Any], device:
     calls = [recorded.calls[row] for row in case.match.rows]
     parts: dict[str, list[Any]] = {}
     for call in calls:
-        found = re.fullmatch(_LINE, call.line)
-        if found is None:
-            continue
-        part = parts.setdefault(call.line, [0, set(), found])
+        part = parts.setdefault(call.line, [0, set(), re.fullmatch(_LINE, call.line)])
         part[0] += call.dur_ns
         part[1].add(call.name)
     lines = [
         {"file": at["file"], "line": int(at["line"]), "function": at["function"], "ops": sorted(names)}
         for _, names, at in sorted(parts.values(), key=lambda part: -part[0])
+        if at is not None
     ]
     if "write" in answer:
-        at = calls[-1].line
-        found = re.fullmatch(_LINE, at)
-        names = name_operands(case.match.pattern, found["file"], int(found["line"])) if found is not None else {}
-        answer["write"] = fill_in(answer["write"], names)
+        written = read_written(case.match.pattern, [(at["file"], int(at["line"])) for at in _places_of(calls)])
+        answer["write"] = fill_in(answer["write"], written.names)
+        answer["statement"] = _rewrite(answer["write"], written)
     form, inputs = case.match.form, [each for call in calls for each in call.tensors]
     sizes = [recorded.tensors[each][0] for each in dict.fromkeys(inputs)]
     return {
@@ -205,6 +213,25 @@ def _to_row(recorded: RecordedCalls, case: Case, answer: dict[str, Any], device:
         "device": device,
         **answer,
     }
+
+
+def _places_of(calls: Sequence[RecordedCall]) -> list[re.Match[str]]:
+    found = (re.fullmatch(_LINE, call.line) for call in calls)
+    return [each for each in found if each is not None]
+
+
+def _rewrite(expression: str, written: Written) -> str | None:
+    """The statement with the other form in it; None where the form is more than an expression, or a name is missing."""
+    if written.rewrite is None or "#" in expression or "..." in expression:
+        return None
+    try:
+        used = {each.id for each in ast.walk(ast.parse(expression, mode="eval")) if isinstance(each, ast.Name)}
+        is_known = used <= {"torch", "F"} | {
+            name for text in written.names.values() for name in re.findall(r"\w+", text)
+        }
+        return written.rewrite(expression) if is_known else None
+    except (SyntaxError, ValueError):
+        return None
 
 
 MAX_OPS = 8

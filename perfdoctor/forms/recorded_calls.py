@@ -27,8 +27,32 @@ _NAMES = {
 }
 # Calls that compute nothing: views, and questions.
 VIEWS = frozenset(
-    "view reshape transpose permute unsqueeze squeeze expand flatten unflatten movedim detach unbind chunk split t "
-    "contiguous narrow swapaxes size dim __get__ view_as expand_as requires_grad_".split()
+    [
+        "view",
+        "reshape",
+        "transpose",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "flatten",
+        "unflatten",
+        "movedim",
+        "detach",
+        "unbind",
+        "chunk",
+        "split",
+        "t",
+        "contiguous",
+        "narrow",
+        "swapaxes",
+        "size",
+        "dim",
+        "__get__",
+        "view_as",
+        "expand_as",
+        "requires_grad_",
+    ]
 )
 
 

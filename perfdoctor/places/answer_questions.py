@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from perfdoctor.facts.forms import MeasuredForm
 from perfdoctor.gpu.classify_ops import classify_op
 from perfdoctor.gpu.kernel_rules import MATRIX_CATEGORIES
-from perfdoctor.facts.forms import MeasuredForm
 from perfdoctor.places.place import Answer, PlaceName, Within
 from perfdoctor.units import format_count, format_time
 

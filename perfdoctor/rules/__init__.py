@@ -88,7 +88,6 @@ from perfdoctor.analysis.timeline.recurrence import (
     split_one_offs,
 )
 from perfdoctor.analysis.timeline.starvation import StarvationRoot
-from perfdoctor.facts.forms import MeasuredForm
 from perfdoctor.facts.captured import (
     CapturedFacts,
     CheckpointingFacts,
@@ -101,6 +100,7 @@ from perfdoctor.facts.captured import (
     MixedPrecisionCalls,
     TorchFlags,
 )
+from perfdoctor.facts.forms import MeasuredForm
 from perfdoctor.facts.gpu_facts import NvmlDevice, NvmlFacts
 from perfdoctor.facts.loaders import BatchFetch, LoaderFacts
 from perfdoctor.facts.models import (
@@ -209,12 +209,12 @@ __all__ = [
     "FloatArray", "Frames", "FsdpSettings", "GemmDimension", "GpuItems", "GpuQuery", "GpuRows", "Hang", "HangKind",
     "HostCall", "HostCopies", "HotPath", "IdleGaps", "Int8Array", "Int32Array", "Int64Array", "Intervals", "KeptGraphs",
     "KernelBounds", "KernelClasses", "KernelCosts", "KernelFamily", "LateRank", "LoadedLibraries", "LoaderFacts",
-    "LoaderWaits", "LongerPlace", "MatchedCollectives", "MatrixCategory", "MeasuredForm", "MemoryEdit", "MixedPrecisionCalls",
-    "ModelChecksums", "ModelFacts", "NvmlDevice", "NvmlFacts", "OpCost", "OpGrowth", "OpQuery", "OpRows", "Ops",
-    "OptimizerFacts", "OutOfMemoryFacts", "PauseGroup", "Place", "PlaceAccount", "PlaceName", "Preemption", "Ranges",
-    "Rank", "RankAnalyzer", "RankSummary", "RecomputedSections", "RecordedInputs", "Recurrence", "Replay", "Row",
-    "RowChange", "Run", "RunDrift", "RunSteps", "SavedBytes", "Saving", "Selection", "Slack", "SourceLocation",
-    "StarvationRoot", "StepTimes", "Steps", "TensorInput", "TorchFlags", "Trace", "UnprofiledTime",
+    "LoaderWaits", "LongerPlace", "MatchedCollectives", "MatrixCategory", "MeasuredForm", "MemoryEdit",
+    "MixedPrecisionCalls", "ModelChecksums", "ModelFacts", "NvmlDevice", "NvmlFacts", "OpCost", "OpGrowth", "OpQuery",
+    "OpRows", "Ops", "OptimizerFacts", "OutOfMemoryFacts", "PauseGroup", "Place", "PlaceAccount", "PlaceName",
+    "Preemption", "Ranges", "Rank", "RankAnalyzer", "RankSummary", "RecomputedSections", "RecordedInputs", "Recurrence",
+    "Replay", "Row", "RowChange", "Run", "RunDrift", "RunSteps", "SavedBytes", "Saving", "Selection", "Slack",
+    "SourceLocation", "StarvationRoot", "StepTimes", "Steps", "TensorInput", "TorchFlags", "Trace", "UnprofiledTime",
     "UnusableInputsError", "UnusedGradients", "When", "WindowGrowth", "access_width_fraction", "activity_kinds",
     "advise", "allocated_after", "bus_bytes", "captured_location", "change_settings", "classify_op", "compare_windows",
     "compile_time", "copy_kinds_of", "copy_limit_bytes_per_s", "cores_without_others", "cost_of_op", "count_free_cores",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import InputError, PerfdoctorError
 from perfdoctor.facts.captured import NO_FACTS, CapturedFacts
 from perfdoctor.fleet.discover import find_traces
+from perfdoctor.forms import DEFAULT_BUDGET_S
+from perfdoctor.forms.measure_forms import measure_capture
 from perfdoctor.frozen_dataclass import frozen_dataclass
 from perfdoctor.trials.program_run import find_error
 
@@ -40,12 +43,13 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
 
 
-def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
+def diagnose_program(command: Sequence[str], folder: Path, *, measures_forms: bool = False) -> Diagnosis:
     """Record the program as `perfdoctor run --stop-after` does, and analyse it; an earlier whole one is kept.
 
     Args:
         command: The command line.
         folder: The folder of the trials; the recording goes to a folder in it.
+        measures_forms: Whether cheaper forms are measured after it, for edits of the source.
 
     Raises:
         InputError: The program fails, without any change.
@@ -60,6 +64,9 @@ def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
         if ended.exit_code:
             raise InputError(explain_failure(command, ended.exit_code, launch.read_tail(launch.error_log_of(log))))
         notes += ended.notes
+        if measures_forms and ended.ranks:
+            with contextlib.suppress(PerfdoctorError):  # the edits of other findings do not wait for it
+                measure_capture(capture, min(ended.ranks), DEFAULT_BUDGET_S, ended.python)
     if not has_traces(capture):
         return Diagnosis(facts=read_facts(capture, 0) or NO_FACTS, notes=tuple(notes))
     try:

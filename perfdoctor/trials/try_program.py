@@ -244,7 +244,7 @@ def measure_program(
         if earlier is None:
             log.wait()
             listener.say("recording the program as it is, to see what to try")
-        state.diagnosis = diagnose_program(command, folder)
+        state.diagnosis = diagnose_program(command, folder, measures_forms=kind is not FROM_OUTSIDE)
     try:
         with raise_on_signals():
             measure_plain(state, process, settings, listener.say)

@@ -1,4 +1,4 @@
-"""Formulas written out op by op, replaced by the one function that is the same: GELU, SiLU, attention."""
+"""Formulas written out op by op, replaced by the one function that is the same, and forms that were measured."""
 
 from __future__ import annotations
 
@@ -76,7 +76,23 @@ def fuse_attention(finding: PlainFinding, setting: str, project: Project) -> Sou
     raise EditRefusedError("product, softmax and product do not stand there as statements of their own")
 
 
-EDITS: dict[str, MakeEdit] = {"fused-activation": fuse_activation, "fused-attention": fuse_attention}
+def write_form(finding: PlainFinding, setting: str, project: Project) -> SourceEdit:
+    """A statement in place of the plain one at the line."""
+    for source, line in places_of(finding, project):
+        statements = [each for each in source.nodes_at(line, ast.stmt) if not hasattr(each, "body")]
+        if len(statements) == 1:
+            if ast.unparse(statements[0]) == ast.unparse(ast.parse(setting)):
+                raise EditRefusedError(f"{source.name}:{line} is written so already")
+            splice = Splice(*source.span(statements[0]), setting)
+            return edit_line("cheaper-form", setting, source, line, (splice,), alters_numerics=True)
+    raise EditRefusedError("the line is no plain statement any more")
+
+
+EDITS: dict[str, MakeEdit] = {
+    "cheaper-form": write_form,
+    "fused-activation": fuse_activation,
+    "fused-attention": fuse_attention,
+}
 
 
 def _functional(source: SourceFile) -> str:

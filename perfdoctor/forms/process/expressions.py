@@ -13,7 +13,7 @@ from torch.nn import functional as F
 Tensor = torch.Tensor
 
 
-# --- contractions ------------------------------------------------------------------------------------------------------
+# --- contractions -----------------------------------------------------------------------------------------------------
 
 
 def flat(operands: Sequence[Any]) -> list[Any]:
@@ -32,7 +32,11 @@ def orders(count: int) -> list[tuple[tuple[int, int], ...]]:
 def small_orders(equation: str, operands: Sequence[Tensor]) -> list[tuple[tuple[int, int], ...]]:
     """The orders whose results on the way are not much larger than the largest one of the shortest of all."""
     letters = equation.replace(" ", "").partition("->")[0].split(",")
-    sizes = {letter: size for each, x in zip(letters, operands, strict=True) for letter, size in zip(each, x.shape, strict=True)}
+    sizes = {
+        letter: size
+        for each, x in zip(letters, operands, strict=True)
+        for letter, size in zip(each, x.shape, strict=True)
+    }
 
     def largest(order: Sequence[tuple[int, int]]) -> int:
         return max(math.prod(sizes[letter] for letter in step.partition("->")[2]) for step in _steps(equation, order))
@@ -87,7 +91,12 @@ def equation_of(x: Tensor, y: Tensor, dim: int | Sequence[int]) -> str:
         return "".join(letters[axis] for axis in axes)
 
     sizes = torch.broadcast_shapes(x.shape, y.shape)
-    if any(1 in (t.shape[axis - count + t.dim()],) and sizes[axis] > 1 for t in (x, y) for axis in range(count - t.dim(), count) if axis in gone):
+    if any(
+        1 in (t.shape[axis - count + t.dim()],) and sizes[axis] > 1
+        for t in (x, y)
+        for axis in range(count - t.dim(), count)
+        if axis in gone
+    ):
         raise ValueError("it sums over an axis that one of them repeats")
     return f"{name(x)},{name(y)}->{''.join(letter for axis, letter in enumerate(letters) if axis not in gone)}"
 
@@ -139,10 +148,11 @@ def linear_of_parts(parts: Sequence[Tensor], weight: Tensor, bias: Tensor | None
                 part = part.narrow(axis, 0, 1)
         product = F.linear(part, columns)
         total = product if total is None else total + product
-    return total if bias is None else total + bias
+    total = total if bias is None else total + bias
+    return total.expand(*parts[0].shape[:-1], -1)
 
 
-# --- attention and recurrence ------------------------------------------------------------------------------------------
+# --- attention and recurrence -----------------------------------------------------------------------------------------
 
 
 def _scale_of(scale: Any, divisor: Any) -> float:
@@ -184,7 +194,11 @@ def attend_by_letters(first: str, second: str, q: Tensor, k: Tensor, v: Tensor, 
     (depth,), (value,) = inner, width
     q, k, v = (
         each.permute([letters.index(letter) for letter in wanted])
-        for each, letters, wanted in ((q, of_q, f"{batch}{query}{depth}"), (k, of_k, f"{batch}{key}{depth}"), (v, of_v, f"{batch}{key}{value}"))
+        for each, letters, wanted in (
+            (q, of_q, f"{batch}{query}{depth}"),
+            (k, of_k, f"{batch}{key}{depth}"),
+            (v, of_v, f"{batch}{key}{value}"),
+        )
     )
     result = F.scaled_dot_product_attention(q, k, v, scale=_scale_of(scale, divisor))
     return result.permute([f"{batch}{query}{value}".index(letter) for letter in output])
@@ -197,7 +211,9 @@ def write_scale(scale: Any, divisor: Any) -> str:
 
 def write_mask(mask: Any, bias: Any) -> str:
     """The same of what is masked and what is added."""
-    return "".join((f", attn_mask=~{mask}" if mask is not None else "", f", attn_mask={bias}" if bias is not None else ""))
+    return "".join(
+        (f", attn_mask=~{mask}" if mask is not None else "", f", attn_mask={bias}" if bias is not None else "")
+    )
 
 
 def run_padded(layer: Callable[..., Any], x: Tensor, sizes: Tensor, hx: Any, weights: Any, *options: Any) -> Tensor:
@@ -216,11 +232,13 @@ def run_cells(layer: Callable[..., Any], xs: Sequence[Tensor], hx: Any, *weights
     states = hx if isinstance(hx, (tuple, list)) else (hx,)
     start = tuple(each[None] for each in states)
     given = [each for each in weights if each is not None]
-    output = layer(torch.stack(list(xs)), start if len(start) > 1 else start[0], given, len(given) == 4, 1, 0.0, True, False, False)
+    output = layer(
+        torch.stack(list(xs)), start if len(start) > 1 else start[0], given, len(given) == 4, 1, 0.0, True, False, False
+    )
     return list(output[0].unbind(0))
 
 
-# --- indexing, counting, sorting ---------------------------------------------------------------------------------------
+# --- indexing, counting, sorting --------------------------------------------------------------------------------------
 
 
 def single_index(x: Tensor, index: Any) -> tuple[int, Tensor] | None:
@@ -244,7 +262,9 @@ def is_expanded(index: Any, dim: Any) -> bool:
     """Whether an index differs along one axis only."""
     if not torch.is_tensor(index) or not isinstance(dim, int) or index.dim() < 2:
         return False
-    return all(index.stride(axis) == 0 or index.shape[axis] == 1 for axis in range(index.dim()) if axis != dim % index.dim())
+    return all(
+        index.stride(axis) == 0 or index.shape[axis] == 1 for axis in range(index.dim()) if axis != dim % index.dim()
+    )
 
 
 def along(index: Tensor, dim: int) -> Tensor:
@@ -298,8 +318,14 @@ def quantile_by_rank(x: Tensor, q: float) -> Tensor:
 
 
 def is_inner(x: Any, dim: Any) -> bool:
-    """Whether an axis of a large tensor has steps between its elements, so that each is on another line of the cache."""
-    if not torch.is_tensor(x) or isinstance(dim, bool) or not isinstance(dim, int) or x.dim() < 2 or x.numel() < 1 << 14:
+    """Whether the elements along an axis of a large tensor lie apart, each on another line of the cache."""
+    if (
+        not torch.is_tensor(x)
+        or isinstance(dim, bool)
+        or not isinstance(dim, int)
+        or x.dim() < 2
+        or x.numel() < 1 << 14
+    ):
         return False
     return x.stride(dim) > 1 and x.shape[dim] > 1
 
@@ -326,7 +352,7 @@ def add_up(parts: Iterable[Tensor]) -> Tensor:
     return total
 
 
-# --- convolution and images --------------------------------------------------------------------------------------------
+# --- convolution and images -------------------------------------------------------------------------------------------
 
 
 def rest_of(*values: Any) -> list[Any]:
@@ -334,7 +360,10 @@ def rest_of(*values: Any) -> list[Any]:
     given = list(values)
     while given and given[-1] is None:
         given.pop()
-    return [default if each is None and number else each for number, (each, default) in enumerate(zip(given, (None, 1, 0, 1, 1), strict=False))]
+    return [
+        default if each is None and number else each
+        for number, (each, default) in enumerate(zip(given, (None, 1, 0, 1, 1), strict=False))
+    ]
 
 
 def _is_all(value: Any, wanted: int) -> bool:
@@ -349,7 +378,9 @@ def is_pointwise(weight: Tensor, stride: Any, padding: Any, groups: Any) -> bool
 def is_long_kernel(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: Any) -> bool:
     """Whether FFTs may beat a convolution in one dimension: each channel by itself, or few channels."""
     is_plain = _is_all(stride, 1) and _is_all(dilation, 1) and not isinstance(padding, str) and weight.shape[-1] >= 64
-    return is_plain and (groups == x.shape[1] == weight.shape[0] or (groups in (None, 1) and weight.shape[0] * weight.shape[1] <= 256))
+    return is_plain and (
+        groups == x.shape[1] == weight.shape[0] or (groups in (None, 1) and weight.shape[0] * weight.shape[1] <= 256)
+    )
 
 
 def convolve_by_fft(x: Tensor, weight: Tensor, bias: Any, padding: Any, groups: Any) -> Tensor:
@@ -392,7 +423,7 @@ def enlarge(x: Tensor, factor: int) -> Tensor:
     return grown.reshape(count, channels, height * factor, width * factor)
 
 
-# --- pointwise ---------------------------------------------------------------------------------------------------------
+# --- pointwise --------------------------------------------------------------------------------------------------------
 
 
 def last_axis(x: Tensor, dim: Any) -> bool:
@@ -426,7 +457,7 @@ def write_power(name: str, exponent: float) -> str:
     return f"1 / ({product})" if exponent < 0 else product
 
 
-# --- transforms --------------------------------------------------------------------------------------------------------
+# --- transforms -------------------------------------------------------------------------------------------------------
 
 
 def is_fast_length(length: int) -> bool:

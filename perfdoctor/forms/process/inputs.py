@@ -27,8 +27,13 @@ def make_tensor(row: list[Any], device: str) -> torch.Tensor:
     tensor = made.as_strided(sizes, strides).to(device) if extent else made.reshape(sizes)
     if dtype is torch.bool and values.get("first_row_is_false"):
         tensor = torch.ones_like(tensor).triu(1)
-    is_continuous = dtype.is_floating_point or dtype.is_complex
-    return tensor.requires_grad_(bool(requires_grad) and is_continuous)
+    if not requires_grad or not (dtype.is_floating_point or dtype.is_complex):
+        return tensor
+    if 0 not in strides:
+        return tensor.requires_grad_()
+    # The gradient of what is only repeated is that of its one copy.
+    once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)]
+    return once.clone().requires_grad_().expand(sizes)
 
 
 def _falling(count: int, values: dict[str, Any]) -> torch.Tensor:
@@ -55,8 +60,8 @@ def _fill(count: int, dtype: torch.dtype, values: dict[str, Any]) -> torch.Tenso
         if count:  # both ends: a count of classes, or an index out of range, follows from them
             made[0], made[-1] = low, high
         return made
-    if values.get("min", -1.0) >= 0:
-        made = torch.rand(count) * max(values.get("max", 1.0), 1e-6)
+    if "min" in values:  # a recurrent layer with weights of another size would be chaotic: rounding would grow
+        made = torch.rand(count) * max(values["max"] - values["min"], 1e-6) + values["min"]
     else:
         made = torch.randn(count)
     if values.get("zeros", 0) > 0.01:
@@ -65,7 +70,8 @@ def _fill(count: int, dtype: torch.dtype, values: dict[str, Any]) -> torch.Tenso
 
 
 def _contiguous(sizes: list[int]) -> list[int]:
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for size in reversed(sizes):
         strides.insert(0, step)
         step *= max(size, 1)

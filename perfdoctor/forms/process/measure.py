@@ -1,9 +1,9 @@
-"""Measure forms of recorded calls: a process of its own, started with the Python of the program, torch and no perfdoctor.
+"""Measure forms of recorded calls: a process of its own, in the Python of the program, with torch and no perfdoctor.
 
-stdin has the cases as JSON, see `Case`; stdout gets one line of JSON for each, as it is done, so that what was measured
-counts though the time is over. Both forms get the same inputs, made anew at the recorded sizes, strides and types; the
-outputs and the gradients are compared, and a form that computes something else is refused. Their times are taken in
-turns, so that whatever slows the machine slows both.
+stdin has the cases as JSON, see `Case`; stdout gets one line of JSON for each, as it is done, so that what was
+measured counts though the time is over. Both forms get the same inputs, made anew at the recorded sizes, strides and
+types; the outputs and the gradients are compared, and a form that computes something else is refused. Their times are
+taken in turns, so that whatever slows the machine slows both.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import expressions
 import torch
-from inputs import make_tensor
+
+from . import expressions
+from .inputs import make_tensor
 
 # A turn repeats a form for so long, so that the clock's grain and a switch of threads are small beside it.
 _TURN_S, _MIN_TURNS, _MAX_TURNS = 0.01, 5, 15
@@ -36,7 +35,7 @@ _ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2
 _OTHER_TYPE = 0.1
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A form does not fit the calls, cannot be made again here, or computes something else."""
 
 
@@ -44,8 +43,8 @@ class Times(NamedTuple):
     """Two forms measured in turns.
 
     Attributes:
-        now_ns, form_ns: Of one run of each, the shortest of the turns: what else runs on the cores only adds to them.
-        noise: How far the shortest of every other turn lies above that of the others, as a share; of the two the larger.
+        now_ns, form_ns: Of one run of each the shortest of the turns: what else runs on the cores only adds to them.
+        noise: How far the shortest of every other turn lies above that of the others, as a share; the larger.
     """
 
     now_ns: int
@@ -64,12 +63,12 @@ class Case:
         self.plain, self.device = plain, device
         numbers = {int(number): row for number, row in plain["tensors"].items()}
         if sum(math.prod(row[0]) * 8 for row in numbers.values()) > _MAX_BYTES:
-            raise Refused("its tensors are too large to be made twice")
+            raise RefusedError("its tensors are too large to be made twice")
         made = {result for call in plain["calls"] for result in _tensors_in(call[3])}
         self.inputs = {number: make_tensor(row, device) for number, row in numbers.items() if number not in made}
         self.functions = [_find_function(call[0]) for call in plain["calls"]]
         self.with_grad = plain["calls"][-1][4]
-        self.leaves = [each for each in self.inputs.values() if each.requires_grad]
+        self.leaves = [_leaf_of(each) for each in self.inputs.values() if each.requires_grad]
 
     def run(self) -> Any:
         """What the program computes."""
@@ -106,7 +105,14 @@ class Case:
     def _with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         changed = {number: change(each) for number, each in self.inputs.items()}
         _, args, kwargs, _, _ = self.plain["calls"][-1]
-        return self.functions[-1](*self.decode(args, changed), **{k: self.decode(v, changed) for k, v in kwargs.items()})
+        return self.functions[-1](
+            *self.decode(args, changed), **{k: self.decode(v, changed) for k, v in kwargs.items()}
+        )
+
+    def values_of(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """What was recorded of the numbers in an input."""
+        number = next((number for number, each in self.inputs.items() if each is tensor), None)
+        return self.plain["tensors"][str(number)][-1] or {} if number is not None else {}
 
     def has_strided(self) -> bool:
         """Whether an input lies in another order, or with gaps; one that is only repeated does not count."""
@@ -115,10 +121,6 @@ class Case:
     def with_contiguous(self) -> Any:
         """The last call on inputs in order."""
         return self._with_tensors(lambda each: each.contiguous())
-
-    def has_type(self, dtype: torch.dtype) -> bool:
-        """Whether an input has this type."""
-        return any(each.dtype is dtype for each in self.inputs.values())
 
     def in_type(self, dtype: torch.dtype) -> Any:
         """The last call in another type, and its result in the first one."""
@@ -160,11 +162,11 @@ class Case:
                 stacked.append(torch.stack([self.decode(each, dict(self.inputs)) for each in values]))
                 axes.append(0)
         if any(call[2] != calls[0][2] for call in calls) or not any(axis == 0 for axis in axes):
-            raise Refused("the calls differ in more than their tensors")
+            raise RefusedError("the calls differ in more than their tensors")
         keywords = {k: self.decode(v, dict(self.inputs)) for k, v in calls[0][2].items()}
         result = torch.vmap(lambda *some: self.functions[0](*some, **keywords), tuple(axes))(*stacked)
         if not isinstance(result, torch.Tensor):
-            raise Refused("the calls return several tensors")
+            raise RefusedError("the calls return several tensors")
         return list(result.unbind(0))
 
     def decode(self, value: Any, values: dict[int, torch.Tensor]) -> Any:
@@ -174,7 +176,7 @@ class Case:
         kind, *rest = value
         if kind == "tensor":
             if rest[0] not in values:
-                raise Refused("it needs a tensor that the calls make on the way")
+                raise RefusedError("it needs a tensor that the calls make on the way")
             return values[rest[0]]
         if kind in ("tuple", "list"):
             items = [self.decode(each, values) for each in rest]
@@ -189,7 +191,12 @@ class Case:
             return torch.device(self.device)
         if kind == "text":
             return rest[0]
-        raise Refused(f"an argument of type {rest[0]} was not recorded")
+        raise RefusedError(f"an argument of type {rest[0]} was not recorded")
+
+
+def _leaf_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What gets the gradient of an input: itself, or the one copy of what is only repeated."""
+    return tensor if tensor.is_leaf or tensor._base is None else tensor._base
 
 
 def _map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -218,39 +225,37 @@ def _find_function(name: str) -> Any:
     for part in name.split(".")[1:]:
         found = getattr(found, part, None)
     if found is None or not callable(found):
-        raise Refused(f"{name} is not in this torch")
+        raise RefusedError(f"{name} is not in this torch")
     return found
 
 
 def measure_case(plain: dict[str, Any], device: str, deadline: float) -> dict[str, Any]:
-    """The fastest variant of a form that computes the same; raises `Refused` where there is none."""
+    """The fastest variant of a form that computes the same; raises `RefusedError` where there is none."""
     torch.manual_seed(0)
     case, form = Case(plain, device), plain["form"]
     bound = {name: case.decode(value, dict(case.inputs)) for name, value in plain["bound"].items()}
     names = {**vars(expressions), **bound, "torch": torch, "F": torch.nn.functional, "math": math}
-    names["value"] = lambda tensor: next(
-        (plain["tensors"][str(number)][-1] or {} for number, each in case.inputs.items() if each is tensor), {}
-    )
+    names["value"] = lambda of: case.values_of(bound[of.strip("<>")] if isinstance(of, str) else of)
     names["calls"] = case
     try:
         if not eval(form.get("when", "True"), names):
-            raise Refused("it does not fit these arguments")
+            raise RefusedError("it does not fit these arguments")
         variants = list(eval(form["each"], names)) if "each" in form else [None]
-    except Refused:
+    except RefusedError:
         raise
     except Exception as error:
-        raise Refused(f"{type(error).__name__}: {error}") from None
+        raise RefusedError(f"{type(error).__name__}: {error}") from None
     prepared: list[Variant] = []
     why = "it has no variant here"
     for each in variants:
         try:
             prepared.append(_prepare(case, {**names, "each": each}, form))
-        except Refused as error:
+        except RefusedError as error:
             why = str(error)
         if time.monotonic() > deadline:
             break
     if not prepared:
-        raise Refused(why)
+        raise RefusedError(why)
     best = min(prepared, key=lambda variant: variant.seconds)
     times = _time_in_turns(best.run_now, best.run_form, best.now_seconds, deadline)
     write = eval(f"f'''{form['write']}'''", _name_tensors(best.names))
@@ -282,19 +287,20 @@ def _prepare(case: Case, names: dict[str, Any], form: dict[str, Any]) -> Variant
     backward = Backward(case)
     now, now_seconds = _time_once(backward.wrap(case.run))
     if now_seconds > _MAX_CALL_S:
-        raise Refused(f"one call takes {now_seconds:.1f} s: too long to be repeated")
+        raise RefusedError(f"one call takes {now_seconds:.1f} s: too long to be repeated")
     run_now = backward.wrap(case.run)
     if "compare" in form:  # the backward pass of that part alone, which the form has as well
         part = compile(form["compare"], form["id"], "eval")
         backward = Backward(case)
         run_now = backward.wrap(lambda: eval(part, {**names, "now": case.run()}))
         now = run_now()
-    run_form = backward.wrap(lambda: eval(code, names), is_form=True)
+    layout = [each.is_contiguous() for each in flatten(now[0])]
+    run_form = backward.wrap(lambda: _lay_out(eval(code, names), layout), is_form=True)
     other, seconds = _time_once(run_form)
     difference = _largest_difference(now, other)
     limit = _OTHER_TYPE if form.get("results") == "other type" else _limit_of(now[0])
     if form.get("results") != "other numbers" and not difference <= limit:
-        raise Refused(f"its results differ by {difference:.1e} of the largest")
+        raise RefusedError(f"its results differ by {difference:.1e} of the largest")
     known = difference if difference < math.inf else None
     return Variant(run_now, run_form, names, now_seconds, seconds, known, backward.is_needed)
 
@@ -341,6 +347,18 @@ def flatten(value: Any) -> list[torch.Tensor]:
     return [each for item in value for each in flatten(item)] if isinstance(value, (list, tuple)) else []
 
 
+def _lay_out(result: Any, is_contiguous: list[bool]) -> Any:
+    """The result in order where the program has it so: what comes after it reads it that way."""
+    if isinstance(result, torch.Tensor):
+        return result.contiguous() if is_contiguous[:1] == [True] and result.layout is torch.strided else result
+    wanted = iter(is_contiguous)
+    return (
+        _map_tensors(result, lambda each: each.contiguous() if next(wanted, False) else each)
+        if isinstance(result, (tuple, list))
+        else result
+    )
+
+
 def _largest_difference(now: Any, other: Any) -> float:
     """The largest difference beside the largest number; infinite where shapes or types of numbers differ."""
     (now_out, now_grads), (other_out, other_grads) = now, other
@@ -355,7 +373,9 @@ def _largest_difference(now: Any, other: Any) -> float:
             first, second = (torch.zeros_like(second), second) if first is None else (first, torch.zeros_like(first))
         if first.shape != second.shape or first.dtype.is_floating_point != second.dtype.is_floating_point:
             return math.inf
-        first, second = (each.detach().to_dense() if each.layout is not torch.strided else each.detach() for each in (first, second))
+        first, second = (
+            each.detach().to_dense() if each.layout is not torch.strided else each.detach() for each in (first, second)
+        )
         if torch.equal(first, second.to(first.dtype)):
             continue
         if not (first.dtype.is_floating_point or first.dtype.is_complex):
@@ -365,7 +385,8 @@ def _largest_difference(now: Any, other: Any) -> float:
         same = (first == second) | (first.isnan() & second.isnan())
         difference = torch.where(same, torch.zeros_like(first), first - second).abs().max()
         finite = first[first.isfinite()]
-        worst = max(worst, float(difference / (finite.abs().max() if len(finite) else 1.0).clamp_min(1e-30)))
+        largest = float(finite.abs().max()) if len(finite) else 1.0
+        worst = max(worst, float(difference) / max(largest, 1e-30))
         if math.isnan(worst):
             return math.inf
     return math.inf if len(flatten(now_out)) != len(flatten(other_out)) else worst
@@ -384,10 +405,12 @@ def _time_once(run: Any) -> tuple[Any, float]:
         result = run()
         _wait(result)
         return result, _clock() - began
-    except Refused:
+    except RefusedError:
         raise
     except Exception as error:
-        raise Refused(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]) from None
+        raise RefusedError(
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+        ) from None
 
 
 def _wait(result: Any) -> None:
@@ -421,7 +444,7 @@ def _set_clock(*, is_cpu_time: bool) -> None:
 
 
 def _are_cores_busy() -> bool:
-    """Whether others have the cores for a good part of the time: threads that wait for each other measure nothing then."""
+    """Whether others have the cores for a good part of the time: threads that wait for each other tell nothing then."""
     began, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - began < _PROBE_S:
         pass
@@ -459,13 +482,9 @@ def main() -> None:
         deadline = now + (end - now) / min(len(cases) - number, 4)
         try:
             answer = measure_case(case, device, deadline) | {"threads": threads}
-        except Refused as error:
+        except RefusedError as error:
             answer = {"refused": str(error)}
         except Exception as error:
             answer = {"refused": f"{type(error).__name__}: {error}"[:200]}
         out.write(json.dumps({"case": case["id"], **answer}) + "\n")
         out.flush()
-
-
-if __name__ == "__main__":
-    main()

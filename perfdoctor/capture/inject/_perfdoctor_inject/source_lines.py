@@ -117,7 +117,7 @@ class SourceLineMode(overrides.TorchFunctionMode):
     is_active = True
 
     def __init__(self, results: UnchangedResults, rows: NeededRows, calls: CallRecords) -> None:
-        """Push nothing yet; `results` gets what the functions return, `rows` looks at products, `calls` keeps a step."""
+        """Push nothing yet; `results` gets what functions return, `rows` looks at products, `calls` keeps a step."""
         super().__init__()
         self._results, self._rows, self._calls = results, rows, calls
 

@@ -1,0 +1,1 @@
+"""The process that measures forms: the standard library and torch, and nothing of perfdoctor."""
