@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -29,26 +28,22 @@ TO_CPU, PINNED, PAGEABLE, COPY = "to-cpu", "pinned", "pageable", "copy"
 DEVICE, EVENT, STREAM = "synchronize", "event", "stream"
 
 # Ops that say what was written. Of several around a call the outermost counts.
-_CAUSE_OF_OP: Mapping[str, str] = MappingProxyType(
-    {
-        r"^aten::(item|_local_scalar_dense)$": ITEM,
-        r"^aten::is_nonzero$": IF,
-        r"^aten::(nonzero|argwhere|nonzero_numpy|nonzero_static)$": NONZERO,
-        r"^aten::(index|index_put_?|_index_put_impl_|masked_select|masked_scatter_?)$": MASK,
-        r"^aten::_?unique(2|_dim|_consecutive|_dim_consecutive)?$": UNIQUE,
-        r"^aten::repeat_interleave$": REPEAT,
-        r"^aten::(equal|allclose)$": COMPARE,
-        r"^aten::(to|_to_copy|copy_|cpu|cuda)$": COPY,
-    }
-)
-_CAUSE_OF_CALL: Mapping[str, str] = MappingProxyType(
-    {
-        vocabulary.DEVICE_SYNC_CALL: DEVICE,
-        vocabulary.EVENT_SYNC_CALL: EVENT,
-        vocabulary.STREAM_SYNC_CALL: STREAM,
-        vocabulary.COPY_CALL: COPY,
-    }
-)
+_CAUSE_OF_OP: Mapping[str, str] = {
+    r"^aten::(item|_local_scalar_dense)$": ITEM,
+    r"^aten::is_nonzero$": IF,
+    r"^aten::(nonzero|argwhere|nonzero_numpy|nonzero_static)$": NONZERO,
+    r"^aten::(index|index_put_?|_index_put_impl_|masked_select|masked_scatter_?)$": MASK,
+    r"^aten::_?unique(2|_dim|_consecutive|_dim_consecutive)?$": UNIQUE,
+    r"^aten::repeat_interleave$": REPEAT,
+    r"^aten::(equal|allclose)$": COMPARE,
+    r"^aten::(to|_to_copy|copy_|cpu|cuda)$": COPY,
+}
+_CAUSE_OF_CALL: Mapping[str, str] = {
+    vocabulary.DEVICE_SYNC_CALL: DEVICE,
+    vocabulary.EVENT_SYNC_CALL: EVENT,
+    vocabulary.STREAM_SYNC_CALL: STREAM,
+    vocabulary.COPY_CALL: COPY,
+}
 # An index is a mask only where the positions of its hits are counted, else it is a copy of indices from the CPU.
 _INDEX_OP = r"^aten::(index|index_put_?|_index_put_impl_)$"
 _COUNTING_OP = r"^aten::(nonzero|masked_select|masked_scatter_?)$"

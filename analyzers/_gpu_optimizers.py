@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -31,9 +30,13 @@ from perfdoctor.rules import (
 # min_cpu_share: what an optimizer takes of the step of a program on the CPU alone, which a look at that step would stop
 # at: every slice of 5 % has to be explained.
 # min_kernels: fewer kernels a step are a toy, or fused in all but name.
-SETTINGS: Mapping[str, float] = MappingProxyType(
-    {"min_share": 0.01, "min_passes": 2, "min_kernels": 5, "min_loop": 50, "min_cpu_share": 0.05}
-)
+SETTINGS: Mapping[str, float] = {
+    "min_share": 0.01,
+    "min_passes": 2,
+    "min_kernels": 5,
+    "min_loop": 50,
+    "min_cpu_share": 0.05,
+}
 
 _FUSED_KERNEL = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB|AdagradFunctor|LionFunctor"
 _FOREACH_KERNEL = r"multi_tensor_apply"
@@ -133,12 +136,11 @@ def _measure_optimizer(rank: Rank, launched: Int64Array, range_name: str) -> Gpu
         spans = intervals.intersect(spans, all_steps.own_time(distinct(rank.traffic.optimizer_step[rows])))
     waits = intervals.intersect(spans, rank.account.parts["idle_launch"])
     is_starved = intervals.total(waits) > intervals.total(busy)
-    claimed = intervals.union_of((busy, waits, _idle_in_ranges(rank, rows))) if is_starved else busy
     return GpuOptimizer(
         optimizer=vocabulary.optimizer_class(range_name),
         rows=GpuRows(gpu, rows),
         first_rows=GpuRows(gpu, rows[first]),
-        time=claimed,
+        time=intervals.union_of((busy, waits, _idle_in_ranges(rank, rows))) if is_starved else busy,
         busy_ns=intervals.total(busy),
         wait_ns=intervals.total(waits),
         pass_count=pass_count,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from perfdoctor.analyzers._loader_model import LoaderModel
 from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork, WaitParts
@@ -39,17 +38,15 @@ def say_own_part(wait: LoaderWait) -> str:
 
 
 # What else helps where the training process itself does this kind of work to load a batch, and what a GPU adds to that.
-CHEAPER_BATCH: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        kinds.IMAGE_DECODING: ("store smaller images", ", or decode on the GPU (nvJPEG, NVDEC)"),
-        kinds.TOKENIZING: ("tokenize the data set once and store it", ""),
-        kinds.LISTS_TO_TENSORS: ("keep numbers in NumPy arrays or tensors instead of lists", ""),
-        kinds.ARCHIVE: ("open the archive once, not for each item, and keep what it holds unpacked", ""),
-        kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
-        kinds.PREPROCESSING: ("preprocess ahead of time", ", or on the GPU"),
-        kinds.SLEEP: ("keep what it waits for from the last epoch, or wait once for all items", ""),
-    }
-)
+CHEAPER_BATCH: Mapping[str, tuple[str, str]] = {
+    kinds.IMAGE_DECODING: ("store smaller images", ", or decode on the GPU (nvJPEG, NVDEC)"),
+    kinds.TOKENIZING: ("tokenize the data set once and store it", ""),
+    kinds.LISTS_TO_TENSORS: ("keep numbers in NumPy arrays or tensors instead of lists", ""),
+    kinds.ARCHIVE: ("open the archive once, not for each item, and keep what it holds unpacked", ""),
+    kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
+    kinds.PREPROCESSING: ("preprocess ahead of time", ", or on the GPU"),
+    kinds.SLEEP: ("keep what it waits for from the last epoch, or wait once for all items", ""),
+}
 
 
 def describe_loading_work(work: LoadingWork | None, *, says_how: bool = True) -> str:

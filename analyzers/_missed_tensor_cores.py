@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -38,9 +37,7 @@ from perfdoctor.rules import (
 from perfdoctor.rules import intervals as iv
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.
-_OPERATION_NAMES: Mapping[MatrixCategory, str] = MappingProxyType(
-    {"gemm": "matrix product", "convolution": "convolution"}
-)
+_OPERATION_NAMES: Mapping[MatrixCategory, str] = {"gemm": "matrix product", "convolution": "convolution"}
 _FLOAT64_ADVICE = "Make these {}s float32: they are float64, usually by accident (PD204 says what that costs in all)."
 # Channels a group: a Tensor Core tile has 8 rows (mma.m16n8k16), which fewer channels cannot fill.
 _MIN_GROUP_CHANNELS = 8

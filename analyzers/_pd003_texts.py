@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -14,18 +13,16 @@ from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
 from perfdoctor.rules import Evidence, Finding, Int64Array, Rank, Recurrence, RunSteps
 
 # Names in evidence of parts of the account whose own names say little.
-_PART_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "memcpy": "copying",
-        "latency": "time in short kernels or ops",
-        "idle_dataloader": "wait for the loader",
-        "idle_sync": "wait for the GPU",
-        "idle_launch": "time between launches or ops",
-        "idle_communication": "wait for other ranks",
-        "idle_allocator": "memory allocation",
-        "idle_unexplained": "unexplained time",
-    }
-)
+_PART_NAMES: Mapping[str, str] = {
+    "memcpy": "copying",
+    "latency": "time in short kernels or ops",
+    "idle_dataloader": "wait for the loader",
+    "idle_sync": "wait for the GPU",
+    "idle_launch": "time between launches or ops",
+    "idle_communication": "wait for other ranks",
+    "idle_allocator": "memory allocation",
+    "idle_unexplained": "unexplained time",
+}
 
 
 class SeenExcess(NamedTuple):

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from perfdoctor.analyzers import _blocking_calls as causes
 from perfdoctor.rules import Advice, Rank, advise
 
-_CODE: Mapping[str, str] = MappingProxyType(
-    {
-        causes.ITEM: ".item()",
-        causes.IF: "`if tensor:`",
-        causes.NONZERO: "nonzero()",
-        causes.MASK: "Indexing with a boolean mask",
-        causes.UNIQUE: "torch.unique",
-        causes.REPEAT: "repeat_interleave without output_size",
-        causes.COMPARE: "torch.equal or allclose",
-        causes.PRINT: "print(tensor)",
-        causes.CLIP: "clip_grad_norm_(error_if_nonfinite=True)",
-        causes.SCALER: "GradScaler.step",
-        causes.TO_CPU: ".cpu(), .numpy() or .tolist()",
-        causes.PINNED: "A blocking .to(device)",
-        causes.PAGEABLE: ".to(device) from pageable memory",
-        causes.COPY: "A copy between CPU and GPU",
-        causes.DEVICE: "torch.cuda.synchronize()",
-        causes.EVENT: "event.synchronize()",
-        causes.STREAM: "stream.synchronize()",
-    }
-)
+_CODE: Mapping[str, str] = {
+    causes.ITEM: ".item()",
+    causes.IF: "`if tensor:`",
+    causes.NONZERO: "nonzero()",
+    causes.MASK: "Indexing with a boolean mask",
+    causes.UNIQUE: "torch.unique",
+    causes.REPEAT: "repeat_interleave without output_size",
+    causes.COMPARE: "torch.equal or allclose",
+    causes.PRINT: "print(tensor)",
+    causes.CLIP: "clip_grad_norm_(error_if_nonfinite=True)",
+    causes.SCALER: "GradScaler.step",
+    causes.TO_CPU: ".cpu(), .numpy() or .tolist()",
+    causes.PINNED: "A blocking .to(device)",
+    causes.PAGEABLE: ".to(device) from pageable memory",
+    causes.COPY: "A copy between CPU and GPU",
+    causes.DEVICE: "torch.cuda.synchronize()",
+    causes.EVENT: "event.synchronize()",
+    causes.STREAM: "stream.synchronize()",
+}
 
 
 def name_cause(cause: str) -> str:

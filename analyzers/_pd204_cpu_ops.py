@@ -92,7 +92,6 @@ def find_float64_work(rank: Rank) -> Float64Work | None:
     matrix = rows & rank.trace.match_rows(rank.trace.ops, _MATRIX_OP)
     forward = np.flatnonzero(marks & computing_ops(shaped) & ~_in_backward(shaped))
     source, location = _find_source(rank, has_float64_weights=has_float64_weights)
-    first_op = shaped.trace.text(int(shaped.trace.ops.name[forward[0]])) if len(forward) else None
     return Float64Work(
         rows=rows,
         time=time_of_ops(rank, rows),
@@ -100,7 +99,7 @@ def find_float64_work(rank: Rank) -> Float64Work | None:
         matrix_ns=rank.per_step(iv.total(time_of_ops(rank, matrix))),
         source=source,
         location=location or shaped.places.line_of_ops(forward[:1]),
-        first_op=first_op,
+        first_op=shaped.trace.text(int(shaped.trace.ops.name[forward[0]])) if len(forward) else None,
     )
 
 

@@ -67,13 +67,12 @@ def find_formulas(rank: Rank) -> Formulas | None:
     time = time_of_ops(rank, forward | belongs)
     cost_ns = rank.per_step(iv.total(time))
     high, expected, low = (round(cost_ns * (1 - remaining)) for remaining in _REMAINING)
-    location = rank.places.line_of_ops(np.concatenate(chains))
     return Formulas(
         time=time,
         chains=len(chains),
         ops=" > ".join(trace.strings[code].removeprefix("aten::") for code in trace.ops.name[chains[0]].tolist()),
         saving=Saving(low, expected, high, "bounded"),
-        location=location,
+        location=rank.places.line_of_ops(np.concatenate(chains)),
     )
 
 

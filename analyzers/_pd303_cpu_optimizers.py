@@ -7,7 +7,6 @@ to 40 tensors of 600,000): the time of a fused or foreach step over that of the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_ops import CpuOptimizer
@@ -32,23 +31,19 @@ class Remaining(NamedTuple):
 
 
 # Plain SGD has one pass already: only where calling ops takes longer than they do is there something to save.
-_FUSED_SMALL: Mapping[str, Remaining] = MappingProxyType(
-    {
-        "Adam": Remaining(0.25, 0.3, 0.35),
-        "AdamW": Remaining(0.25, 0.3, 0.35),
-        "Adagrad": Remaining(0.35, 0.42, 0.5),
-        "SGD": Remaining(0.27, 0.35, 0.45),
-        "plain SGD": Remaining(0.4, 0.65, 0.9),
-    }
-)
-_FUSED_LARGE: Mapping[str, Remaining] = MappingProxyType(
-    {
-        "Adam": Remaining(0.15, 0.3, 0.45),
-        "AdamW": Remaining(0.15, 0.3, 0.45),
-        "Adagrad": Remaining(0.2, 0.35, 0.5),
-        "SGD": Remaining(0.55, 0.7, 0.95),
-    }
-)
+_FUSED_SMALL: Mapping[str, Remaining] = {
+    "Adam": Remaining(0.25, 0.3, 0.35),
+    "AdamW": Remaining(0.25, 0.3, 0.35),
+    "Adagrad": Remaining(0.35, 0.42, 0.5),
+    "SGD": Remaining(0.27, 0.35, 0.45),
+    "plain SGD": Remaining(0.4, 0.65, 0.9),
+}
+_FUSED_LARGE: Mapping[str, Remaining] = {
+    "Adam": Remaining(0.15, 0.3, 0.45),
+    "AdamW": Remaining(0.15, 0.3, 0.45),
+    "Adagrad": Remaining(0.2, 0.35, 0.5),
+    "SGD": Remaining(0.55, 0.7, 0.95),
+}
 # Large tensors take up to 3.5 times as long with foreach, whose intermediate results do not stay in the cache.
 _FOREACH_SMALL = Remaining(0.53, 0.7, 0.95)
 _HAS_FOREACH = frozenset({"RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax"})

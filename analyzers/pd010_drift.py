@@ -45,7 +45,6 @@ class Drift(RankAnalyzer):
         is_longer = rank.growth is not None and rank.mean_step_ns > drift.before_ns
         is_in_trace = is_longer and drift.is_in_every_step
         cost_ns = _cost_of(rank, drift, is_in_trace=is_in_trace)
-        claim = _claim_of(rank, cost_ns) if is_in_trace else Claim()
         kind = "at once from" if drift.kind == "jump" else "more and more from"
         advice = text.advice
         if cause.id in _NOT_SEEN:
@@ -59,7 +58,7 @@ class Drift(RankAnalyzer):
             saving=Saving(0, None, cost_ns, "bounded") if is_in_trace else Saving(),
             advice=advice,
             fix=text.fix,
-            claim=claim,
+            claim=_claim_of(rank, cost_ns) if is_in_trace else Claim(),
             confidence=0.5 if cause.id in _NOT_SEEN else 0.8,
             location=cause.location,
             evidence=_evidence_of(drift, cause),

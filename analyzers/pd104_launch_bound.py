@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -69,12 +68,10 @@ _MIN_LIST_SHARE = 0.3
 # Below, making the lists takes longer than torch.tensor does: code that replaces the call alone would leave that.
 _MOST = 0.5
 # Waits, in which a thread computes nothing: work on whole arrays makes none of them shorter.
-_WAITS: Mapping[str, str] = MappingProxyType(
-    {
-        kinds.LOCK_WAIT: "the loop waits for a lock, a queue or another thread",
-        kinds.CHILD_PROCESS: "the loop waits for another process",
-    }
-)
+_WAITS: Mapping[str, str] = {
+    kinds.LOCK_WAIT: "the loop waits for a lock, a queue or another thread",
+    kinds.CHILD_PROCESS: "the loop waits for another process",
+}
 # Of a step, between one and the next: a server that waits for requests pauses for longer.
 _MAX_PAUSE, _MIN_STEPS = 0.5, 2
 _GROWS_ARRAYS = frozenset({"append", "insert", "delete"})
@@ -172,7 +169,6 @@ class LaunchBound(RankAnalyzer):
         median_ns = int(np.median(rank.trace.gpu.dur_ns[kernels.mask]))
         number = rank.count_per_step(len(kernels))
         situation = _find_situation(rank, launches)
-        advice = _advise(rank, launches, situation)
         edit = _shorten_launches(rank, kernels.calls.rows, launches, pause_ns)
         if situation == _SYNCS_WITHIN:
             edit = replace(edit, blocked_by=launches.syncs)
@@ -183,7 +179,7 @@ class LaunchBound(RankAnalyzer):
             f"of {median_ns / 1e3:.1f} us in the median, and {_describe_launch(launches)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            advice=_advise(rank, launches, situation),
             claim=Claim(starved),
             edit=edit,
             confidence=0.6 if len(rank.trace.frames) else 0.8,

@@ -71,7 +71,6 @@ class TransferBound(RankAnalyzer):
         cost_ns = rank.per_step(group.exposed_ns)
         hidden_ns = _hideable_ns(rank, group)
         max_ns, edit = _best_edit(rank, group, purpose, hidden_ns)
-        advice = advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1))
         limit = copy_limit_bytes_per_s(group.direction, rank.facts, rank.device)
         size = "" if group.bytes is None else f", {format_bytes(group.bytes / max(rank.steps.count, 1), in_kb=False)}"
         return self.finding(
@@ -81,7 +80,7 @@ class TransferBound(RankAnalyzer):
             f"{purpose.value}",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_ns, "bounded"),
-            advice=advice,
+            advice=advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1)),
             claim=Claim(group.exposed),
             edit=edit,
             confidence=0.5 if purpose is Purpose.UNKNOWN else 0.7,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.analyzers._host_pauses import (
@@ -36,14 +35,12 @@ class _Kind(NamedTuple):
     situation: str
 
 
-_KINDS: Mapping[str, _Kind] = MappingProxyType(
-    {
-        SAVE: _Kind("Saving checkpoints", "the step saves a checkpoint"),
-        FSYNC: _Kind("Waiting for files to reach the disk (os.fsync)", "the step waits until a file is on disk"),
-        DEEPCOPY: _Kind("Copying models or their state (copy.deepcopy)", "the step copies a model"),
-        PRINT: _Kind("Printing", "the step prints"),
-    }
-)
+_KINDS: Mapping[str, _Kind] = {
+    SAVE: _Kind("Saving checkpoints", "the step saves a checkpoint"),
+    FSYNC: _Kind("Waiting for files to reach the disk (os.fsync)", "the step waits until a file is on disk"),
+    DEEPCOPY: _Kind("Copying models or their state (copy.deepcopy)", "the step copies a model"),
+    PRINT: _Kind("Printing", "the step prints"),
+}
 
 
 def _kind_of(rank: Rank, pause: HostPause) -> _Kind:
@@ -102,7 +99,6 @@ class LoggingAndCheckpoints(RankAnalyzer):
 
     def _report(self, rank: Rank, pause: HostPause, kind: _Kind) -> Finding:
         cost_ns = cost_of(rank, pause)
-        advice = advise(kind.situation, rank.context, steps=round(_SELDOM * pause.of / pause.steps))
         saving = Saving(0, None, cost_ns, "bounded")
         if pause.is_timed:
             low_ns, expected_ns = round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)
@@ -115,7 +111,7 @@ class LoggingAndCheckpoints(RankAnalyzer):
             f"{pause.length_on(rank)}" + (f", in {calls} calls" if calls != "1" else ""),
             cost_ns=cost_ns,
             saving=saving,
-            advice=advice,
+            advice=advise(kind.situation, rank.context, steps=round(_SELDOM * pause.of / pause.steps)),
             claim=claim_of(rank, (pause.call,), cost_ns),
             confidence=0.9 if pause.is_timed else 0.6,
             location=pause.location,

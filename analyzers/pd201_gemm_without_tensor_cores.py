@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -34,14 +33,12 @@ from perfdoctor.rules import (
 
 _HALF_TYPES = ("fp16", "bf16")
 # By the name of the remedy the situation in the table of advice.
-_SITUATIONS: Mapping[str | None, str] = MappingProxyType(
-    {
-        "tf32": "float32 products: TF32",
-        "bf16 autocast": "float32 products: bfloat16",
-        "fp16 autocast": "float32 products: float16",
-        None: "float32 products",
-    }
-)
+_SITUATIONS: Mapping[str | None, str] = {
+    "tf32": "float32 products: TF32",
+    "bf16 autocast": "float32 products: bfloat16",
+    "fp16 autocast": "float32 products: float16",
+    None: "float32 products",
+}
 
 
 class GemmWithoutTensorCores(MissedTensorCores):

@@ -86,13 +86,12 @@ class AccidentalFloat64(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(work.time))
         if not self.exceeds_min_share(rank, cost_ns, self.settings["min_cpu_share"]):
             return
-        advice = _ADVICE_BY_SOURCE[work.source]
         yield self.finding(
             rank,
             title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} {rank.per_unit}",
             cost_ns=cost_ns,
             saving=work.saving.cap(cost_ns),
-            advice=advice,
+            advice=_ADVICE_BY_SOURCE[work.source],
             claim=Claim(work.time),
             confidence=0.8,
             location=work.location,

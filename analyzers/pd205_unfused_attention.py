@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from perfdoctor.rules import intervals as iv
 # A frame of a module's call, such as "nn.Module: BertSelfAttention_3": its class, and which of its instances.
 _MODULE_FRAME = r"^nn\.Module: "
 _FUSED_OP = "scaled_dot_product_attention"
-_HALF_NAMES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp16": "float16"})
+_HALF_NAMES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class UnfusedAttention(RankAnalyzer):
@@ -78,13 +77,12 @@ class UnfusedAttention(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(found.time))
         if not self.exceeds_min_share(rank, found.saving.expected_ns or 0, self.settings["min_cpu_saving"]):
             return
-        advice = advise("unfused attention", rank.context, where="the model's attention")
         yield self.finding(
             rank,
             title=f"Attention is not fused: product, softmax and product over a sequence of {found.sequence}",
             cost_ns=cost_ns,
             saving=found.saving.cap(cost_ns),
-            advice=advice,
+            advice=advise("unfused attention", rank.context, where="the model's attention"),
             claim=Claim(found.time),
             confidence=0.8,
             location=found.location,
@@ -117,14 +115,13 @@ class UnfusedAttention(RankAnalyzer):
         callers = nesting.outermost(trace.ops.parent, attentions.first_product.astype(np.int32))
         fell_back = any(_FUSED_OP in trace.strings[code] for code in distinct(trace.ops.name[callers]).tolist())
         situation = "attention fell back" if fell_back else "unfused attention"
-        advice = advise(situation, rank.context, where=_name_module(rank, attentions) or "the model's attention")
         yield self.finding(
             rank,
             title="Attention is not fused: product, softmax and product"
             + (f" over a sequence of {sequence}" if sequence else ""),
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=advice,
+            advice=advise(situation, rank.context, where=_name_module(rank, attentions) or "the model's attention"),
             claim=Claim(time, kernels=True),
             confidence=0.8 if sequence else 0.6,
             location=rank.places.line_of_ops(callers.astype(np.int64)),
@@ -145,13 +142,12 @@ class UnfusedAttention(RankAnalyzer):
         if half is None or time_ns < MIN_TIME_NS or not self.exceeds_min_share(rank, cost_ns):
             return
         after = apply_remedy(rank, kernels, "attention", half)
-        advice = advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context)
         yield self.finding(
             rank,
             title=f"Fused attention runs in float32: {rank.count_per_step(len(kernels)):,} kernels {rank.per_unit}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=advice,
+            advice=advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8,
             location=kernels.location,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from perfdoctor.analyzers._pd209_causes import Cause, find_cause
 from perfdoctor.analyzers._pd209_slow_kernels import (
@@ -28,20 +27,18 @@ from perfdoctor.rules import (
     top_op,
 )
 
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "gemm": "Matrix products",
-        "convolution": "Convolutions",
-        "attention": "Attention kernels",
-        "norm": "Normalization kernels",
-        "softmax": "Softmax kernels",
-        "elementwise": "Elementwise kernels",
-        "reduction": "Reductions",
-        "indexing": "Lookups and scatters",
-        "copy": "Copies on the GPU",
-        "other": "Kernels",
-    }
-)
+_NAMES: Mapping[str, str] = {
+    "gemm": "Matrix products",
+    "convolution": "Convolutions",
+    "attention": "Attention kernels",
+    "norm": "Normalization kernels",
+    "softmax": "Softmax kernels",
+    "elementwise": "Elementwise kernels",
+    "reduction": "Reductions",
+    "indexing": "Lookups and scatters",
+    "copy": "Copies on the GPU",
+    "other": "Kernels",
+}
 _MAX_SHOWN = 3
 
 

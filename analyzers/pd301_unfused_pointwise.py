@@ -62,13 +62,12 @@ class UnfusedPointwise(RankAnalyzer):
         formulas = find_formulas(rank)
         if formulas is None or not self.exceeds_min_share(rank, formulas.saving.expected_ns or 0):
             return
-        advice = advise("GELU as its formula on the CPU", rank.context)
         yield self.finding(
             rank,
             title=f"GELU is computed op by op: {_format_count(rank, formulas.chains)}",
             cost_ns=rank.per_step(intervals.total(formulas.time)),
             saving=formulas.saving,
-            advice=advice,
+            advice=advise("GELU as its formula on the CPU", rank.context),
             claim=Claim(formulas.time),
             confidence=0.8,
             location=formulas.location,
@@ -111,14 +110,13 @@ class UnfusedPointwise(RankAnalyzer):
             return
         bytes_known = not np.isnan(chains.saved_bytes).any()
         costliest, kernels = _find_costliest_chain(rank.trace, chains)
-        advice = advise("unfused pointwise kernels", rank.context)
         yield self.finding(
             rank,
             title=f"{rank.count_per_step(len(chains.rows)):,} pointwise kernels {rank.per_unit} run in chains that "
             "could be fused",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_saving_ns, "bounded"),
-            advice=advice,
+            advice=advise("unfused pointwise kernels", rank.context),
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
             location=rank.places.line_of_items(kernels),

@@ -51,14 +51,13 @@ class LayoutConversion(RankAnalyzer):
             return
         convolutions = rank.kernels.of_category("convolution").in_steps() - copies
         channels_last_share = _measure_channels_last(rank, copies)
-        advice = _advise(rank, channels_last_share)
         yield self.finding(
             rank,
             title="Convolutions copy tensors into another layout: "
             f"{rank.count_per_step(len(copies)):,} copies {rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            advice=_advise(rank, channels_last_share),
             claim=Claim(time, kernels=True),
             confidence=0.8 if "launches" in rank.available_data else 0.6,
             location=copies.location,

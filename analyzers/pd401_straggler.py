@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
 from perfdoctor.analyzers._late_rank_causes import (
@@ -39,21 +38,19 @@ from perfdoctor.rules import (
 from perfdoctor.rules import intervals as iv
 
 # By the phase that a late rank spends more time in: how a title names it, and the rules whose findings explain it.
-_PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "loader": ("waiting for its DataLoader", ("PD101",)),
-        "forward": ("in its forward pass", ("PD2", "PD3", "PD102", "PD104")),
-        "backward": ("in its backward pass", ("PD2", "PD3", "PD104")),
-        "optimizer": ("in its optimizer", ("PD3",)),
-        "compute": ("computing", ("PD2", "PD3")),
-        "sync": ("idle after a host-device sync", ("PD102", "PD106")),
-        "copy": ("copying", ("PD105", "PD106")),
-        "launch": ("idle, because its CPU launched late", ("PD104", "PD102", "PD103", "PD108")),
-        "allocator": ("in the allocator", ("PD107",)),
-        "communication": ("in communication of its own", ("PD4",)),
-        "other": ("outside of PyTorch", ("PD103",)),
-    }
-)
+_PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "loader": ("waiting for its DataLoader", ("PD101",)),
+    "forward": ("in its forward pass", ("PD2", "PD3", "PD102", "PD104")),
+    "backward": ("in its backward pass", ("PD2", "PD3", "PD104")),
+    "optimizer": ("in its optimizer", ("PD3",)),
+    "compute": ("computing", ("PD2", "PD3")),
+    "sync": ("idle after a host-device sync", ("PD102", "PD106")),
+    "copy": ("copying", ("PD105", "PD106")),
+    "launch": ("idle, because its CPU launched late", ("PD104", "PD102", "PD103", "PD108")),
+    "allocator": ("in the allocator", ("PD107",)),
+    "communication": ("in communication of its own", ("PD4",)),
+    "other": ("outside of PyTorch", ("PD103",)),
+}
 # Which rank is last at fewer collectives than this may be chance.
 _MIN_COLLECTIVES = 10
 

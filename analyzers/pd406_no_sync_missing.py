@@ -33,13 +33,12 @@ class NoSyncMissing(RankAnalyzer):
         if not self.exceeds_min_share(rank, cost):
             return
         updates = len(set(passes.update.tolist()))
-        advice = advise("gradients reduced in every micro-batch", rank.context)
         yield self.finding(
             rank,
             title=f"Gradients are reduced in every micro-batch: {passes.reduces.sum() / updates:.3g} times an update",
             cost_ns=cost,
             saving=Saving(0, cost, cost, "bounded"),
-            advice=advice,
+            advice=advise("gradients reduced in every micro-batch", rank.context),
             claim=Claim(wasted),
             confidence=0.9,
             location=rank.places.line_of_named(vocabulary.DDP_FORWARD),

@@ -70,7 +70,6 @@ class DebugApisOn(RankAnalyzer):
         cost_ns = min((stacks_ns or 0) + checks_ns, step_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        advice = advise("anomaly detection", rank.context)
         claimed = iv.union_of((checks, _time_of_stacks(rank, stacks_ns)))
         rest_ns = max(_in_window(rank, cost_ns) - iv.total(claimed), 0)  # stacks of ops that the trace does not number
         # Of stacks that nobody timed, as in other recordings, the saving is larger by an unknown amount.
@@ -82,7 +81,7 @@ class DebugApisOn(RankAnalyzer):
             title=f"Anomaly detection is on: {rank.share(cost_ns):.0%} of the step{more}",
             cost_ns=cost_ns,
             saving=saving,
-            advice=advice,
+            advice=advise("anomaly detection", rank.context),
             claim=Claim(claimed, unshared_ns=rest_ns),
             edit=_edit_of_checks(rank, checks),
             location=switch.location,

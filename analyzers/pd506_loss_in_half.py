@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 import orjson
@@ -22,24 +21,20 @@ from perfdoctor.rules import (
 
 _HALF = "c10::Half"
 # The ops that compute the gradients of losses, and the ops of the forward pass whose lines are the loss's.
-_LOSSES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "aten::nll_loss_backward": ("cross entropy", "aten::nll_loss_forward"),
-        "aten::nll_loss2d_backward": ("cross entropy", "aten::nll_loss2d_forward"),
-        "aten::mse_loss_backward": ("mean squared error", "aten::mse_loss"),
-        "aten::smooth_l1_loss_backward": ("smooth L1", "aten::smooth_l1_loss"),
-        "aten::huber_loss_backward": ("Huber", "aten::huber_loss"),
-        "aten::binary_cross_entropy_backward": ("binary cross entropy", "aten::binary_cross_entropy"),
-        "BinaryCrossEntropyWithLogitsBackward0": ("binary cross entropy", "aten::binary_cross_entropy_with_logits"),
-    }
-)
-_WHY: Mapping[str, str] = MappingProxyType(
-    {
-        "cross entropy": "gradients of tokens or classes below 6e-8 become 0, and the loss has three digits",
-        "mean squared error": "squares overflow from a difference of 256 on",
-        "binary cross entropy": "probabilities above 0.9995 are 1, and their logarithms infinite",
-    }
-)
+_LOSSES: Mapping[str, tuple[str, str]] = {
+    "aten::nll_loss_backward": ("cross entropy", "aten::nll_loss_forward"),
+    "aten::nll_loss2d_backward": ("cross entropy", "aten::nll_loss2d_forward"),
+    "aten::mse_loss_backward": ("mean squared error", "aten::mse_loss"),
+    "aten::smooth_l1_loss_backward": ("smooth L1", "aten::smooth_l1_loss"),
+    "aten::huber_loss_backward": ("Huber", "aten::huber_loss"),
+    "aten::binary_cross_entropy_backward": ("binary cross entropy", "aten::binary_cross_entropy"),
+    "BinaryCrossEntropyWithLogitsBackward0": ("binary cross entropy", "aten::binary_cross_entropy_with_logits"),
+}
+_WHY: Mapping[str, str] = {
+    "cross entropy": "gradients of tokens or classes below 6e-8 become 0, and the loss has three digits",
+    "mean squared error": "squares overflow from a difference of 256 on",
+    "binary cross entropy": "probabilities above 0.9995 are 1, and their logarithms infinite",
+}
 _OTHER_WHY = "small gradients become 0, and sums overflow above 65,504"
 
 

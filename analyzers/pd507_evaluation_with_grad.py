@@ -27,7 +27,6 @@ class EvaluationWithGrad(RankAnalyzer):
         if not graphs.pass_count or not self.exceeds_min_share(rank, passes_ns):
             return
         cost = bound_saving(rank, graphs)
-        location = locate_calls(rank, trains=True)
         advice = Advice(
             "Run the evaluation without gradients: no graph is recorded then, and activations are freed early.",
             "with torch.no_grad(): ...   # around these forward passes",
@@ -44,7 +43,7 @@ class EvaluationWithGrad(RankAnalyzer):
             advice=advice,
             claim=Claim(cost.time),
             confidence=0.6,
-            location=location,
+            location=locate_calls(rank, trains=True),
             evidence=(
                 Evidence("such passes in the trace", graphs.pass_count, "count"),
                 Evidence("nodes of the graph in each", nodes, "count"),

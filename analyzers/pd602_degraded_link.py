@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from perfdoctor.rules import (
 from perfdoctor.rules import intervals as iv
 
 # Bytes a lane and direction moves in a second, by generation (PCI-SIG: transfer rate and encoding).
-_LANE_GB_PER_S: Mapping[int, float] = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})
+_LANE_GB_PER_S: Mapping[int, float] = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 class DegradedLink(RankAnalyzer):
