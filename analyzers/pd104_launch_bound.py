@@ -45,6 +45,7 @@ from perfdoctor.rules import (
     StarvationRoot,
     advise,
     most_common_location,
+    read_advice,
     shorten_launches,
 )
 from perfdoctor.rules import activity_kinds as kinds
@@ -78,16 +79,6 @@ _GROWS_ARRAYS = frozenset({"append", "insert", "delete"})
 _OF_TORCH = r"(^|/)torch/(nn|_tensor|functional)"
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
-_ROWS_AT_ONCE = (Action("rows-at-once"),)
-# Results that a function may remember of which nothing is known: they may be tensors.
-_REMEMBERED = 1024
-
-_ONE_OP = Advice(
-    "Let one op do what the loop does piece by piece: operations on whole tensors, torch.bincount for counts, "
-    "torch.vmap, padded batches.",
-    source="https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
-    actions=_ROWS_AT_ONCE,
-)
 
 
 class LaunchBound(RankAnalyzer):
@@ -277,7 +268,7 @@ class LaunchBound(RankAnalyzer):
             f"{loop.location.short}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_ONE_OP,
+            advice=read_advice("one op for a loop"),
             claim=Claim(loop.time),
             confidence=0.7,
             location=loop.location,
@@ -339,13 +330,7 @@ class LaunchBound(RankAnalyzer):
             title=f"{found.module} is called {found.calls_per_step:,} times {rank.per_unit}, with one row each",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=Advice(
-                "Call the module once with all rows, where none needs the result of another: a product of many rows "
-                "takes little longer than one of a single row.",
-                "model(torch.stack(rows))   # in place of [model(row) for row in rows]",
-                "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
-                _ROWS_AT_ONCE,
-            ),
+            advice=read_advice("rows one by one"),
             claim=Claim(found.time),
             confidence=0.7,
             location=found.location,
@@ -364,13 +349,7 @@ class LaunchBound(RankAnalyzer):
             f"{rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=Advice(
-                "Call modules that do the same with inputs of their own all at once, with weights that are stacked: "
-                "by torch.vmap, or by batched products (torch.baddbmm).",
-                "weights, _ = torch.func.stack_module_state(nets)   # once\n"
-                "torch.vmap(lambda w, x: torch.func.functional_call(nets[0], w, (x,)))(weights, inputs)",
-                "https://docs.pytorch.org/tutorials/intermediate/ensembling.html",
-            ),
+            advice=read_advice("modules one by one"),
             claim=Claim(found.time),
             confidence=0.7,
             location=found.location,
@@ -431,14 +410,9 @@ def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:
 def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None) -> Advice:
     """What to do in a program on the CPU alone: first about a loop that calls most of the ops."""
     if loop and loop.takes_single_numbers:
-        return Advice(
-            "Compute with Python's numbers where no gradient has to pass: all of them by tolist() before the loop, one "
-            "tensor of the results after it. Each op takes single numbers: else let one op do it for all of them.",
-            "numbers = x.tolist()   # before the loop, where no gradient has to pass; then torch.tensor(results)",
-            "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.tolist.html",
-        )
+        return read_advice("single numbers")
     if loop:
-        return _ONE_OP
+        return read_advice("one op for a loop")
     if cells:
         return _advise_lstm(cells)
     return advise(situation_of(rank), rank.context)
@@ -552,32 +526,11 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     if kind is not None and kind in _WAITS:
         return _WAITS[kind], advise(f"pause: {kind}", rank.context)
     if kind in (kinds.FILE_OR_SOCKET, kinds.LOGGING):
-        return "files are written or read", Advice(
-            "Write every so many steps, in larger pieces, or from another thread; read ahead in another one, too.",
-            source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-            actions=(Action("less-often", 10),),
-        )
+        return "files are written or read", read_advice("files in the loop")
     if python.array_function in _GROWS_ARRAYS:
-        return "whole arrays are copied to change their length", Advice(
-            "Write into an array that is made once, at a place that moves on: numpy.append, insert and delete copy all "
-            "that the array holds in each call.",
-            "array[place % len(array)] = row   # in place of array = np.append(array, [row], axis=0)",
-            "https://numpy.org/doc/stable/reference/generated/numpy.append.html",
-        )
+        return "whole arrays are copied to change their length", read_advice("arrays that grow")
     if python.array_function is not None:
-        return f"numpy works on arrays, above all in {python.array_function}", Advice(
-            "Compute it before the loop, once for all items, where it depends on nothing that changes. Else call the "
-            "function of torch of that kind, which uses all cores: numpy's uses one, and makes new arrays in each "
-            "call. Or let another process compute it beside the steps.",
-            source="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
-            actions=(Action("remember", _REMEMBERED),),
-        )
+        return f"numpy works on arrays, above all in {python.array_function}", read_advice("numpy in the loop")
     function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
     is_named = function is not None and function != python.helper and not function.startswith("<")
-    return f"Python{f' in {function}' if is_named else ''}", Advice(
-        "Work on whole arrays where this goes over single values; where it goes over whole arrays in each step, update "
-        "what has changed alone. Else do it less often, before the loop, or in another thread or process beside the "
-        "steps. No op of PyTorch runs there.",
-        source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        actions=(Action("remember", _REMEMBERED),),
-    )
+    return f"Python{f' in {function}' if is_named else ''}", read_advice("Python in the loop")

@@ -10,8 +10,6 @@ from perfdoctor.analyzers._kernel_ranges import DurationRange, apply_remedy
 from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, Remedy
 from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
 from perfdoctor.rules import (
-    Action,
-    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -23,6 +21,7 @@ from perfdoctor.rules import (
     match_op_names,
     nesting,
     occurring,
+    read_advice,
     top_kernels,
     top_op,
 )
@@ -32,32 +31,6 @@ from perfdoctor.rules import intervals as iv
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
 _MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
 _FLOAT64_BYTES_RATIO = 2.0
-_PROMOTION = "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc"
-# What to do on a CPU, by where float64 comes from.
-_IN_FLOAT32 = (Action("float32"),)
-_ADVICE_BY_SOURCE = {
-    "model": Advice(
-        "Leave the model in float32 and cast the data once, where it is read: numpy makes float64, and .double() on "
-        "the model, which silences the error about types, makes every op compute in it.",
-        "x = torch.from_numpy(array).float()   # and no model.double()",
-        _PROMOTION,
-        _IN_FLOAT32,
-    ),
-    "default type": Advice(
-        "Leave torch.float32 as default type, and cast what numpy made where it is read: two types in one op are an "
-        "error. Where a part of the program needs float64, say so there.",
-        "torch.set_default_dtype(torch.float32)   # and torch.from_numpy(array).float()",
-        _PROMOTION,
-        _IN_FLOAT32,
-    ),
-    "data": Advice(
-        "Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 there: every "
-        "result that it meets becomes float64, too.",
-        "x = torch.from_numpy(array).float()        # or array.astype(np.float32)",
-        _PROMOTION,
-        _IN_FLOAT32,
-    ),
-}
 
 
 class AccidentalFloat64(RankAnalyzer):
@@ -91,7 +64,7 @@ class AccidentalFloat64(RankAnalyzer):
             title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} {rank.per_unit}",
             cost_ns=cost_ns,
             saving=work.saving.cap(cost_ns),
-            advice=_ADVICE_BY_SOURCE[work.source],
+            advice=read_advice(f"float64 by the {work.source}"),
             claim=Claim(work.time),
             confidence=0.8,
             location=work.location,
@@ -116,7 +89,7 @@ class AccidentalFloat64(RankAnalyzer):
             title=f"Kernels compute in float64: {rank.count_per_step(len(kernels)):,} {rank.per_unit}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=_ADVICE_BY_SOURCE["data"],
+            advice=read_advice("float64 by the data"),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8,
             location=rank.places.line_of_ops(np.array([first_op])) if first_op >= 0 else None,

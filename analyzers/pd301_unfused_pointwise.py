@@ -12,7 +12,6 @@ from perfdoctor.analyzers._pd301_cpu_passes import find_large_passes
 from perfdoctor.analyzers._pointwise_chains import Chains, find_chains
 from perfdoctor.rules import (
     NONE,
-    Advice,
     Claim,
     Edit,
     Evidence,
@@ -27,6 +26,7 @@ from perfdoctor.rules import (
     format_bytes,
     fuse,
     intervals,
+    read_advice,
     top_kernels,
 )
 
@@ -86,12 +86,7 @@ class UnfusedPointwise(RankAnalyzer):
             ),
             cost_ns=rank.per_step(intervals.total(passes.time)),
             saving=passes.saving,
-            advice=Advice(
-                "Call the model on some thousand rows at a time, if rows do not depend on one another: what a layer "
-                "writes is then still in the cache when the next one reads it. Activations in place save a pass more.",
-                f"y = torch.cat([model(rows) for rows in x.split({passes.chunk_rows})])   # nn.ReLU(inplace=True)",
-                "https://docs.pytorch.org/docs/stable/generated/torch.split.html",
-            ),
+            advice=read_advice("large passes", rows=passes.chunk_rows),
             claim=Claim(passes.time),
             confidence=0.7,
             location=passes.location,

@@ -8,7 +8,6 @@ import numpy as np
 import orjson
 
 from perfdoctor.rules import (
-    Action,
     Advice,
     Claim,
     Evidence,
@@ -20,6 +19,7 @@ from perfdoctor.rules import (
     advise,
     distinct_rows,
     intervals,
+    read_advice,
     remove_items,
     top_kernels,
     traffic_kinds,
@@ -79,12 +79,7 @@ def _advise(rank: Rank, channels_last_share: float | None) -> Advice:
     inputs_follow = channels_last_share is not None and channels_last_share > 0.5
     if not inputs_follow:
         return advise("layout copies", rank.context, miopen=miopen)
-    return Advice(
-        f"Bring the weights to channels_last, too{miopen}: most of these convolutions get their input in it.",
-        "model = model.to(memory_format=torch.channels_last)",
-        "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
-        (Action("channels-last"),),
-    )
+    return read_advice("weights to channels_last", miopen=miopen)
 
 
 def _measure_channels_last(rank: Rank, copies: GpuQuery) -> float | None:

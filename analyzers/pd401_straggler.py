@@ -34,6 +34,7 @@ from perfdoctor.rules import (
     Saving,
     advise,
     find_longer_place,
+    read_advice,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -124,12 +125,7 @@ class Straggler(FleetAnalyzer):
             title=f"{name_ranks(late)} is {format_lateness(late, victim, fleet.delay_ns)}, but computes no more than "
             "the others: it waits for a core",
             cost_ns=fleet.delay_ns,
-            advice=Advice(
-                "Give the ranks of a machine, their threads and their communication a core each: fewer threads a "
-                "rank (OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet machine. "
-                "Nothing in this rank is slow.",
-                source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-            ),
+            advice=read_advice("ranks lack cores"),
             happens_once=late.once,
             claim=Claim(fleet.delay, rank=victim.rank),
             confidence=0.6,

@@ -28,6 +28,7 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     find_longer_place,
+    read_advice,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -73,17 +74,9 @@ class UnevenStart(FleetAnalyzer):
             return
         collecting_ns = max(map(collector_ns_per_step, fleet.summaries), default=0)
         by_collector = collects_apart(fleet.summaries, cost)
-        advice = Advice(
-            "Make the ranks do the same between their steps, or in the same step: more workers and prefetched batches "
-            "where single batches take long, garbage collection and logging in fixed steps.",
-            source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        )
+        advice = read_advice("ranks enter in turns")
         if by_collector:
-            advice = Advice(
-                "Collect garbage in the same steps on all ranks: each pause of one rank is one of all.",
-                "gc.disable()   # once; then in the loop:\nif step % 100 == 0: gc.collect()",
-                "https://docs.python.org/3/library/gc.html",
-            )
+            advice = read_advice("ranks collect in turns")
         yield self.finding(
             rank,
             title="Ranks take turns at entering the step late"

@@ -14,7 +14,6 @@ from perfdoctor.analyzers._pd513_half_products import find_half_products, share_
 from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
 from perfdoctor.rules import (
     Action,
-    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -24,6 +23,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     format_per_step,
+    read_advice,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -86,12 +86,7 @@ class HostLibraries(RankAnalyzer):
             title=f"Convolutions run without oneDNN, as {name}: {format_per_step(rank, len(ops))}",
             cost_ns=cost_ns,
             saving=Saving(0, None, round(cost_ns * _MOST_BY_ONEDNN), "bounded"),
-            advice=Advice(
-                "Use a build of PyTorch with oneDNN, and leave it switched on; oneDNN's convolutions took 0.12 to 0.52 "
-                "of the time on one x86 CPU. Builds for a Mac have none: its GPU computes convolutions much faster.",
-                'print(torch.backends.mkldnn.is_available(), torch.backends.mkldnn.enabled)\nmodel.to("mps")   # Mac',
-                "https://docs.pytorch.org/docs/stable/backends.html#torch-backends-mkldnn",
-            ),
+            advice=read_advice("convolutions without oneDNN"),
             claim=Claim(ops.time),
             confidence=0.8,
             location=ops.location,
@@ -115,14 +110,7 @@ class HostLibraries(RankAnalyzer):
             rank,
             title=f"Large products in float32 take {share:.0%} of the {rank.unit_name}, on a CPU with instructions for "
             "bfloat16",
-            advice=Advice(
-                "Try autocast in bfloat16, where 8 bits of mantissa will do: large products took 0.32 to 0.76 of their "
-                "time on such a CPU, small ones longer than before. What it gives here perfdoctor try --only "
-                "autocast-bf16 measures.",
-                'with torch.autocast("cpu", dtype=torch.bfloat16): ...',
-                "https://docs.pytorch.org/docs/stable/amp.html",
-                (Action("autocast-bf16"),),
-            ),
+            advice=read_advice("products in float32"),
             claim=Claim(iv.EMPTY),
             confidence=0.5,
             subject="float32",
@@ -140,13 +128,7 @@ class HostLibraries(RankAnalyzer):
             ),
             cost_ns=rank.per_step(iv.total(found.time)),
             saving=found.saving,
-            advice=Advice(
-                f"Compute in float32 on this CPU: PyTorch multiplies {found.dtype} in plain loops where the CPU has no "
-                "instructions for it (AVX512_BF16, AMX).",
-                'model.float()   # and no torch.autocast("cpu")',
-                "https://docs.pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior",
-                (Action("float32", "half"),),
-            ),
+            advice=read_advice("products in half precision", dtype=found.dtype),
             claim=Claim(found.time),
             confidence=0.8,
             location=found.location,

@@ -61,6 +61,12 @@ def read_texts(name: str) -> Mapping[str, Mapping[str, Any]]:
     return _load(_FOLDER / "texts" / f"{name}.toml")
 
 
+@cache
+def read_common_row(name: str) -> Row:
+    """The row of `texts/advice.toml` of this name, which holds for any program."""
+    return _make_row(name, read_texts("advice")[name])
+
+
 def name_file(situation: str) -> str:
     """The name, without its ending, of the file that has a situation: "sync: to-cpu" is in "sync-to-cpu"."""
     return re.sub(r"\W+", "-", situation.replace("'", "")).lower()
