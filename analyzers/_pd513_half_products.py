@@ -10,12 +10,21 @@ the convolution; float16 0.5 to 1.3, 11 to 13 and 5.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import project, rank_with_shapes, time_of_ops
-from perfdoctor.rules import Int64Array, Intervals, OpCost, Rank, Saving, SourceLocation, cost_of_op, distinct_rows
+from perfdoctor.analyzers._cpu_evidence import FoundWork, project, rank_with_shapes, time_of_ops
+from perfdoctor.rules import (
+    Evidence,
+    Int64Array,
+    OpCost,
+    Rank,
+    Saving,
+    cost_of_op,
+    distinct_rows,
+    format_per_step,
+    read_advice,
+)
 from perfdoctor.rules import intervals as iv
 
 # What one thread does in float32 in a nanosecond: FLOPs of a large product, and bytes.
@@ -32,29 +41,7 @@ _PRODUCT = r"^aten::(addmm|mm|bmm|baddbmm|convolution|convolution_backward)$"
 _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-class HalfProducts(NamedTuple):
-    """Products and convolutions in half precision that take far longer than float32 would.
-
-    Attributes:
-        time: When they compute.
-        number: How many there are in the window.
-        dtype: Their type, as torch names it; of several that with most time.
-        flops_per_s: What they reach.
-        float32_flops_per_s: What they would reach in float32, by an estimate.
-        saving: What float32 saves of a step.
-        location: The user's line.
-    """
-
-    time: Intervals
-    number: int
-    dtype: str
-    flops_per_s: float
-    float32_flops_per_s: float
-    saving: Saving
-    location: SourceLocation | None
-
-
-def find_half_products(rank: Rank) -> HalfProducts | None:
+def find_half_products(rank: Rank) -> FoundWork | None:
     """The slow products of the window in half precision; None without any, and where inputs are unknown."""
     shaped = rank_with_shapes(rank)
     if shaped is None:
@@ -74,14 +61,17 @@ def find_half_products(rank: Rank) -> HalfProducts | None:
     cost_ns = rank.per_step(iv.total(time))
     remaining = (min(times * float32_ns / there_ns, 1.0) for times in _FLOAT32_TIMES)
     high, expected, low = (round(cost_ns * (1 - each)) for each in remaining)
-    return HalfProducts(
-        time=time,
-        number=int(marks.sum()),
-        dtype=_type_of_most(ops.dur_ns, costs),
-        flops_per_s=flops / there_ns * 1e9,
-        float32_flops_per_s=flops / float32_ns * 1e9,
-        saving=Saving(low, expected, high, "bounded"),
-        location=rank.places.line_of_ops(marks),
+    dtype = _type_of_most(ops.dur_ns, costs)
+    return FoundWork(
+        f"Products in {dtype} reach {flops / there_ns:.2g} GFLOP/s on this CPU, where float32 reaches some "
+        f"{flops / float32_ns:,.0f}",
+        read_advice("products in half precision", dtype=dtype),
+        time,
+        Saving(low, expected, high, "bounded"),
+        rank.places.line_of_ops(marks),
+        (Evidence("products and convolutions", format_per_step(rank, int(marks.sum()))),),
+        confidence=0.8,
+        subject="half precision",
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
 from perfdoctor.analyzers._own_steps import recorded_steps_of
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, calls_of_program, find_busiest_line
@@ -22,10 +23,8 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
     situation_of,
 )
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
-from perfdoctor.analyzers._pd104_op_loops import OpLoop, find_op_loop
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
-from perfdoctor.analyzers._pd104_row_calls import find_row_calls
-from perfdoctor.analyzers._pd104_sibling_modules import find_sibling_modules
+from perfdoctor.analyzers._pd104_repeated_calls import find_op_loop, find_row_calls, find_sibling_modules
 from perfdoctor.analyzers._sample_counts import find_samples
 from perfdoctor.rules import (
     NONE,
@@ -226,8 +225,8 @@ class LaunchBound(RankAnalyzer):
         yield replace(found, severity="low", fix=None) if is_small else found
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        yield from self._check_row_calls(rank)
-        yield from self._check_siblings(rank)
+        yield from report_work(self, rank, find_row_calls(rank))
+        yield from report_work(self, rank, find_sibling_modules(rank))
         cells, python = find_cell_loop(rank), find_python_time(rank)
         if python is not None and not _is_usual(rank, python.time):
             python = None  # a thread loses its core now and then, for longer than many steps take
@@ -253,27 +252,7 @@ class LaunchBound(RankAnalyzer):
         if calls_ops and (share >= min_cpu_share or (line is not None and is_loop_over_rows(line))):
             yield self._report_calls(rank, ops, calling, line, cells)
             return
-        loop = find_op_loop(rank, min_share)
-        if loop is not None:
-            yield from self._report_loop(rank, loop)
-
-    def _report_loop(self, rank: Rank, loop: OpLoop) -> Iterator[Finding]:
-        """A loop whose ops compute for longer than it takes to call them."""
-        cost_ns = rank.per_step(iv.total(loop.time))
-        if not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"A loop calls {loop.calls_per_step:,} ops {rank.per_unit} on tensors of one size, at "
-            f"{loop.location.short}",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=read_advice("one op for a loop"),
-            claim=Claim(loop.time),
-            confidence=0.7,
-            location=loop.location,
-            subject="loop",
-        )
+        yield from report_work(self, rank, find_op_loop(rank, min_share))
 
     def _report_calls(
         self,
@@ -317,43 +296,6 @@ class LaunchBound(RankAnalyzer):
                 Evidence("the line where calling ops takes most time", str(line.location) if line else None),
                 Evidence("time of calling ops that it takes", round(100 * line.share, 1) if line else None, "%"),
             ),
-        )
-
-    def _check_row_calls(self, rank: Rank) -> Iterator[Finding]:
-        """A module that gets the rows of a batch one by one."""
-        found = find_row_calls(rank)
-        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
-        if found is None or not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"{found.module} is called {found.calls_per_step:,} times {rank.per_unit}, with one row each",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=read_advice("rows one by one"),
-            claim=Claim(found.time),
-            confidence=0.7,
-            location=found.location,
-            subject="rows",
-        )
-
-    def _check_siblings(self, rank: Rank) -> Iterator[Finding]:
-        """Small modules of one class, each of which gets a part of one tensor."""
-        found = find_sibling_modules(rank)
-        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
-        if found is None or not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"Small modules of one class, {found.module}, are called one by one, {found.calls_per_step:,} times "
-            f"{rank.per_unit}",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=read_advice("modules one by one"),
-            claim=Claim(found.time),
-            confidence=0.7,
-            location=found.location,
-            subject="siblings",
         )
 
     def _report_cells(self, rank: Rank, cells: CellLoop, remaining: tuple[float, float, float]) -> Finding:

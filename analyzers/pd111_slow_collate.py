@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._loader_model import model_loader, share_of_sampler
 from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._loader_texts import format_ms
 from perfdoctor.analyzers._loader_wait_parts import (
     LoaderWait,
     evidence_of_work,
@@ -18,8 +18,7 @@ from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_wor
 from perfdoctor.analyzers._pd111_step_preparation import find_preparation
 from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
 from perfdoctor.analyzers._shared_cores import measure_shared_cores
-from perfdoctor.rules import Action, Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, Saving, count_recurrence
-from perfdoctor.rules import intervals as iv
+from perfdoctor.rules import Action, Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, count_recurrence
 
 # What a process may keep of items, each of which takes so many times its tensors as lists of Python's numbers.
 _REMEMBERED_BYTES, _PYTHON_FACTOR = 1_000_000_000, 8
@@ -44,27 +43,7 @@ class SlowCollate(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """Findings about the loader that the loop waits for longest, and about what the loop does to a batch itself."""
         yield from self._check_loader(rank)
-        yield from self._check_loop(rank)
-
-    def _check_loop(self, rank: Rank) -> Iterator[Finding]:
-        found = find_preparation(rank)
-        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
-        if found is None or not self.exceeds_min_share(rank, cost_ns, self.settings["min_prepared"]):
-            return
-        yield self.finding(
-            rank,
-            title=f"The step prepares its batch itself: {format_ms(cost_ns)} of {format_ms(rank.mean_step_ns)} before "
-            "the model, of which no gradient is computed",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice="Prepare data once, before the loop, where it is the same in each epoch; else in the data set, "
-            "so that other processes do it meanwhile, where cores are free.",
-            claim=Claim(found.time),
-            confidence=0.6,
-            location=found.location,
-            evidence=(Evidence("ops of it per {unit}", rank.count_per_step(found.number), "count"),),
-            subject="in the loop",
-        )
+        yield from report_work(self, rank, find_preparation(rank), self.settings["min_prepared"])
 
     def _check_loader(self, rank: Rank) -> Iterator[Finding]:
         captured = rank.facts.main_loader

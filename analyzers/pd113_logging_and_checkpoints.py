@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._host_pauses import (
     DEEPCOPY,
     FSYNC,
@@ -19,12 +20,9 @@ from perfdoctor.analyzers._host_pauses import (
     is_in_loader,
     is_of_model,
 )
-from perfdoctor.analyzers._pd113_evaluation import Evaluation, find_evaluation
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise
-from perfdoctor.rules import intervals as iv
+from perfdoctor.analyzers._pd113_evaluation import MIN_SAVED, USUALLY_SAVED, find_evaluation
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise
 
-# Half as often is the least that anyone would change; ten times less often is what people choose.
-_MIN_SAVED, _USUALLY_SAVED = 0.5, 0.9
 _SELDOM = 10
 
 
@@ -76,32 +74,13 @@ class LoggingAndCheckpoints(RankAnalyzer):
             min_share = 0.0 if pause.is_timed else self.settings["min_share_of_stacks"]
             if self.exceeds_min_share(rank, cost_of(rank, pause), min_share):
                 yield self._report(rank, pause, _kind_of(rank, pause))
-        evaluation = find_evaluation(rank)
-        if evaluation is not None:
-            yield from self._report_evaluation(rank, evaluation)
-
-    def _report_evaluation(self, rank: Rank, evaluation: Evaluation) -> Iterator[Finding]:
-        cost_ns, calls = rank.per_step(iv.total(evaluation.time)), evaluation.calls_per_step
-        if not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"Each step evaluates for {rank.share(cost_ns):.0%} of its time: {calls:,} "
-            f"call{'s' * (calls != 1)} of a model whose results no backward pass uses",
-            cost_ns=cost_ns,
-            saving=Saving(round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns), cost_ns, "bounded"),
-            advice=advise("the step evaluates", rank.context),
-            claim=Claim(evaluation.time),
-            confidence=0.8,
-            location=evaluation.location,
-            subject="evaluation",
-        )
+        yield from report_work(self, rank, find_evaluation(rank))
 
     def _report(self, rank: Rank, pause: HostPause, kind: _Kind) -> Finding:
         cost_ns = cost_of(rank, pause)
         saving = Saving(0, None, cost_ns, "bounded")
         if pause.is_timed:
-            low_ns, expected_ns = round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)
+            low_ns, expected_ns = round(MIN_SAVED * cost_ns), round(USUALLY_SAVED * cost_ns)
             saving = Saving(low_ns, expected_ns, cost_ns, "bounded")
         count = pause.calls / pause.steps
         calls = f"{count:,.0f}" if count >= 100 else f"{count:.3g}"

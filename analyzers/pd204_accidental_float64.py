@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._kernel_ranges import DurationRange, apply_remedy
 from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, Remedy
 from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
@@ -25,7 +26,6 @@ from perfdoctor.rules import (
     top_kernels,
     top_op,
 )
-from perfdoctor.rules import intervals as iv
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
@@ -50,30 +50,10 @@ class AccidentalFloat64(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step, on a CPU ops `min_cpu_share`."""
-        yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
-
-    def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        work = find_float64_work(rank)
-        if work is None:
-            return
-        cost_ns = rank.per_step(iv.total(work.time))
-        if not self.exceeds_min_share(rank, cost_ns, self.settings["min_cpu_share"]):
-            return
-        yield self.finding(
-            rank,
-            title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} {rank.per_unit}",
-            cost_ns=cost_ns,
-            saving=work.saving.cap(cost_ns),
-            advice=read_advice(f"float64 by the {work.source}"),
-            claim=Claim(work.time),
-            confidence=0.8,
-            location=work.location,
-            evidence=(
-                Evidence("in matrix products and convolutions", work.matrix_ns, "ns"),
-                Evidence("first float64 op", work.first_op),
-                Evidence("float64 comes from", work.source),
-            ),
-        )
+        if rank.device_kind == "cpu":
+            yield from report_work(self, rank, find_float64_work(rank), self.settings["min_cpu_share"])
+        else:
+            yield from self._check_gpu(rank)
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         kernels = _find_float64_kernels(rank)

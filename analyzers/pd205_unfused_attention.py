@@ -16,6 +16,7 @@ from perfdoctor.analyzers._attention import (
     fused_durations,
     half_remedy_of_attention,
 )
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._kernel_ranges import apply_remedy
 from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS
 from perfdoctor.analyzers._pd205_cpu_attention import find_cpu_attention
@@ -65,33 +66,11 @@ class UnfusedAttention(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding when such attention takes at least the least share of the step, one for fused float32 attention."""
         if rank.device_kind == "cpu":
-            yield from self._find_on_cpu(rank)
+            work = find_cpu_attention(rank, self.settings["min_cpu_sequence"])
+            yield from report_work(self, rank, work, self.settings["min_cpu_saving"])
             return
         yield from self._find_unfused(rank)
         yield from self._find_fused_float32(rank)
-
-    def _find_on_cpu(self, rank: Rank) -> Iterator[Finding]:
-        found = find_cpu_attention(rank)
-        if found is None or found.sequence < self.settings["min_cpu_sequence"]:
-            return
-        cost_ns = rank.per_step(iv.total(found.time))
-        if not self.exceeds_min_share(rank, found.saving.expected_ns or 0, self.settings["min_cpu_saving"]):
-            return
-        yield self.finding(
-            rank,
-            title=f"Attention is not fused: product, softmax and product over a sequence of {found.sequence}",
-            cost_ns=cost_ns,
-            saving=found.saving.cap(cost_ns),
-            advice=advise("unfused attention", rank.context, where="the model's attention"),
-            claim=Claim(found.time),
-            confidence=0.8,
-            location=found.location,
-            evidence=(
-                Evidence("attentions and their backward passes", rank.count_per_step(found.number), "count"),
-                Evidence("sequence", found.sequence, "count"),
-                Evidence("all but the products", max(cost_ns - found.products_ns, 0), "ns"),
-            ),
-        )
 
     def _find_unfused(self, rank: Rank) -> Iterator[Finding]:
         attentions = find_attentions(rank)

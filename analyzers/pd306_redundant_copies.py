@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._pd306_cpu_copies import find_cpu_copies
+from perfdoctor.analyzers._cpu_evidence import FoundWork, report_work, time_of_ops
+from perfdoctor.analyzers._pd306_cpu_copies import times_of_cpu_copies
 from perfdoctor.rules import (
     NONE,
     Advice,
@@ -50,23 +51,19 @@ class RedundantCopies(RankAnalyzer):
         yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        copies = find_cpu_copies(rank)
-        cost_ns = 0 if copies is None else rank.per_step(intervals.total(copies.time))
-        if copies is None or not self.exceeds_min_share(rank, cost_ns):
+        rows, times_ns = times_of_cpu_copies(rank)
+        if not times_ns:
             return
-        costliest = next(iter(copies.times_ns))
-        yield self.finding(
-            rank,
-            title=f"{rank.count_per_step(copies.number):,} copies of tensors {rank.per_unit}, most of their time "
-            f"in {costliest}",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_advise(rank, costliest),
-            claim=Claim(copies.time),
+        costliest, number = next(iter(times_ns)), rank.count_per_step(int(rows.sum()))
+        work = FoundWork(
+            f"{number:,} copies of tensors {rank.per_unit}, most of their time in {costliest}",
+            _advise(rank, costliest),
+            time_of_ops(rank, rows),
+            location=rank.places.line_of_ops(rows),
+            evidence=tuple(Evidence(name, ns, "ns") for name, ns in list(times_ns.items())[:_MAX_OPS_SHOWN]),
             confidence=0.6,
-            location=copies.location,
-            evidence=tuple(Evidence(name, ns, "ns") for name, ns in list(copies.times_ns.items())[:_MAX_OPS_SHOWN]),
         )
+        yield from report_work(self, rank, work)
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         copies = (rank.kernels | rank.copies).where(

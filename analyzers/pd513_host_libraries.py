@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes, sizes_of
+from perfdoctor.analyzers._cpu_evidence import (
+    name_longest,
+    own_time_of,
+    project,
+    rank_with_shapes,
+    report_work,
+    sizes_of,
+)
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._loader_texts import format_ms
 from perfdoctor.analyzers._pd513_half_products import find_half_products, share_of_large_float32
@@ -65,7 +72,7 @@ class HostLibraries(RankAnalyzer):
         """Findings where page faults, convolutions or products without oneDNN take `min_share` of the step."""
         if rank.device_kind == "cpu":
             yield from self._check_convolutions(rank)
-            yield from self._check_half_products(rank)
+            yield from report_work(self, rank, find_half_products(rank))
             yield from self._check_float32_products(rank)
             yield from self._check_allocator(rank, rank.facts.libraries)
 
@@ -114,26 +121,6 @@ class HostLibraries(RankAnalyzer):
             claim=Claim(iv.EMPTY),
             confidence=0.5,
             subject="float32",
-        )
-
-    def _check_half_products(self, rank: Rank) -> Iterator[Finding]:
-        found = find_half_products(rank)
-        if found is None or not self.exceeds_min_share(rank, rank.per_step(iv.total(found.time))):
-            return
-        yield self.finding(
-            rank,
-            title=(
-                f"Products in {found.dtype} reach {found.flops_per_s / 1e9:.2g} GFLOP/s on this CPU, where float32 "
-                f"reaches some {found.float32_flops_per_s / 1e9:,.0f}"
-            ),
-            cost_ns=rank.per_step(iv.total(found.time)),
-            saving=found.saving,
-            advice=read_advice("products in half precision", dtype=found.dtype),
-            claim=Claim(found.time),
-            confidence=0.8,
-            location=found.location,
-            evidence=(Evidence("products and convolutions", format_per_step(rank, found.number)),),
-            subject="half precision",
         )
 
     def _check_allocator(self, rank: Rank, libraries: LoadedLibraries) -> Iterator[Finding]:
