@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from perfdoctor.analyzers._optimizer_passes import longest_pass
 from perfdoctor.rules import (
     NONE,
     GpuRows,
@@ -40,6 +41,8 @@ SETTINGS: Mapping[str, float] = {
 
 _FUSED_KERNEL = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB|AdagradFunctor|LionFunctor"
 _FOREACH_KERNEL = r"multi_tensor_apply"
+# Ops that take less than this share of the optimizer's time are counters and checks, not passes.
+_MIN_PASS_SHARE = 0.05
 
 
 @frozen_dataclass(eq=False)
@@ -188,3 +191,14 @@ def _measure_longest_pass(rank: Rank, rows: Int64Array) -> tuple[float, int]:
     time_ns = np.bincount(kind, weights=dur_ns)
     count = np.bincount(distinct((kind << 32) + launch) >> 32, minlength=len(time_ns))
     return longest_pass(time_ns, count)
+
+
+def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, int]:
+    """Time of the longest pass over the parameters (all steps together), and the number of passes a step.
+
+    `count` is how often each kind was called: the rarest that is no counter or check is called once a pass and
+    parameter.
+    """
+    is_pass = time_ns >= _MIN_PASS_SHARE * time_ns.sum()
+    each = np.maximum(np.round(count[is_pass] / count[is_pass].min()), 1)
+    return float((time_ns[is_pass] / each).max()), int(each.sum())

@@ -1,4 +1,4 @@
-"""Titles, advice and fixes of PD101 as texts."""
+"""Titles, advice and fixes of rules on loaders as texts, and where a loader is made and used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Mapping
 
 from perfdoctor.analyzers._loader_model import LoaderModel
 from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork, WaitParts
-from perfdoctor.rules import Action, Advice, LoaderFacts, Rank, SourceLocation, advise
+from perfdoctor.rules import (
+    USED_AT,
+    Action,
+    Advice,
+    Evidence,
+    LoaderFacts,
+    Rank,
+    SourceLocation,
+    advise,
+    captured_location,
+    vocabulary,
+)
 from perfdoctor.rules import activity_kinds as kinds
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
@@ -179,3 +190,18 @@ def format_ms(ns: float) -> str:
     if ns < 100e3:
         return f"{ns / 1e3:.3g} us"
     return f"{ns / 1e6:.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"
+
+
+def find_loader_place(rank: Rank, captured: LoaderFacts) -> SourceLocation | None:
+    """Where a loader was made, else where the loop takes its batches: from the facts, else from Python frames."""
+    for line in (captured.created, captured.location):
+        place = captured_location(line)
+        if place is not None:
+            return place
+    return rank.places.line_of_named(vocabulary.DATALOADER_NEXT)
+
+
+def evidence_of_use(captured: LoaderFacts) -> Evidence:
+    """The line of the loop that asks for batches."""
+    place = captured_location(captured.location)
+    return Evidence("used at", str(place) if place else None, id=USED_AT)

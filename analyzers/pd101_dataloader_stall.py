@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._loader_model import HANDOVER_NS, LoaderModel, model_loader, share_of_sampler
-from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._loader_texts import stall_advice, stall_title
+from perfdoctor.analyzers._loader_texts import evidence_of_use, find_loader_place, stall_advice, stall_title
 from perfdoctor.analyzers._loader_wait_parts import (
     LoaderWait,
     LoadingWork,

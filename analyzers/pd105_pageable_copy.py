@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._host_factories import select_host_made_tensors
+from perfdoctor.analyzers._host_made_tensors import select_host_made_tensors
 from perfdoctor.rules import (
     Advice,
     CallRows,

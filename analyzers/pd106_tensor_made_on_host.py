@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._host_factories import copy_bytes, find_factories_before
 from perfdoctor.analyzers._host_made_tensors import (
     TARGET_DEVICE,
     advise_on_factories,
+    copy_bytes,
+    find_factories_before,
     find_host_made,
     most_frequent_name,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._host_factories import select_host_made_tensors
+from perfdoctor.analyzers._host_made_tensors import select_host_made_tensors
 from perfdoctor.analyzers._pd109_copy_groups import CopyGroup, group_copies, is_sent_back
 from perfdoctor.analyzers._pd109_texts import Purpose, advice_for, find_purpose
 from perfdoctor.rules import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._loader_model import model_loader, share_of_sampler
-from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
+from perfdoctor.analyzers._loader_texts import evidence_of_use, find_loader_place
 from perfdoctor.analyzers._loader_wait_parts import (
     LoaderWait,
     evidence_of_work,

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import find_float32_traffic, halve_traffic
 from perfdoctor.analyzers._matrix_remedies import Remedy
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
@@ -18,7 +19,6 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     find_half_type,
     is_tf32_allowed,
 )
-from perfdoctor.analyzers._pd201_float32_traffic import find_float32_traffic, halve_traffic
 from perfdoctor.rules import (
     Advice,
     Claim,

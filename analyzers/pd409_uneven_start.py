@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
-from perfdoctor.analyzers._late_rank_causes import enter_apart, enters_late, find_explaining_finding, find_told_inside
+from perfdoctor.analyzers._late_rank_causes import (
+    collector_ns_per_step,
+    collects_apart,
+    enter_apart,
+    enters_late,
+    find_explaining_finding,
+    find_told_inside,
+    lateness_by_start,
+)
 from perfdoctor.analyzers._late_rank_texts import (
     clock_evidence,
     format_lateness,
@@ -14,8 +22,6 @@ from perfdoctor.analyzers._late_rank_texts import (
     step_evidence,
     waiting_evidence,
 )
-from perfdoctor.analyzers._late_starts import lateness_by_start
-from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
 from perfdoctor.rules import (
     DOMINANT_SHARE,
     Advice,

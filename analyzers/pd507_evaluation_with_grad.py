@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._bookkeeping_saving import bound_saving
-from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
+from perfdoctor.analyzers._unused_graphs import bound_saving, find_unused_graphs, locate_calls
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, read_advice
 from perfdoctor.rules import intervals as iv
 

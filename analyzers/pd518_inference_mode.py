@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._bookkeeping_saving import bound_bookkeeping
-from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls, may_be_differentiated
+from perfdoctor.analyzers._unused_graphs import (
+    bound_bookkeeping,
+    find_unused_graphs,
+    locate_calls,
+    may_be_differentiated,
+)
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise, remove_pauses
 from perfdoctor.rules import intervals as iv
 
