@@ -11,14 +11,17 @@ import numpy as np
 from perfdoctor.rules import (
     MEMCPY,
     NONE,
+    Advice,
     BoolArray,
     Int32Array,
     Rank,
     Trace,
+    advise,
     copy_kinds_of,
     frozen_dataclass,
     match_blocking_calls,
     nesting,
+    read_texts,
     vocabulary,
 )
 
@@ -179,3 +182,16 @@ def _refine_reads(trace: Trace, cause_op: Int32Array, causes: _Texts) -> None:
             same_thread = ops.thread[order[last]] == ops.thread[order[read_at]]
             matches &= (last >= 0) & (read_at - last <= max_ops_back) & same_thread
         causes[reads[matches]] = cause
+
+
+def name_cause(cause: str) -> str:
+    """The cause as it is written in code; an op that is not in the table by its own name."""
+    return str(read_texts("words")["syncs"].get(cause, cause))
+
+
+def advise_on_cause(rank: Rank, cause: str) -> Advice:
+    """What to do about a cause in this program."""
+    situation = f"sync: {cause if cause in read_texts('words')['syncs'] else 'other'}"
+    if cause == PAGEABLE and len(rank.loader_waits):
+        situation += ", beside a DataLoader"
+    return advise(situation, rank.context)

@@ -44,6 +44,13 @@ _MIN_SHARE = 0.5
 class StartLateness(NamedTuple):
     """The lateness at the first collectives of passes, and the part that the start of the pass explains, in ns.
 
+    A rank that begins late and then takes as long as the others arrives as late as it began; one that has more work, or
+    is slower, begins with the others and falls behind inside the step::
+
+        rank 0    | pass          all_reduce  waits           |
+        rank 1    |  logs       | pass          all_reduce    |      entered the step late: the start explains it all
+        rank 2    | pass, slower                all_reduce    |      began with rank 0
+
     Attributes:
         late_ns: How much later than the second-latest rank the last one arrives, summed.
         by_start_ns: The part of it by which it began its pass later than the others.

@@ -240,6 +240,10 @@ def _is_dense_in_order(tensor: TensorInput) -> bool:
 class Tiling(NamedTuple):
     """How a product is cut into tiles.
 
+    A library cuts the result into tiles, one thread block each. They run in waves of one block a multiprocessor: where
+    the last wave is nearly empty, so are most multiprocessors meanwhile (NVIDIA, "Matrix Multiplication Background",
+    section "Wave Quantization"). A tile that hangs over the edge computes values that nobody asked for.
+
     Attributes:
         tiles: Tiles of the result, over the whole batch.
         waves: Waves in which they run, one tile a multiprocessor.

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.analyzers._loader_model import HANDOVER_NS, LoaderModel, model_loader, share_of_sampler
-from perfdoctor.analyzers._loader_texts import evidence_of_use, find_loader_place, stall_advice, stall_title
+from perfdoctor.analyzers._loader_texts import (
+    advise_workers,
+    evidence_of_use,
+    find_loader_place,
+    stall_advice,
+    stall_title,
+)
 from perfdoctor.analyzers._loader_wait_parts import (
     LoaderWait,
     LoadingWork,
@@ -18,7 +24,6 @@ from perfdoctor.analyzers._loader_wait_parts import (
     measure_loader_wait,
     split_waits,
 )
-from perfdoctor.analyzers._shared_core_texts import advise_workers
 from perfdoctor.analyzers._shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.rules import (
     BoolArray,

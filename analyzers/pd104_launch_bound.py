@@ -132,9 +132,7 @@ class LaunchBound(RankAnalyzer):
         finding = self.finding(
             rank,
             title="The model gets one sample at a time, in one call behind the other",
-            advice="Give it many samples at once where they are at hand: they share the Python, the launches and the "
-            "weights of a call. Samples of unequal length need padding or sorting first.",
-            fix="model(torch.stack(samples[first : first + 32]))",
+            advice=read_advice("samples one by one"),
             confidence=0.6,
             location=most_common_location(lines),
             subject="samples",

@@ -14,9 +14,8 @@ from perfdoctor.analyzers._loader_wait_parts import (
     measure_loader_wait,
     split_waits,
 )
-from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
+from perfdoctor.analyzers._pd111_batches import BatchWork, CheaperBatch, advise_cheaper_batch, describe_batch_work
 from perfdoctor.analyzers._pd111_step_preparation import find_preparation
-from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
 from perfdoctor.analyzers._shared_cores import measure_shared_cores
 from perfdoctor.rules import Action, Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, count_recurrence
 

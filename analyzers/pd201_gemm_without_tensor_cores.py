@@ -28,6 +28,7 @@ from perfdoctor.rules import (
     Rank,
     advise,
     find_tensor_core_kernels,
+    read_advice,
     top_kernels,
 )
 
@@ -78,9 +79,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
             title=f"{rank.count_per_step(len(kernels)):,} memory-bound kernels {rank.per_unit} work on float32",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice="Load the model and its inputs in half precision, not only its products: they then move half of the "
-            "bytes. Keep in float32 what needs the range, such as long sums.",
-            fix=f"model = model.to(torch.{half})",
+            advice=read_advice("float32 between products", half=half),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.6,
             location=kernels.location,

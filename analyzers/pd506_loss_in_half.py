@@ -8,7 +8,6 @@ import numpy as np
 import orjson
 
 from perfdoctor.rules import (
-    Action,
     Evidence,
     Finding,
     OpQuery,
@@ -17,6 +16,7 @@ from perfdoctor.rules import (
     SourceLocation,
     distinct,
     format_per_step,
+    read_advice,
 )
 
 _HALF = "c10::Half"
@@ -67,9 +67,7 @@ class LossInHalf(RankAnalyzer):
         return self.finding(
             rank,
             title=f"The gradients are wrong: the {loss} loss is computed in float16",
-            advice=f"Compute the loss in float32, autocast does so: in float16 {_WHY.get(loss, _OTHER_WHY)}.",
-            fix="loss = loss_fn(outputs.float(), targets)",
-            actions=(Action("loss-in-float32"),),
+            advice=read_advice("loss in float16", why=_WHY.get(loss, _OTHER_WHY)),
             location=location,
             subject=loss,
             evidence=(Evidence("gradients of losses in float16", often), Evidence("op", op)),

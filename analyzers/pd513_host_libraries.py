@@ -17,8 +17,12 @@ from perfdoctor.analyzers._cpu_evidence import (
 )
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._loader_texts import format_ms
-from perfdoctor.analyzers._pd513_half_products import find_half_products, share_of_large_float32
-from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
+from perfdoctor.analyzers._pd513_measures import (
+    PageFaults,
+    find_half_products,
+    measure_page_faults,
+    share_of_large_float32,
+)
 from perfdoctor.rules import (
     Action,
     BoolArray,

@@ -15,6 +15,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     copy_kinds_of,
+    read_advice,
     scale_durations,
     vocabulary,
 )
@@ -59,9 +60,7 @@ class DegradedLink(RankAnalyzer):
                 ),
                 cost_ns=cost_ns,
                 saving=Saving(0, None, cost_ns, "bounded"),
-                advice="Find out where lanes or speed are lost: the seat of the card, a riser, a slot that shares its "
-                "lanes, the generation that the firmware sets. In the cloud, ask for another machine.",
-                fix="nvidia-smi -q -d PCIE; sudo lspci -vv -d 10de: | grep -E 'LnkCap|LnkSta'",
+                advice=read_advice("degraded link"),
                 claim=Claim(freed),
                 edit=scale_durations(copies.rows, saved_share),
                 confidence=0.8,
