@@ -149,7 +149,11 @@ def find_missed_kernels(rank: Rank, category: MatrixCategory) -> tuple[MissedKer
     in_category = find_matrix_kernels(rank, category)
     category_ns = max(int(dur_ns[in_category.mask].sum()), 1)
     on_cuda_cores = in_category.where(verdicts.match_rows("no")).of_class(lambda k: not (k.gemv_like or k.depthwise))
-    gain_nothing = _match_narrow_groups(rank) | _match_memory_bound(rank) | rank.bounds.match_rows("latency")
+    gain_nothing = (
+        _match_narrow_groups(rank)
+        | ((rank.bounds.nearest_roof == BANDWIDTH) & ~np.isnan(rank.bounds.roofline_ns))
+        | rank.bounds.match_rows("latency")
+    )
     kernels = exclude_small_products(rank, on_cuda_cores.where(~gain_nothing))
     operand = verdicts.operand[rank.kernel_costs.kind]
     found = []
@@ -169,12 +173,6 @@ def _match_narrow_groups(rank: Rank) -> BoolArray:
     result: BoolArray = costs.match_op_costs(
         lambda c: (c.groups or 1) > 1 and (c.channels_in or _MIN_GROUP_CHANNELS) < _MIN_GROUP_CHANNELS
     )[costs.op_cost]
-    return result
-
-
-def _match_memory_bound(rank: Rank) -> BoolArray:
-    """For each GPU item whether it is known that memory, not maths, limits it on the unit that it uses."""
-    result: BoolArray = (rank.bounds.nearest_roof == BANDWIDTH) & ~np.isnan(rank.bounds.roofline_ns)
     return result
 
 

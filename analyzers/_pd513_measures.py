@@ -70,7 +70,9 @@ def find_half_products(rank: Rank) -> FoundWork | None:
     cost_ns = rank.per_step(iv.total(time))
     remaining = (min(times * float32_ns / there_ns, 1.0) for times in _FLOAT32_TIMES)
     high, expected, low = (round(cost_ns * (1 - each)) for each in remaining)
-    dtype = _type_of_most(ops.dur_ns, costs)
+    dtype = max(
+        _TYPES.values(), key=lambda name: sum(ops.dur_ns[at] for at in costs if _TYPES[costs[at].dtype] == name)
+    )
     return FoundWork(
         f"Products in {dtype} reach {flops / there_ns:.2g} GFLOP/s on this CPU, where float32 reaches some "
         f"{flops / float32_ns:,.0f}",
@@ -110,11 +112,6 @@ def _products_of(shaped: Rank) -> Iterator[tuple[OpCost, Int64Array]]:
 def _float32_ns(cost: OpCost, threads: int) -> float:
     """About how long the same op takes in float32, whose elements are twice as large."""
     return (cost.flops / _FLOPS_PER_NS + 2 * cost.bytes / _BYTES_PER_NS) / threads
-
-
-def _type_of_most(dur_ns: Int64Array, costs: dict[int, OpCost]) -> str:
-    """The type in which most of the time passes."""
-    return max(_TYPES.values(), key=lambda name: sum(dur_ns[at] for at in costs if _TYPES[costs[at].dtype] == name))
 
 
 class PageFaults(NamedTuple):
