@@ -14,12 +14,11 @@ from perfdoctor.analyzers._late_rank_causes import (
     lacks_core,
 )
 from perfdoctor.analyzers._late_rank_texts import (
-    clock_evidence,
+    blame_evidence,
+    cause_evidence,
     format_lateness,
     name_hot_path,
     name_ranks,
-    step_evidence,
-    waiting_evidence,
 )
 from perfdoctor.rules import (
     DOMINANT_SHARE,
@@ -129,12 +128,7 @@ class Straggler(FleetAnalyzer):
             happens_once=late.once,
             claim=Claim(fleet.delay, rank=victim.rank),
             confidence=0.6,
-            evidence=(
-                Evidence("collectives matched over all ranks", late.collective_count, "count"),
-                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                *waiting_evidence(late, victim),
-                *step_evidence(late),
-            ),
+            evidence=blame_evidence(late, victim),
         )
         return replace(finding, severity="info")
 
@@ -162,6 +156,10 @@ class Straggler(FleetAnalyzer):
                 "steps to come do not wait for it.",
                 source="https://docs.pytorch.org/docs/stable/profiler.html",
             )
+        last_share = float(late.arrives_last.sum()) / late.collective_count
+        more = []
+        if phase:
+            more = [Evidence(f"more than the others {activity}, per {{unit}}", victim.per_step(phase[1]), "ns")]
         finding = self.finding(
             fleet.summary_of(late.table),
             title=f"{name_ranks(late)} {'is' if is_single else 'are'} {format_lateness(late, victim, cost)}"
@@ -175,28 +173,14 @@ class Straggler(FleetAnalyzer):
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
             evidence=(
-                Evidence("collectives matched over all ranks", late.collective_count, "count"),
-                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                Evidence(
-                    "share of collectives that it comes last to",
-                    round(100 * float(late.arrives_last.sum()) / late.collective_count, 1),
-                    "%",
+                *blame_evidence(
+                    late,
+                    victim,
+                    Evidence("share of collectives that it comes last to", round(100 * last_share, 1), "%"),
+                    Evidence("largest single lateness", int(late.lateness_ns.max(initial=0)), "ns"),
                 ),
-                Evidence("largest single lateness", int(late.lateness_ns.max(initial=0)), "ns"),
-                *waiting_evidence(late, victim),
-                *step_evidence(late),
-                *(
-                    [Evidence(f"more than the others {activity}, per {{unit}}", victim.per_step(phase[1]), "ns")]
-                    if phase
-                    else []
-                ),
-                *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
-                *(
-                    [Evidence(f"at {line.name.location}, per {{unit}} more than the others", line.more_ns, "ns")]
-                    if line
-                    else []
-                ),
-                *clock_evidence(late),
+                *more,
+                *cause_evidence(late, cause, line),
             ),
         )
         return replace(finding, covers=tuple(each.key for each in find_told_inside(fleet, late)))

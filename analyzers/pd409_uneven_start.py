@@ -15,13 +15,7 @@ from perfdoctor.analyzers._late_rank_causes import (
     find_told_inside,
     lateness_by_start,
 )
-from perfdoctor.analyzers._late_rank_texts import (
-    clock_evidence,
-    format_lateness,
-    name_ranks,
-    step_evidence,
-    waiting_evidence,
-)
+from perfdoctor.analyzers._late_rank_texts import blame_evidence, cause_evidence, format_lateness, name_ranks
 from perfdoctor.rules import (
     DOMINANT_SHARE,
     Advice,
@@ -135,19 +129,9 @@ class UnevenStart(FleetAnalyzer):
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
             evidence=(
-                Evidence("collectives matched over all ranks", late.collective_count, "count"),
-                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                _start_evidence(late, own=True),
-                *waiting_evidence(late, victim),
-                *step_evidence(late),
+                *blame_evidence(late, victim, _start_evidence(late, own=True)),
                 Evidence("garbage collection on it, per {unit}", collector_ns_per_step(own) or None, "ns"),
-                *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
-                *(
-                    [Evidence(f"at {line.name.location}, per {{unit}} more than the others", line.more_ns, "ns")]
-                    if line
-                    else []
-                ),
-                *clock_evidence(late),
+                *cause_evidence(late, cause, line),
             ),
         )
         owner = cause if cause is not None and cause.cost_ns >= DOMINANT_SHARE * lateness_ns else None
