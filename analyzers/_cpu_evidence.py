@@ -24,6 +24,7 @@ from perfdoctor.rules import (
     Int64Array,
     Intervals,
     Rank,
+    Recurrence,
     Saving,
     SourceLocation,
     Trace,
@@ -45,6 +46,7 @@ class FoundWork(NamedTuple):
         time: When it runs, which is its cost.
         saving: What the fix saves of a step; None where all of the time is the bound.
         worth_ns: What has to reach the rule's `min_share`, in ns a step; None for the cost.
+        recurrence: Of the finding, if known.
     """
 
     title: str
@@ -56,6 +58,7 @@ class FoundWork(NamedTuple):
     confidence: float = 0.7
     subject: str = ""
     worth_ns: int | None = None
+    recurrence: Recurrence | None = None
 
 
 def report_work(rule: Analyzer, rank: Rank, work: FoundWork | None, min_share: float = 0.0) -> Iterator[Finding]:
@@ -75,6 +78,7 @@ def report_work(rule: Analyzer, rank: Rank, work: FoundWork | None, min_share: f
             location=work.location,
             evidence=work.evidence,
             subject=work.subject,
+            recurrence=work.recurrence,
         )
 
 

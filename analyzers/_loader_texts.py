@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from perfdoctor.analyzers._cpu_evidence import FoundWork
 from perfdoctor.analyzers._loader_model import LoaderModel
 from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork, WaitParts
 from perfdoctor.analyzers._shared_cores import Choice, SharedCores
@@ -19,6 +19,7 @@ from perfdoctor.rules import (
     SourceLocation,
     advise,
     captured_location,
+    count_recurrence,
     vocabulary,
 )
 from perfdoctor.rules import activity_kinds as kinds
@@ -212,26 +213,9 @@ def evidence_of_use(captured: LoaderFacts) -> Evidence:
     return Evidence("used at", str(place) if place else None, id=USED_AT)
 
 
-class SharedAdvice(NamedTuple):
-    """What to say of a loader.
-
-    Attributes:
-        title, advice: Of the finding.
-        saving: Of a step, on the clock of the recorded steps.
-        location: The line to change.
-        confidence: From 0 to 1.
-    """
-
-    title: str
-    advice: Advice
-    saving: Saving
-    location: SourceLocation | None
-    confidence: float
-
-
 def advise_workers(
     rank: Rank, loader: SharedCores, wait: LoaderWait, work: LoadingWork | None, created: SourceLocation | None
-) -> SharedAdvice | None:
+) -> FoundWork | None:
     """The workers that help where training and loading share the cores; None where none do, or nothing is lost.
 
     More workers, where the shortest of the possible steps is with them and no step gets longer; else one worker beside
@@ -245,7 +229,40 @@ def advise_workers(
         created: Where the loader was made.
     """
     choice = choose_sure_workers(loader)
-    return None if choice is None else _advise_workers(rank, loader, choice, wait, work, created)
+    if choice is None:
+        return None
+    advice = advise("loader too slow", rank.context, workers=choice.workers, pin="")
+    processes = "one worker process" if choice.workers == 1 else f"{choice.workers} worker processes"
+    text, fix, actions = f"Load batches in {processes}", advice.code, advice.actions
+    if choice.threads is not None:
+        fix, actions = f"torch.set_num_threads({choice.threads}); {fix}", (Action("threads", choice.threads), *actions)
+        text += (
+            f", and compute with one thread: the program's ops are too small to gain much from {loader.threads} "
+            "threads, and a thread waits for a worker on its core"
+        )
+    text += f": loading a batch takes {format_ms(loader.fetch_ns / max(loader.batches, 1))}"
+    if not loader.computes:
+        text += (
+            f", but computes for only {loader.fetch_cpu_ns / max(loader.fetch_ns, 1):.0%} of it and waits for the rest"
+        )
+    text += (
+        f". The program itself uses {loader.used_cores}. "
+        f"To take a batch over costs about {format_ms(loader.handover_ns / max(loader.batches, 1))}, which is counted."
+    )
+    # No fix saves more than the waits: a step without them is the least that workers leave.
+    low, expected, high = (min(max(round(loader.step_ns - each), 0), wait.cost_ns) for each in choice.step)
+    left = f"about {format_ms(loader.step_ns - expected)}"
+    beside = " beside one thread" if choice.threads else ""
+    title = f"{stall_title(rank, loader.workers, wait, created)}; with {count_workers(choice.workers)}{beside} {left}"
+    return FoundWork(
+        title,
+        Advice(f"{text}{describe_loading_work(work)}", fix, actions=actions),
+        wait.idle,
+        Saving(low, expected, high, "bounded"),
+        created,
+        confidence=0.9,
+        recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
+    )
 
 
 def choose_sure_workers(loader: SharedCores) -> Choice | None:
@@ -270,42 +287,3 @@ def _is_sure(loader: SharedCores, choice: Choice) -> bool:
     is_new = choice.workers > loader.workers
     gain_ns = loader.step_ns - choice.step.expected_ns
     return is_new and gain_ns >= _MIN_GAIN * loader.step_ns and choice.step.slow_ns <= loader.step_ns
-
-
-def _advise_workers(
-    rank: Rank,
-    loader: SharedCores,
-    choice: Choice,
-    wait: LoaderWait,
-    work: LoadingWork | None,
-    created: SourceLocation | None,
-) -> SharedAdvice:
-    advice = advise("loader too slow", rank.context, workers=choice.workers, pin="")
-    text, fix, actions = f"Load batches in {_processes(choice.workers)}", advice.code, advice.actions
-    if choice.threads is not None:
-        fix, actions = f"torch.set_num_threads({choice.threads}); {fix}", (Action("threads", choice.threads), *actions)
-        text += (
-            f", and compute with one thread: the program's ops are too small to gain much from {loader.threads} "
-            "threads, and a thread waits for a worker on its core"
-        )
-    text += f": loading a batch takes {format_ms(loader.fetch_ns / max(loader.batches, 1))}"
-    if not loader.computes:
-        text += (
-            f", but computes for only {loader.fetch_cpu_ns / max(loader.fetch_ns, 1):.0%} of it and waits for the rest"
-        )
-    text += (
-        f". The program itself uses {loader.used_cores}. "
-        f"To take a batch over costs about {format_ms(loader.handover_ns / max(loader.batches, 1))}, which is counted."
-    )
-    # No fix saves more than the waits: a step without them is the least that workers leave.
-    low, expected, high = (min(max(round(loader.step_ns - each), 0), wait.cost_ns) for each in choice.step)
-    left = f"about {format_ms(loader.step_ns - expected)}"
-    beside = " beside one thread" if choice.threads else ""
-    title = f"{stall_title(rank, loader.workers, wait, created)}; with {count_workers(choice.workers)}{beside} {left}"
-    saving = Saving(low, expected, high, "bounded")
-    said = Advice(f"{text}{describe_loading_work(work)}", fix, actions=actions)
-    return SharedAdvice(title, said, saving, created, 0.9)
-
-
-def _processes(workers: int) -> str:
-    return "one worker process" if workers == 1 else f"{workers} worker processes"

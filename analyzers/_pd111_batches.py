@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
+from perfdoctor.analyzers._cpu_evidence import FoundWork
 from perfdoctor.analyzers._loader_model import own_fetch_ns, share_of_sampler, split_batch
 from perfdoctor.analyzers._loader_texts import (
     CHEAPER_BATCH,
@@ -14,9 +15,9 @@ from perfdoctor.analyzers._loader_texts import (
     format_ms,
     say_own_part,
 )
-from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork, evidence_of_work
 from perfdoctor.analyzers._shared_cores import SharedCores
-from perfdoctor.rules import LoaderFacts, Rank, Saving, SourceLocation, captured_location
+from perfdoctor.rules import LoaderFacts, Rank, Saving, SourceLocation, captured_location, count_recurrence
 from perfdoctor.rules import activity_kinds as kinds
 
 DEFAULT_COLLATE = "default_collate"
@@ -127,23 +128,6 @@ def describe_batch_work(rank: Rank, captured: LoaderFacts, wait: LoaderWait, min
     )
 
 
-class CheaperBatch(NamedTuple):
-    """What to say.
-
-    Attributes:
-        title, advice: The texts of the finding.
-        saving: Of a step, on the clock of the recorded steps.
-        location: The line to change.
-        work: What the training process does to load; None where that is not known.
-    """
-
-    title: str
-    advice: str
-    saving: Saving
-    location: SourceLocation | None
-    work: LoadingWork | None
-
-
 def advise_cheaper_batch(
     rank: Rank,
     shared: SharedCores | None,
@@ -153,7 +137,7 @@ def advise_cheaper_batch(
     created: SourceLocation | None,
     *,
     computes: bool,
-) -> CheaperBatch | None:
+) -> FoundWork | None:
     """What to change so that a batch takes less; None where workers that wait for a disk are the better answer.
 
     Args:
@@ -184,12 +168,14 @@ def advise_cheaper_batch(
     why = "" if shared is None else _why_no_workers(shared)
     if batch.waits_for_sampler:
         why = "The sampler stays in the training process, however many workers there are."
-    return CheaperBatch(
+    return FoundWork(
         title,
         f"Make a batch cheaper: {do}. {why}{describe_loading_work(work, says_how=False)}".rstrip(),
+        wait.idle,
         Saving(0, expected_ns, own_ns, "bounded"),
         created if is_of_library and created is not None else written,  # the line to change is the user's own
-        work,
+        evidence_of_work(work),
+        recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
     )
 
 
