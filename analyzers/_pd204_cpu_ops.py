@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -40,19 +40,11 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
-
-class _Remaining(NamedTuple):
-    """The share of an op's time (0 to 1) that remains in float32: at best, as expected, at worst."""
-
-    at_best: float
-    expected: float
-    at_worst: float
-
-
-_MATRIX = _Remaining(0.25, 0.42, 0.55)
-_CONVOLUTION = _Remaining(0.13, 0.33, 0.6)
-_OTHER = _Remaining(0.25, 0.5, 0.7)
-_SLOW_TO_GAIN = _Remaining(0.5, 0.85, 1.0)
+# The share of an op's time (0 to 1) that remains in float32: at best, as expected, at worst.
+_MATRIX = (0.25, 0.42, 0.55)
+_CONVOLUTION = (0.13, 0.33, 0.6)
+_OTHER = (0.25, 0.5, 0.7)
+_SLOW_TO_GAIN = (0.5, 0.85, 1.0)
 _CONVOLUTION_OP = r"^aten::\w*conv\w*$"
 _MATRIX_OP = rf"^aten::(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|dot)$|{_CONVOLUTION_OP}"
 _SLOW_TO_GAIN_OP = r"norm|dropout|bernoulli|random|sort|topk|index|embedding|gather|scatter"

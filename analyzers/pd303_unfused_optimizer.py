@@ -100,10 +100,9 @@ class UnfusedOptimizer(RankAnalyzer):
         min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
         if ops < self.settings["min_kernels"] or unprofiled.share < min_share:
             return
-        fix = find_cpu_fix(rank, steps, captured)
-        if fix.situation in (FUSED_ALREADY, NOTHING_TO_JOIN):
+        situation, remaining = find_cpu_fix(rank, steps, captured)
+        if situation in (FUSED_ALREADY, NOTHING_TO_JOIN):
             return
-        remaining = fix.remaining
         if remaining is not None and unprofiled.share * (1 - remaining.expected) < self.settings["min_share"]:
             return
         settings = captured[0] if captured else OptimizerFacts()
@@ -116,7 +115,7 @@ class UnfusedOptimizer(RankAnalyzer):
             else f"{steps.optimizer} goes over the parameters {passes} {how}: {ops:,} ops {rank.per_unit}",
             cost_ns=rank.per_step(intervals.total(steps.time)),
             saving=_saving_on_cpu(unprofiled, remaining),
-            advice=advise(fix.situation, rank.context, optimizer=steps.optimizer),
+            advice=advise(situation, rank.context, optimizer=steps.optimizer),
             claim=Claim(steps.time),
             confidence=0.8,
             location=_locate_constructor(rank, steps.optimizer),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -74,41 +73,30 @@ class RedundantCopies(RankAnalyzer):
         if not cost_ns or not self.exceeds_min_share(rank, cost_ns):
             return
         copying_ops = _group_by_copying_op(rank.trace, copies.rows.index)
-        costliest = copying_ops[0]
+        costliest, _, costliest_rows = copying_ops[0]
         yield self.finding(
             rank,
             title=f"{rank.count_per_step(len(copies)):,} copies of tensors {rank.per_unit}, most of their time "
-            f"in {costliest.name}",
+            f"in {costliest}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_advise(rank, costliest.name),
+            advice=_advise(rank, costliest),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=rank.places.line_of_items(costliest.rows),
+            location=rank.places.line_of_items(costliest_rows),
             evidence=(
-                *(Evidence(op.name, rank.per_step(op.time_ns), "ns") for op in copying_ops[:_MAX_OPS_SHOWN]),
+                *(Evidence(name, rank.per_step(ns), "ns") for name, ns, _ in copying_ops[:_MAX_OPS_SHOWN]),
                 *top_kernels(rank, copies.mask),
             ),
             edit=remove_items(rank.trace, copies.rows),
         )
 
 
-class _CopyingOp(NamedTuple):
-    """An op that copies, as called by one other op.
+def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[tuple[str, int, Int64Array]]:
+    """The ops that launched some copies (rows of `Trace.gpu`), costliest first.
 
-    Attributes:
-        name: As in "contiguous in layer_norm".
-        time_ns: Sum of the durations of its copies, over all steps.
-        rows: Its copies, rows of `Trace.gpu`.
+    For each its name, as in "contiguous in layer_norm", the sum of the durations of its copies, and their rows.
     """
-
-    name: str
-    time_ns: int
-    rows: Int64Array
-
-
-def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[_CopyingOp]:
-    """The ops that launched some copies (rows of `Trace.gpu`), costliest first."""
     ops, op = trace.ops, trace.gpu.op[rows]
     copying, around = find_outermost_ops(
         trace, op, lambda name: name == "aten::copy_" or bool(traffic_kinds.COPY_OPS.search(name))
@@ -122,8 +110,8 @@ def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[_CopyingOp]:
         name = trace.strings[copier[row]].removeprefix("aten::")
         if caller[row] >= 0:
             name += f" in {trace.strings[caller[row]].removeprefix('aten::')}"
-        found.append(_CopyingOp(name, time_ns[number], rows[kind == number]))
-    return sorted(found, key=lambda each: (-each.time_ns, each.name))
+        found.append((name, time_ns[number], rows[kind == number]))
+    return sorted(found, key=lambda each: (-each[1], each[0]))
 
 
 def _advise(rank: Rank, copying_op: str) -> Advice:
