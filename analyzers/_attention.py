@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -31,16 +30,14 @@ from perfdoctor.rules import (
 )
 
 _IGNORED, _PRODUCT, _SOFTMAX, _SOFTMAX_BACKWARD, _OTHER_PRODUCT = range(5)
-_OP_PATTERNS: Mapping[int, str] = MappingProxyType(
-    {
-        # Products that belong to no attention: they interrupt a sequence, as ops that match nothing do not.
-        _OTHER_PRODUCT: r"^aten::(mm|addmm|_addmm_activation|_scaled_mm|cudnn_convolution|miopen_convolution"
-        r"|convolution_backward)",
-        _PRODUCT: r"^aten::(bmm|baddbmm)(_out)?$",
-        _SOFTMAX: r"(?i)^aten::_?(softmax|safe_softmax|masked_softmax)$|scaled_(masked|upper_triang)\w*softmax",
-        _SOFTMAX_BACKWARD: r"(?i)^aten::_(masked_)?softmax_backward",
-    }
-)
+_OP_PATTERNS: Mapping[int, str] = {
+    # Products that belong to no attention: they interrupt a sequence, as ops that match nothing do not.
+    _OTHER_PRODUCT: r"^aten::(mm|addmm|_addmm_activation|_scaled_mm|cudnn_convolution|miopen_convolution"
+    r"|convolution_backward)",
+    _PRODUCT: r"^aten::(bmm|baddbmm)(_out)?$",
+    _SOFTMAX: r"(?i)^aten::_?(softmax|safe_softmax|masked_softmax)$|scaled_(masked|upper_triang)\w*softmax",
+    _SOFTMAX_BACKWARD: r"(?i)^aten::_(masked_)?softmax_backward",
+}
 _FORWARD_SEQUENCE = (_PRODUCT, _SOFTMAX, _PRODUCT)
 # Gradients of the second product, of softmax, of the first product.
 _BACKWARD_SEQUENCE = (_PRODUCT, _PRODUCT, _SOFTMAX_BACKWARD, _PRODUCT, _PRODUCT)
@@ -48,7 +45,7 @@ _BACKWARD_SEQUENCE = (_PRODUCT, _PRODUCT, _SOFTMAX_BACKWARD, _PRODUCT, _PRODUCT)
 _CALLERS = r"^aten::(matmul|einsum|scaled_dot_product_attention|_scaled_dot_product_attention_math)$"
 # Ops that copy a tensor into another layout or type, by way of copy_.
 _COPIES = r"^aten::(clone|contiguous|reshape|to|_to_copy)$"
-_ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"fp64": 8, "fp32": 4})  # two for all others
+_ELEMENT_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4}  # two for all others
 
 
 @frozen_dataclass(eq=False)

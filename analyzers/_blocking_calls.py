@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -12,14 +11,17 @@ import numpy as np
 from perfdoctor.rules import (
     MEMCPY,
     NONE,
+    Advice,
     BoolArray,
     Int32Array,
     Rank,
     Trace,
+    advise,
     copy_kinds_of,
     frozen_dataclass,
     match_blocking_calls,
     nesting,
+    read_texts,
     vocabulary,
 )
 
@@ -29,26 +31,22 @@ TO_CPU, PINNED, PAGEABLE, COPY = "to-cpu", "pinned", "pageable", "copy"
 DEVICE, EVENT, STREAM = "synchronize", "event", "stream"
 
 # Ops that say what was written. Of several around a call the outermost counts.
-_CAUSE_OF_OP: Mapping[str, str] = MappingProxyType(
-    {
-        r"^aten::(item|_local_scalar_dense)$": ITEM,
-        r"^aten::is_nonzero$": IF,
-        r"^aten::(nonzero|argwhere|nonzero_numpy|nonzero_static)$": NONZERO,
-        r"^aten::(index|index_put_?|_index_put_impl_|masked_select|masked_scatter_?)$": MASK,
-        r"^aten::_?unique(2|_dim|_consecutive|_dim_consecutive)?$": UNIQUE,
-        r"^aten::repeat_interleave$": REPEAT,
-        r"^aten::(equal|allclose)$": COMPARE,
-        r"^aten::(to|_to_copy|copy_|cpu|cuda)$": COPY,
-    }
-)
-_CAUSE_OF_CALL: Mapping[str, str] = MappingProxyType(
-    {
-        vocabulary.DEVICE_SYNC_CALL: DEVICE,
-        vocabulary.EVENT_SYNC_CALL: EVENT,
-        vocabulary.STREAM_SYNC_CALL: STREAM,
-        vocabulary.COPY_CALL: COPY,
-    }
-)
+_CAUSE_OF_OP: Mapping[str, str] = {
+    r"^aten::(item|_local_scalar_dense)$": ITEM,
+    r"^aten::is_nonzero$": IF,
+    r"^aten::(nonzero|argwhere|nonzero_numpy|nonzero_static)$": NONZERO,
+    r"^aten::(index|index_put_?|_index_put_impl_|masked_select|masked_scatter_?)$": MASK,
+    r"^aten::_?unique(2|_dim|_consecutive|_dim_consecutive)?$": UNIQUE,
+    r"^aten::repeat_interleave$": REPEAT,
+    r"^aten::(equal|allclose)$": COMPARE,
+    r"^aten::(to|_to_copy|copy_|cpu|cuda)$": COPY,
+}
+_CAUSE_OF_CALL: Mapping[str, str] = {
+    vocabulary.DEVICE_SYNC_CALL: DEVICE,
+    vocabulary.EVENT_SYNC_CALL: EVENT,
+    vocabulary.STREAM_SYNC_CALL: STREAM,
+    vocabulary.COPY_CALL: COPY,
+}
 # An index is a mask only where the positions of its hits are counted, else it is a copy of indices from the CPU.
 _INDEX_OP = r"^aten::(index|index_put_?|_index_put_impl_)$"
 _COUNTING_OP = r"^aten::(nonzero|masked_select|masked_scatter_?)$"
@@ -184,3 +182,16 @@ def _refine_reads(trace: Trace, cause_op: Int32Array, causes: _Texts) -> None:
             same_thread = ops.thread[order[last]] == ops.thread[order[read_at]]
             matches &= (last >= 0) & (read_at - last <= max_ops_back) & same_thread
         causes[reads[matches]] = cause
+
+
+def name_cause(cause: str) -> str:
+    """The cause as it is written in code; an op that is not in the table by its own name."""
+    return str(read_texts("words")["syncs"].get(cause, cause))
+
+
+def advise_on_cause(rank: Rank, cause: str) -> Advice:
+    """What to do about a cause in this program."""
+    situation = f"sync: {cause if cause in read_texts('words')['syncs'] else 'other'}"
+    if cause == PAGEABLE and len(rank.loader_waits):
+        situation += ", beside a DataLoader"
+    return advise(situation, rank.context)

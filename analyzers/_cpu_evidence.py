@@ -6,19 +6,80 @@ program in another one. What is known of an op there holds for the op that stand
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import orjson
 
-from perfdoctor.rules import NONE, BoolArray, Int64Array, Intervals, Rank, Trace, nesting
+from perfdoctor.rules import (
+    NONE,
+    Advice,
+    Analyzer,
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    Int64Array,
+    Intervals,
+    Rank,
+    Recurrence,
+    Saving,
+    SourceLocation,
+    Trace,
+    nesting,
+)
 from perfdoctor.rules import intervals as iv
 
 # An op that takes less computes nothing worth counting: 5 us are the dispatcher's (`LATENCY_FLOOR_NS` of the account).
 _MIN_NS = 5_000
 # From the call to the op that does its work: linear [ matmul [ mm ] ], dropout [ native_dropout [ bernoulli_ ] ].
 _MAX_DEPTH = 3
+
+
+class FoundWork(NamedTuple):
+    """Work that a rule finds, as the parts of its finding.
+
+    Attributes:
+        title, advice, location, evidence, confidence, subject: Of the finding.
+        time: When it runs, which is its cost.
+        saving: What the fix saves of a step; None where all of the time is the bound.
+        worth_ns: What has to reach the rule's `min_share`, in ns a step; None for the cost.
+        recurrence: Of the finding, if known.
+    """
+
+    title: str
+    advice: str | Advice
+    time: Intervals
+    saving: Saving | None = None
+    location: SourceLocation | None = None
+    evidence: tuple[Evidence, ...] = ()
+    confidence: float = 0.7
+    subject: str = ""
+    worth_ns: int | None = None
+    recurrence: Recurrence | None = None
+
+
+def report_work(rule: Analyzer, rank: Rank, work: FoundWork | None, min_share: float = 0.0) -> Iterator[Finding]:
+    """The finding of a rule on some work, where it takes `min_share` of the step and the rule's own; else none."""
+    if work is None:
+        return
+    cost_ns = rank.per_step(iv.total(work.time))
+    if rule.exceeds_min_share(rank, cost_ns if work.worth_ns is None else work.worth_ns, min_share):
+        yield rule.finding(
+            rank,
+            title=work.title,
+            cost_ns=cost_ns,
+            saving=(work.saving or Saving(0, None, cost_ns, "bounded")).cap(cost_ns),
+            advice=work.advice,
+            claim=Claim(work.time),
+            confidence=work.confidence,
+            location=work.location,
+            evidence=work.evidence,
+            subject=work.subject,
+            recurrence=work.recurrence,
+        )
 
 
 def own_time_of(trace: Trace) -> Int64Array:

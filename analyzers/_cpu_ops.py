@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from perfdoctor.analyzers._optimizer_passes import longest_pass
+from perfdoctor.analyzers._gpu_optimizers import longest_pass
 from perfdoctor.rules import (
     BoolArray,
     Int32Array,

@@ -6,22 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from perfdoctor.rules import CallRows, Intervals, Rank, format_time, frozen_dataclass, match_blocking_calls
+from perfdoctor.rules import CallRows, Intervals, Rank, format_time, frozen_dataclass, match_blocking_calls, read_texts
 from perfdoctor.rules import intervals as iv
 
 # With fewer passes the first one, which begins behind an empty queue, is a large part of the recording.
 _MIN_PASSES = 3
 # Idle time with a name that is less of the window leaves the waits to the rule about waits.
 _MIN_SHARE = 0.01
-_DOING: Mapping[str, str] = {
-    "scheduling": "schedules",
-    "preparing": "prepares inputs",
-    "speculating": "drafts and verifies tokens",
-    "sampling": "samples",
-    "messages": "exchanges messages",
-    "tokenizing": "tokenizes",
-    "detokenizing": "turns tokens into text",
-}
 
 
 @frozen_dataclass(eq=False)
@@ -43,8 +34,9 @@ class EngineGaps:
 
     def describe(self, rank: Rank) -> str:
         """What the engine does per step, the longest first: "schedules (1.4 ms) and prepares inputs (800 us)"."""
-        costs = sorted(((rank.per_step(iv.total(self.idle[work])), work) for work in _DOING), reverse=True)
-        parts = [f"{_DOING[work]} ({format_time(ns)})" for ns, work in costs if 10 * ns >= costs[0][0]]
+        doing = read_texts("words")["engines"]
+        costs = sorted(((rank.per_step(iv.total(idle)), work) for work, idle in self.idle.items()), reverse=True)
+        parts = [f"{doing[work]} ({format_time(ns)})" for ns, work in costs if 10 * ns >= costs[0][0]]
         return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
@@ -53,7 +45,7 @@ def find_engine_gaps(rank: Rank) -> EngineGaps | None:
     passes = rank.engine_passes
     if passes is None or len(passes) < _MIN_PASSES:
         return None
-    idle = {work: iv.intersect(passes.idle[work], rank.window) for work in _DOING}
+    idle = {work: iv.intersect(passes.idle[work], rank.window) for work in read_texts("words")["engines"]}
     if sum(map(iv.total, idle.values())) < _MIN_SHARE * rank.window_ns:
         return None
     return EngineGaps(idle, _find_waits_between_passes(rank))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from perfdoctor.analyzers._optimizer_passes import longest_pass
 from perfdoctor.rules import (
     NONE,
     GpuRows,
@@ -31,12 +31,18 @@ from perfdoctor.rules import (
 # min_cpu_share: what an optimizer takes of the step of a program on the CPU alone, which a look at that step would stop
 # at: every slice of 5 % has to be explained.
 # min_kernels: fewer kernels a step are a toy, or fused in all but name.
-SETTINGS: Mapping[str, float] = MappingProxyType(
-    {"min_share": 0.01, "min_passes": 2, "min_kernels": 5, "min_loop": 50, "min_cpu_share": 0.05}
-)
+SETTINGS: Mapping[str, float] = {
+    "min_share": 0.01,
+    "min_passes": 2,
+    "min_kernels": 5,
+    "min_loop": 50,
+    "min_cpu_share": 0.05,
+}
 
 _FUSED_KERNEL = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB|AdagradFunctor|LionFunctor"
 _FOREACH_KERNEL = r"multi_tensor_apply"
+# Ops that take less than this share of the optimizer's time are counters and checks, not passes.
+_MIN_PASS_SHARE = 0.05
 
 
 @frozen_dataclass(eq=False)
@@ -133,12 +139,11 @@ def _measure_optimizer(rank: Rank, launched: Int64Array, range_name: str) -> Gpu
         spans = intervals.intersect(spans, all_steps.own_time(distinct(rank.traffic.optimizer_step[rows])))
     waits = intervals.intersect(spans, rank.account.parts["idle_launch"])
     is_starved = intervals.total(waits) > intervals.total(busy)
-    claimed = intervals.union_of((busy, waits, _idle_in_ranges(rank, rows))) if is_starved else busy
     return GpuOptimizer(
         optimizer=vocabulary.optimizer_class(range_name),
         rows=GpuRows(gpu, rows),
         first_rows=GpuRows(gpu, rows[first]),
-        time=claimed,
+        time=intervals.union_of((busy, waits, _idle_in_ranges(rank, rows))) if is_starved else busy,
         busy_ns=intervals.total(busy),
         wait_ns=intervals.total(waits),
         pass_count=pass_count,
@@ -186,3 +191,14 @@ def _measure_longest_pass(rank: Rank, rows: Int64Array) -> tuple[float, int]:
     time_ns = np.bincount(kind, weights=dur_ns)
     count = np.bincount(distinct((kind << 32) + launch) >> 32, minlength=len(time_ns))
     return longest_pass(time_ns, count)
+
+
+def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, int]:
+    """Time of the longest pass over the parameters (all steps together), and the number of passes a step.
+
+    `count` is how often each kind was called: the rarest that is no counter or check is called once a pass and
+    parameter.
+    """
+    is_pass = time_ns >= _MIN_PASS_SHARE * time_ns.sum()
+    each = np.maximum(np.round(count[is_pass] / count[is_pass].min()), 1)
+    return float((time_ns[is_pass] / each).max()), int(each.sum())

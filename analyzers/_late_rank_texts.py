@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from perfdoctor.rules import HOT_PATH, Evidence, Finding, LateRank, RankSummary, format_ranges, format_time
+from perfdoctor.rules import HOT_PATH, Evidence, Finding, LateRank, LongerPlace, RankSummary, format_ranges, format_time
 from perfdoctor.rules import intervals as iv
 
 # Clocks that differ by less are synchronized well enough.
 _MIN_CLOCK_DIFFERENCE_NS = 10_000_000
-
-
-def step_evidence(late: LateRank) -> tuple[Evidence, ...]:
-    """In how many of the steps the others waited for this rank; nothing where there are no steps."""
-    if not late.step_count:
-        return ()
-    return (Evidence("steps in which it is the one to wait for", f"{late.late_step_count} of {late.step_count}"),)
 
 
 def name_ranks(late: LateRank) -> str:
@@ -41,10 +34,26 @@ def format_lateness(late: LateRank, rank: RankSummary, delay_ns: int) -> str:
     return f"{format_time(each_ns)} late {frequency}"
 
 
-def waiting_evidence(late: LateRank, victim: RankSummary) -> tuple[Evidence, ...]:
-    """Which rank waits longest for the late one, and how long: most of that may be left without it."""
+def blame_evidence(late: LateRank, victim: RankSummary, *own: Evidence) -> tuple[Evidence, ...]:
+    """What a late rank causes, some figures of the finding itself, and who waits: most of that may go without it."""
     wait_ns = victim.per_step(iv.total(late.wait_time(late.victim)))
-    return Evidence("rank that waits longest", victim.rank), Evidence("its wait per {unit}", wait_ns, "ns")
+    steps = f"{late.late_step_count} of {late.step_count}"
+    return (
+        Evidence("collectives matched over all ranks", late.collective_count, "count"),
+        Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
+        *own,
+        Evidence("rank that waits longest", victim.rank),
+        Evidence("its wait per {unit}", wait_ns, "ns"),
+        *((Evidence("steps in which it is the one to wait for", steps),) if late.step_count else ()),
+    )
+
+
+def cause_evidence(late: LateRank, cause: Finding | None, line: LongerPlace | None) -> tuple[Evidence, ...]:
+    """What explains that a rank is late, and its clock."""
+    evidence = [] if cause is None else [Evidence("its own finding", f"{cause.rule}: {cause.title}")]
+    if line is not None:
+        evidence.append(Evidence(f"at {line.name.location}, per {{unit}} more than the others", line.more_ns, "ns"))
+    return (*evidence, *clock_evidence(late))
 
 
 def name_hot_path(cause: Finding | None) -> str | None:

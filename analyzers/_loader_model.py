@@ -27,24 +27,11 @@ real traces.
 """
 
 
-class BatchShares(NamedTuple):
-    """What a loop without workers spends its wait for a batch on, as shares of it that add up to 1.
+def split_batch(captured: LoaderFacts) -> tuple[float, ...] | None:
+    """Where the wait for a batch goes that the training process loads itself, as shares of it that add up to 1.
 
-    Attributes:
-        items: Making the items.
-        collate: Putting them together.
-        sampler: Choosing them, which the training process does however many workers there are.
-        other: The rest, such as pinning.
-    """
-
-    items: float
-    collate: float
-    sampler: float
-    other: float
-
-
-def split_batch(captured: LoaderFacts) -> BatchShares | None:
-    """Where the wait for a batch goes that the training process loads itself; None where that was not captured.
+    They are for making the items, putting them together, choosing them, which the training process does however many
+    workers there are, and the rest, such as pinning. None where that was not captured.
 
     Captures without the time of the sampler have it in what is left of a wait that pins nothing.
     """
@@ -56,14 +43,14 @@ def split_batch(captured: LoaderFacts) -> BatchShares | None:
     if fetch.sampler_ns is None and not captured.pin_memory:
         parts_ns[2], left_ns = left_ns, 0
     whole_ns = sum(parts_ns) + left_ns
-    return BatchShares(*(each / whole_ns for each in (*parts_ns, left_ns)))
+    return tuple(each / whole_ns for each in (*parts_ns, left_ns))
 
 
 def share_of_sampler(captured: LoaderFacts) -> float:
     """The share (0 to 1) of the waits that the sampler takes, in the training process; 0 where that is not known."""
     shares = split_batch(captured)
     if shares is not None:
-        return shares.sampler
+        return shares[2]
     return min((captured.fetch.sampler_ns or 0) / max(captured.wait_median_ns or captured.fetch.median_ns or 1, 1), 1.0)
 
 

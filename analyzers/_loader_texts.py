@@ -1,18 +1,34 @@
-"""Titles, advice and fixes of PD101 as texts."""
+"""Titles, advice and fixes of rules on loaders as texts, and where a loader is made and used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
+from perfdoctor.analyzers._cpu_evidence import FoundWork
 from perfdoctor.analyzers._loader_model import LoaderModel
 from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork, WaitParts
-from perfdoctor.rules import Action, Advice, LoaderFacts, Rank, SourceLocation, advise
+from perfdoctor.analyzers._shared_cores import Choice, SharedCores
+from perfdoctor.rules import (
+    USED_AT,
+    Action,
+    Advice,
+    Evidence,
+    LoaderFacts,
+    Rank,
+    Saving,
+    SourceLocation,
+    advise,
+    captured_location,
+    count_recurrence,
+    vocabulary,
+)
 from perfdoctor.rules import activity_kinds as kinds
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
 _MIN_PART_SHARE = 0.15
 _NEARLY_ALL = 0.95
+# A promise that is less than this share of the step is lost in the noise of the steps, as in PD101's min_share.
+_MIN_GAIN = 0.03
 
 
 def stall_title(
@@ -39,17 +55,15 @@ def say_own_part(wait: LoaderWait) -> str:
 
 
 # What else helps where the training process itself does this kind of work to load a batch, and what a GPU adds to that.
-CHEAPER_BATCH: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        kinds.IMAGE_DECODING: ("store smaller images", ", or decode on the GPU (nvJPEG, NVDEC)"),
-        kinds.TOKENIZING: ("tokenize the data set once and store it", ""),
-        kinds.LISTS_TO_TENSORS: ("keep numbers in NumPy arrays or tensors instead of lists", ""),
-        kinds.ARCHIVE: ("open the archive once, not for each item, and keep what it holds unpacked", ""),
-        kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
-        kinds.PREPROCESSING: ("preprocess ahead of time", ", or on the GPU"),
-        kinds.SLEEP: ("keep what it waits for from the last epoch, or wait once for all items", ""),
-    }
-)
+CHEAPER_BATCH: Mapping[str, tuple[str, str]] = {
+    kinds.IMAGE_DECODING: ("store smaller images", ", or decode on the GPU (nvJPEG, NVDEC)"),
+    kinds.TOKENIZING: ("tokenize the data set once and store it", ""),
+    kinds.LISTS_TO_TENSORS: ("keep numbers in NumPy arrays or tensors instead of lists", ""),
+    kinds.ARCHIVE: ("open the archive once, not for each item, and keep what it holds unpacked", ""),
+    kinds.FILE_OR_SOCKET: ("keep the files near, and read them in larger pieces", ""),
+    kinds.PREPROCESSING: ("preprocess ahead of time", ", or on the GPU"),
+    kinds.SLEEP: ("keep what it waits for from the last epoch, or wait once for all items", ""),
+}
 
 
 def describe_loading_work(work: LoadingWork | None, *, says_how: bool = True) -> str:
@@ -182,3 +196,94 @@ def format_ms(ns: float) -> str:
     if ns < 100e3:
         return f"{ns / 1e3:.3g} us"
     return f"{ns / 1e6:.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"
+
+
+def find_loader_place(rank: Rank, captured: LoaderFacts) -> SourceLocation | None:
+    """Where a loader was made, else where the loop takes its batches: from the facts, else from Python frames."""
+    for line in (captured.created, captured.location):
+        place = captured_location(line)
+        if place is not None:
+            return place
+    return rank.places.line_of_named(vocabulary.DATALOADER_NEXT)
+
+
+def evidence_of_use(captured: LoaderFacts) -> Evidence:
+    """The line of the loop that asks for batches."""
+    place = captured_location(captured.location)
+    return Evidence("used at", str(place) if place else None, id=USED_AT)
+
+
+def advise_workers(
+    rank: Rank, loader: SharedCores, wait: LoaderWait, work: LoadingWork | None, created: SourceLocation | None
+) -> FoundWork | None:
+    """The workers that help where training and loading share the cores; None where none do, or nothing is lost.
+
+    More workers, where the shortest of the possible steps is with them and no step gets longer; else one worker beside
+    one thread of the training.
+
+    Args:
+        rank: The rank.
+        loader: What was measured.
+        wait: What the waits for batches cost.
+        work: What the training process does to load; None where it is not known.
+        created: Where the loader was made.
+    """
+    choice = choose_sure_workers(loader)
+    if choice is None:
+        return None
+    advice = advise("loader too slow", rank.context, workers=choice.workers, pin="")
+    processes = "one worker process" if choice.workers == 1 else f"{choice.workers} worker processes"
+    text, fix, actions = f"Load batches in {processes}", advice.code, advice.actions
+    if choice.threads is not None:
+        fix, actions = f"torch.set_num_threads({choice.threads}); {fix}", (Action("threads", choice.threads), *actions)
+        text += (
+            f", and compute with one thread: the program's ops are too small to gain much from {loader.threads} "
+            "threads, and a thread waits for a worker on its core"
+        )
+    text += f": loading a batch takes {format_ms(loader.fetch_ns / max(loader.batches, 1))}"
+    if not loader.computes:
+        text += (
+            f", but computes for only {loader.fetch_cpu_ns / max(loader.fetch_ns, 1):.0%} of it and waits for the rest"
+        )
+    text += (
+        f". The program itself uses {loader.used_cores}. "
+        f"To take a batch over costs about {format_ms(loader.handover_ns / max(loader.batches, 1))}, which is counted."
+    )
+    # No fix saves more than the waits: a step without them is the least that workers leave.
+    low, expected, high = (min(max(round(loader.step_ns - each), 0), wait.cost_ns) for each in choice.step)
+    left = f"about {format_ms(loader.step_ns - expected)}"
+    beside = " beside one thread" if choice.threads else ""
+    title = f"{stall_title(rank, loader.workers, wait, created)}; with {count_workers(choice.workers)}{beside} {left}"
+    return FoundWork(
+        title,
+        Advice(f"{text}{describe_loading_work(work)}", fix, actions=actions),
+        wait.idle,
+        Saving(low, expected, high, "bounded"),
+        created,
+        confidence=0.9,
+        recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
+    )
+
+
+def choose_sure_workers(loader: SharedCores) -> Choice | None:
+    """The workers that make the step shorter for sure, of a loader that does not keep up; None where none do.
+
+    Where other programs have the cores, none do whose loading computes: a worker would get no core either.
+    """
+    if loader.workers_keep_up or (loader.others_have_cores and loader.computes):
+        return None
+    choice = loader.choose_workers()
+    if _is_sure(loader, choice):
+        return choice
+    if loader.threads > 1 and not loader.workers:
+        choice = loader.choose_workers(threads=1)
+        if _is_sure(loader, choice):
+            return choice
+    return None
+
+
+def _is_sure(loader: SharedCores, choice: Choice) -> bool:
+    """Whether a setting is worth it as expected, and makes no step longer under bad assumptions."""
+    is_new = choice.workers > loader.workers
+    gain_ns = loader.step_ns - choice.step.expected_ns
+    return is_new and gain_ns >= _MIN_GAIN * loader.step_ns and choice.step.slow_ns <= loader.step_ns

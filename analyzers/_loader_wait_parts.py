@@ -168,26 +168,22 @@ def _find_work(trace: Trace, waits: LoaderWaits, rows: Int64Array, wait_ns: int)
     return LoadingWork(inside[-1].name, path.kind, round(wait_ns * time_ns / max(path.time_ns, 1)))
 
 
-class Unhidden(NamedTuple):
-    """What of the waits no worker hides.
+def find_unhidden(rank: Rank, idle: Intervals) -> tuple[bool, Intervals]:
+    """What of the waits no worker hides: the first wait of each iterator, which nobody asked for before, and copies.
 
-    Attributes:
-        is_made_anew: Whether the loop makes an iterator for each batch, or nearly so: then a single one would do.
-        time: The first wait of each other iterator, which nobody asked for before, and copies to the GPU.
+    Args:
+        rank: The rank.
+        idle: The time that the waits cost.
+
+    Returns:
+        Whether the loop makes an iterator for each batch, or nearly so: then a single one would do. And that time.
     """
-
-    is_made_anew: bool
-    time: Intervals
-
-
-def find_unhidden(rank: Rank, idle: Intervals) -> Unhidden:
-    """What of the waits no worker hides; `idle` is the time that the waits cost."""
     waits = rank.loader_waits
     first = find_epoch_starts(rank.trace, waits)
     first_time = iv.union(waits.start_ns[first], waits.end_ns[first])
     is_made_anew = 2 * iv.total(iv.intersect(first_time, idle)) > iv.total(idle)
     copying = _time_on_waiting_threads(rank, (rank.trace.calls, vocabulary.COPY_CALL))
-    return Unhidden(is_made_anew, copying if is_made_anew else iv.union_of((first_time, copying)))
+    return is_made_anew, (copying if is_made_anew else iv.union_of((first_time, copying)))
 
 
 def split_waits(rank: Rank, startups: BoolArray, sampler: float) -> WaitParts:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -38,9 +37,7 @@ from perfdoctor.rules import (
 from perfdoctor.rules import intervals as iv
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.
-_OPERATION_NAMES: Mapping[MatrixCategory, str] = MappingProxyType(
-    {"gemm": "matrix product", "convolution": "convolution"}
-)
+_OPERATION_NAMES: Mapping[MatrixCategory, str] = {"gemm": "matrix product", "convolution": "convolution"}
 _FLOAT64_ADVICE = "Make these {}s float32: they are float64, usually by accident (PD204 says what that costs in all)."
 # Channels a group: a Tensor Core tile has 8 rows (mma.m16n8k16), which fewer channels cannot fill.
 _MIN_GROUP_CHANNELS = 8
@@ -152,7 +149,11 @@ def find_missed_kernels(rank: Rank, category: MatrixCategory) -> tuple[MissedKer
     in_category = find_matrix_kernels(rank, category)
     category_ns = max(int(dur_ns[in_category.mask].sum()), 1)
     on_cuda_cores = in_category.where(verdicts.match_rows("no")).of_class(lambda k: not (k.gemv_like or k.depthwise))
-    gain_nothing = _match_narrow_groups(rank) | _match_memory_bound(rank) | rank.bounds.match_rows("latency")
+    gain_nothing = (
+        _match_narrow_groups(rank)
+        | ((rank.bounds.nearest_roof == BANDWIDTH) & ~np.isnan(rank.bounds.roofline_ns))
+        | rank.bounds.match_rows("latency")
+    )
     kernels = exclude_small_products(rank, on_cuda_cores.where(~gain_nothing))
     operand = verdicts.operand[rank.kernel_costs.kind]
     found = []
@@ -172,12 +173,6 @@ def _match_narrow_groups(rank: Rank) -> BoolArray:
     result: BoolArray = costs.match_op_costs(
         lambda c: (c.groups or 1) > 1 and (c.channels_in or _MIN_GROUP_CHANNELS) < _MIN_GROUP_CHANNELS
     )[costs.op_cost]
-    return result
-
-
-def _match_memory_bound(rank: Rank) -> BoolArray:
-    """For each GPU item whether it is known that memory, not maths, limits it on the unit that it uses."""
-    result: BoolArray = (rank.bounds.nearest_roof == BANDWIDTH) & ~np.isnan(rank.bounds.roofline_ns)
     return result
 
 

@@ -1,14 +1,26 @@
-"""Why slow steps are slow: what they were seen to contain, in words, and what to do; never a guess."""
+"""Why slow steps are slow: what they were seen to contain, in words, and what to do; never a guess.
+
+Also what is said of their number and length, and of when they come back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._pd003_slow_steps import Activity, MoreOps, SlowSteps
-from perfdoctor.rules import Action, BoolArray, Int64Array, Rank, RunSteps
+from perfdoctor.analyzers._own_steps import took_cpu_time
+from perfdoctor.analyzers._pd003_slow_steps import (
+    Activity,
+    MoreOps,
+    SlowSteps,
+    count_ops,
+    find_largest_activity_excess,
+    find_largest_part_excess,
+)
+from perfdoctor.rules import Action, BoolArray, Evidence, Finding, Int64Array, Rank, Recurrence, RunSteps, read_texts
 
 # Of the time by which slow steps exceed the others, what names its cause.
 _MIN_SHARE_OF_EXCESS = 0.5
@@ -42,35 +54,9 @@ class SlowCause(NamedTuple):
     actions: tuple[Action, ...] = ()
 
 
-_BY_CONTENT = {
-    "save": SlowCause(
-        "they save a checkpoint",
-        "Save less often, or on a thread of its own: copy the state dict first "
-        "(torch.distributed.checkpoint.async_save does both).",
-    ),
-    "compile": SlowCause(
-        "torch.compile compiles in them",
-        "Keep the shapes of inputs to a few, or mark what varies: torch._dynamo.mark_dynamic.",
-    ),
-    "gc": SlowCause(
-        "Python collects garbage in them",
-        "Freeze what lives long once it is made: gc.collect(); gc.freeze(). It is scanned no more.",
-        actions=(Action("gc"),),
-    ),
-    "evaluation": SlowCause(
-        "they evaluate",
-        "Evaluate less often, on fewer batches, or under torch.inference_mode with larger batches, if its share of the "
-        "run is too much.",
-        is_intended=True,
-    ),
-    "rollout": SlowCause(
-        "they collect more experience (forward passes without gradients)",
-        "Step several environments at once, so that a forward pass serves all of them.",
-        is_intended=True,
-    ),
-}
 # PD113 and PD110 tell these, where a capture has timed them.
 _OF_OTHER_RULES = ("save", "gc")
+_ACTIONS = {"gc": (Action("gc"),)}
 _WORK_VARIES = "Give steps the same work: group batches by length, or cap it, if inputs vary."
 
 
@@ -84,7 +70,7 @@ def find_steps_with_content(
         dur_ns: Their durations without what other programs took, for equal work.
         max_share: The share of the steps (0 to 1) that may contain it.
     """
-    for content, cause in _BY_CONTENT.items():
+    for content, text in read_texts("slow-steps")["content"].items():
         if content in _OF_OTHER_RULES and steps.host_call_ns is not None:
             continue
         has = steps.which_contain(content)
@@ -93,7 +79,10 @@ def find_steps_with_content(
         median_ns = int(np.median(dur_ns[~has]))
         excess_ns = int((dur_ns[has] - median_ns).sum())
         if float(np.median(dur_ns[has])) > median_ns and excess_ns > 0:
-            yield SlowSteps(np.flatnonzero(has), median_ns, excess_ns), cause
+            yield (
+                SlowSteps(np.flatnonzero(has), median_ns, excess_ns),
+                SlowCause(**text, actions=_ACTIONS.get(content, ())),
+            )
 
 
 def cause_in_run(steps: RunSteps, slow: SlowSteps, skip: int | None, *, is_regular: bool) -> SlowCause:
@@ -137,7 +126,7 @@ def _even_out_loader(rank: Rank | None) -> str:
     return "Even it out by a larger prefetch_factor, and by persistent_workers=True where epochs are short."
 
 
-def cause_in_trace(
+def _cause_in_trace(
     rank: Rank, part: str, excess_ns: int, activity: Activity | None, ops: MoreOps, *, took_cpu_time: bool
 ) -> SlowCause:
     """What slow steps of a trace contain more of.
@@ -150,22 +139,10 @@ def cause_in_trace(
         ops: How many ops they call, and others.
         took_cpu_time: Whether most of that is CPU time: steps that wait for a core do no more work.
     """
-    waits = {
-        "idle_dataloader": SlowCause("more waits for the loader", _even_out_loader(rank)),
-        "idle_sync": SlowCause("more waits for the GPU", "Read values back less often: these steps wait for some."),
-        "idle_allocator": SlowCause("more memory allocation", "Warm up with the largest input; keep sizes few."),
-        "communication": SlowCause(
-            "longer collectives", "Analyse the ranks together: another one is late in these steps.", is_elsewhere=True
-        ),
-        "idle_communication": SlowCause(
-            "more waits for other ranks",
-            "Analyse the ranks together: another one is late in these steps.",
-            is_elsewhere=True,
-        ),
-        "memcpy": SlowCause("more copying", "See which copies are more or larger there, and copy from pinned memory."),
-    }
-    if part in waits:
-        return waits[part]
+    texts = read_texts("slow-steps")
+    if part in texts["parts"]:
+        cause = SlowCause(**texts["parts"][part])
+        return cause if cause.advice else cause._replace(advice=_even_out_loader(rank))
     if activity is not None and activity.excess_ns >= _MIN_SHARE_OF_EXCESS * excess_ns:
         does_more = activity.calls > _MORE_CALLS * activity.usual_calls
         if activity.is_annotation:
@@ -180,7 +157,7 @@ def cause_in_trace(
         times = f"{ops.calls:,.0f} ops instead of {ops.usual_calls:,.0f}"
         is_larger = ops.calls >= _EVALUATION_CALLS * ops.usual_calls
         if is_larger and 0 < ops.backward_calls <= _AS_MANY * ops.usual_backward_calls:
-            return _BY_CONTENT["evaluation"]._replace(text=times)
+            return SlowCause(**{**texts["content"]["evaluation"], "text": times})
         return SlowCause(times, _WORK_VARIES, is_seen=False)
     on_gpu = rank.device_kind == "gpu"
     if part in ("compute", "bandwidth", "latency"):
@@ -198,3 +175,87 @@ def cause_in_trace(
         "What it is was not recorded: record stacks (with_stack=True, or perfdoctor run).",
         is_seen=False,
     )
+
+
+class SeenExcess(NamedTuple):
+    """What slow steps of a trace contain more of."""
+
+    rank: Rank
+    cause: SlowCause
+    part: str
+    part_ns: int
+    activity: Activity | None
+
+    def evidence(self, where: str) -> tuple[Evidence, ...]:
+        """The part and the op or annotation that exceed most, with figures of the step without the profiler."""
+        rank, activity, names = self.rank, self.activity, read_texts("slow-steps")["names"]
+        return (
+            Evidence(f"more {names.get(self.part, self.part)} in {where}", rank.to_unprofiled_ns(self.part_ns), "ns"),
+            Evidence("most more time in", None if activity is None else activity.name),
+            Evidence(
+                f"that is, in {where}", None if activity is None else rank.to_unprofiled_ns(activity.excess_ns), "ns"
+            ),
+        )
+
+    def limit_severity(self, rank: Rank, finding: Finding) -> Finding:
+        """The finding, low at most where no cause was seen: on a CPU other programs may have made steps slow."""
+        return limit_severity(finding, self.cause) if rank.device_kind == "cpu" else finding
+
+
+def see_excess(rank: Rank, is_slow: BoolArray, excess_ns: float) -> SeenExcess:
+    """What the slow steps of a trace contain more of, which exceed the others by so much."""
+    part, part_ns = find_largest_part_excess(rank, is_slow)
+    activity, took = find_largest_activity_excess(rank, is_slow), took_cpu_time(rank, is_slow, excess_ns)
+    cause = _cause_in_trace(rank, part, round(excess_ns), activity, count_ops(rank, is_slow), took_cpu_time=took)
+    return SeenExcess(rank, cause, part, part_ns, activity)
+
+
+def limit_severity(finding: Finding, cause: SlowCause) -> Finding:
+    """The finding, low at most where its cause was not seen, is intended, or lies in another rank."""
+    may_be_right = cause.is_intended or cause.is_elsewhere or not (cause.is_seen or cause.took_cpu_time)
+    return replace(finding, severity="low") if may_be_right and finding.severity != "info" else finding
+
+
+def find_skip_to_record(rank: Rank, steps: RunSteps, slow: SlowSteps, spacing: int | None) -> int | None:
+    """The N of `perfdoctor run --skip N` that lets the recording hold a slow step; None where it is not known."""
+    first, base = rank.facts.windows.timing.first_step, steps.number[~steps.is_after]
+    if first is None or not len(base):
+        return None
+    until_recording, recorded = first - int(base.min()), rank.steps.count
+    slow_numbers = steps.number[slow.rows]
+    later = slow_numbers[slow_numbers >= until_recording + recorded // 2]
+    if not len(later) or (spacing is None and len(slow) < 3):  # it may not come back
+        return None
+    return int(later[0]) - until_recording - recorded // 2
+
+
+def measure_excess(values: Int64Array | None, slow: SlowSteps) -> int | None:
+    """By how much the slow steps exceed the median of the others in something; None where that is not known."""
+    if values is None:
+        return None
+    usual = np.ones(len(values), bool)
+    usual[slow.rows] = False
+    return int(values[slow.rows].mean() - np.median(values[usual]))
+
+
+def recurrence_of(slow: SlowSteps, dur_ns: Int64Array, rank: Rank | None = None) -> Recurrence:
+    """In how many of the steps it is slow, and by how much these exceed the median; `rank` where they were recorded."""
+    excess_ns = np.maximum(dur_ns[slow.rows] - slow.median_ns, 0)
+    median_ns, max_ns = int(np.median(excess_ns)), int(excess_ns.max())
+    if rank is not None:
+        median_ns, max_ns = rank.to_unprofiled_ns(median_ns), rank.to_unprofiled_ns(max_ns)
+    return Recurrence(len(slow), len(dur_ns), median_ns, max_ns)
+
+
+def format_range(rank: Rank, dur_ns: Int64Array) -> str:
+    return f"{format_ms(rank, int(dur_ns.min()))} to {format_ms(rank, int(dur_ns.max()))} ms"
+
+
+def format_ms(rank: Rank, recorded_ns: int) -> str:
+    ms = rank.to_unprofiled_ns(recorded_ns) / 1e6
+    return f"{ms:,.0f}" if ms >= 99.95 else f"{ms:.3g}"
+
+
+def describe_slow_steps(slow: SlowSteps, count: int, longest_ns: int, steps: str) -> str:
+    take = "takes" if len(slow) == 1 else "take up to"
+    return f"{len(slow)} of {count:,} {steps} {take} {longest_ns / slow.median_ns:.1f} times the median"

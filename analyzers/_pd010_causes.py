@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
-from perfdoctor.analyzers._pd010_texts import describe_growth
 from perfdoctor.rules import (
     PYTHON,
     Evidence,
@@ -17,6 +17,7 @@ from perfdoctor.rules import (
     SourceLocation,
     WindowGrowth,
     captured_location,
+    format_ms,
 )
 
 # A part that has at least this share of the rise is its cause.
@@ -35,6 +36,8 @@ _WAITS = ("idle_dataloader", "idle_sync", "idle_communication", "idle_allocator"
 _ALL_SHARE = 0.9
 # Other ops that have so much of the rise are named beside the first.
 _ALSO_SHARE = 0.1
+# An op is named beside the one that grows most at its line where it has so much of its rise.
+_NAMED_SHARE = 1 / 4
 # Causes that are no other work of the program.
 SAME_WORK = ("ops", "slower", "cpu", "waits", "unknown")
 _BACKWARD = " backward"
@@ -44,7 +47,7 @@ class DriftCause(NamedTuple):
     """What has grown.
 
     Attributes:
-        id: One of the causes in `_pd010_texts`.
+        id: One of the causes in `remedies/texts/drift.toml`.
         rise_ns: By how much it makes a step longer; None where that was not measured by itself.
         location: The line of the user's code; None where it is not known.
         evidence: What shows it.
@@ -228,12 +231,12 @@ def _cause_of_rows(kind: str, rows: Sequence[RowChange], rise_ns: int, growth: W
     shown = [op for op in there if kind != "shapes" or op.inputs == "larger"]
     evidence = [Evidence("grows most", rows[0].name), Evidence("more time in it", rows[0].difference_ns, "ns")]
     evidence += [
-        Evidence("also grows", describe_growth([op], kind))
+        Evidence("also grows", _describe_growth([op], kind))
         for op in grown
         if op not in there and op.rise_ns >= _ALSO_SHARE * rise_ns and (kind != "shapes" or op.inputs == "larger")
     ]
     line = place or next((each.location for each in growth.lines[:1] if each.rise_ns >= _ALSO_SHARE * rise_ns), None)
-    return DriftCause(kind, rise_ns, line, tuple(evidence), describe_growth(shown, kind))
+    return DriftCause(kind, rise_ns, line, tuple(evidence), _describe_growth(shown, kind))
 
 
 def _kind_of(ops: Sequence[OpGrowth]) -> str:
@@ -257,3 +260,36 @@ def _cause_in_clocks(drift: RunDrift) -> DriftCause:
         if part in drift.parts and drift.parts[part].rise >= _MAIN_SHARE * drift.mean_rise_ns:
             return DriftCause(kind, _rise_of(drift, part))
     return DriftCause("waits" if "cpu_ns" in drift.parts else "unknown")
+
+
+def _describe_growth(ops: Sequence[OpGrowth], kind: str) -> str:
+    """What ops at one line take, and what grew by the kind of cause; "" for none.
+
+    For example "std and cat at job.py:15 take 3.10 ms early and 84.0 ms late, as their input grew from [360, 256] to
+    [6720, 256]".
+    """
+    named = [op for op in ops if op.rise_ns >= _NAMED_SHARE * ops[0].rise_ns][:2]
+    if not named:
+        return ""
+    first, (verb, whose) = named[0], ("takes", "its") if len(named) == 1 else ("take", "their")
+    place = f" at {first.location.short}" if first.location else ""
+    early, late = (format_ms(sum(each)) for each in zip(*((op.before_ns, op.after_ns) for op in named), strict=True))
+    names = " and ".join(op.name for op in named)
+    return f"{names}{place} {verb} {early} early and {late} late, {_describe_change(first, kind, whose)}"
+
+
+def _describe_change(op: OpGrowth, kind: str, whose: str) -> str:
+    if kind in ("calls", "graph"):
+        early, late = (each.calls if each else 0 for each in (op.before, op.after))
+        return f"as a step runs {early:,.0f} of {op.name} early and {late:,.0f} late"
+    if op.before is None or op.after is None or op.inputs == "unknown":
+        return "on inputs of unknown shapes"
+    old, new = op.before.smallest, op.after.largest
+    if op.inputs == "same":
+        return f"on {list(max(new, key=prod))} both times"
+    if op.inputs == "other":
+        return "on inputs that vary in size"
+    if len(old) != len(new):
+        return f"as {whose} inputs grew from {len(old)} to {len(new)} tensors"
+    grown = max(range(len(old)), key=lambda number: prod(new[number]) - prod(old[number]))
+    return f"as {whose} input grew from {list(old[grown])} to {list(new[grown])}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
 from perfdoctor.rules import (
@@ -17,6 +15,7 @@ from perfdoctor.rules import (
     SourceLocation,
     advise,
     frozen_dataclass,
+    read_texts,
     vocabulary,
 )
 from perfdoctor.rules import activity_kinds as kinds
@@ -49,30 +48,6 @@ _EAGER = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead, which cost
 _DONE_AHEAD = frozenset(
     {kinds.PREPROCESSING, kinds.IMAGE_DECODING, kinds.TOKENIZING, kinds.ARCHIVE, kinds.FILE_OR_SOCKET}
 )
-# What the CPU does, by the kind of work: a verb and its object.
-_DOING: Mapping[str, str] = MappingProxyType(
-    {
-        kinds.GRAPH_CAPTURE: "captures a CUDA graph",
-        kinds.MODULE_LOAD: "loads modules lazily",
-        kinds.COMPILATION: "compiles",
-        kinds.BUFFER_BROADCAST: "flattens and unflattens DDP's buffers",
-        kinds.ALLOCATION: "allocates and frees device memory",
-        kinds.GARBAGE_COLLECTION: "collects garbage",
-        kinds.CHECKPOINT: "saves or loads a checkpoint",
-        kinds.LOGGING: "logs",
-        kinds.TOKENIZING: "tokenizes",
-        kinds.IMAGE_DECODING: "decodes images or video",
-        kinds.LISTS_TO_TENSORS: "turns Python lists into tensors",
-        kinds.ARCHIVE: "unpacks an archive",
-        kinds.FILE_OR_SOCKET: "waits for a file or socket",
-        kinds.LOCK_WAIT: "waits for another thread",
-        kinds.SLEEP: "sleeps",
-        kinds.PREPROCESSING: "prepares data",
-        kinds.ENVIRONMENT: "steps an environment",
-        kinds.GRAPH_LAUNCH: "launches a CUDA graph",
-        kinds.BATCH_SCHEDULING: "schedules the next batch",
-    }
-)
 
 
 def can_be_done_ahead(group: PauseGroup) -> bool:
@@ -83,7 +58,7 @@ def can_be_done_ahead(group: PauseGroup) -> bool:
 def describe_pause(group: PauseGroup, rank: Rank) -> PauseWork:
     """What the CPU does in some pauses, and what to do about it in this program."""
     path = group.path
-    doing = _DOING.get(path.kind or "")
+    doing = read_texts("words")["pauses"].get(path.kind or "")
     if doing is None or path.kind is None:
         return _describe_activity(group, rank)
     # Of some kinds the function itself is worth its name: what is prepared, logged, read, loaded.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -34,9 +33,11 @@ _COMPILE_NS = 6_000_000_000
 # 2.13). With nn.GRU and nn.RNN 66 to 102 % remain, which is no promise. The same of one call of a module in place of
 # one for each step in time (8 to 128 sequences of 24 to 100 steps, 32 to 256 features, by CPU time with one thread).
 _CELLS_REMAIN = (0.16, 0.38, 0.64)
-_CALLS_REMAIN: Mapping[str, tuple[float, float, float]] = MappingProxyType(
-    {"LSTM": (0.12, 0.38, 0.64), "RNN": (0.42, 0.55, 0.66), "GRU": (0.72, 0.77, 0.83)}
-)
+_CALLS_REMAIN: Mapping[str, tuple[float, float, float]] = {
+    "LSTM": (0.12, 0.38, 0.64),
+    "RNN": (0.42, 0.55, 0.66),
+    "GRU": (0.72, 0.77, 0.83),
+}
 
 
 class CellLoop(NamedTuple):

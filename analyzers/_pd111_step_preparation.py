@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import project, rank_with_stacks, time_of_ops
-from perfdoctor.rules import NONE, BoolArray, Intervals, Rank, SourceLocation, optimizer_steps_of, vocabulary
+from perfdoctor.analyzers._cpu_evidence import FoundWork, project, rank_with_stacks, time_of_ops
+from perfdoctor.analyzers._loader_texts import format_ms
+from perfdoctor.rules import NONE, BoolArray, Evidence, Rank, optimizer_steps_of, vocabulary
 from perfdoctor.rules import intervals as iv
 
 # Random numbers are new in each step, and what moves or clears tensors prepares nothing.
@@ -19,21 +18,7 @@ _MIN_STEPS = 2
 _NEVER_NS = np.iinfo(np.int64).max
 
 
-class Preparation(NamedTuple):
-    """What a step does to its batch before the model gets it.
-
-    Attributes:
-        time: When these ops run.
-        number: How many of them there are in the window.
-        location: The user's line that calls most of them.
-    """
-
-    time: Intervals
-    number: int
-    location: SourceLocation | None
-
-
-def find_preparation(rank: Rank) -> Preparation | None:
+def find_preparation(rank: Rank) -> FoundWork | None:
     """The work on the batch of a program on the CPU that trains; None without any, and where no stacks tell modules."""
     shown = rank_with_stacks(rank)
     if shown is None or rank.device_kind != "cpu" or min(rank.steps.count, shown.steps.count) < _MIN_STEPS:
@@ -42,7 +27,18 @@ def find_preparation(rank: Rank) -> Preparation | None:
     if not marks.any():
         return None
     rows = project(rank, shown, marks)
-    return Preparation(time_of_ops(rank, rows), int(rows.sum()), shown.places.line_of_ops(marks))
+    time = time_of_ops(rank, rows)
+    step = f"{format_ms(rank.per_step(iv.total(time)))} of {format_ms(rank.mean_step_ns)}"
+    return FoundWork(
+        f"The step prepares its batch itself: {step} before the model, of which no gradient is computed",
+        "Prepare data once, before the loop, where it is the same in each epoch; else in the data set, so that other "
+        "processes do it meanwhile, where cores are free.",
+        time,
+        location=shown.places.line_of_ops(marks),
+        evidence=(Evidence("ops of it per {unit}", rank.count_per_step(int(rows.sum())), "count"),),
+        confidence=0.6,
+        subject="in the loop",
+    )
 
 
 def _match_preparation(rank: Rank) -> BoolArray:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import project
+from perfdoctor.analyzers._cpu_evidence import FoundWork, project
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
 from perfdoctor.rules import (
     NONE,
@@ -15,31 +14,21 @@ from perfdoctor.rules import (
     Int64Array,
     Intervals,
     Rank,
+    Saving,
     SourceLocation,
+    advise,
     most_common_location,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
+# Half as often is the least that anyone would change; ten times less often is what people choose.
+MIN_SAVED, USUALLY_SAVED = 0.5, 0.9
 # In nearly all steps: what is done now and then is PD003's to tell.
 _NEARLY_ALL = 0.9
 
 
-class Evaluation(NamedTuple):
-    """The evaluations in the steps.
-
-    Attributes:
-        time: When they run, on a GPU when what they launched does.
-        calls_per_step: How often a step calls the model in them.
-        location: The user's line that calls it.
-    """
-
-    time: Intervals
-    calls_per_step: int
-    location: SourceLocation | None
-
-
-def find_evaluation(rank: Rank) -> Evaluation | None:
+def find_evaluation(rank: Rank) -> FoundWork | None:
     """The evaluations in nearly every step of a training; None where nothing shows that there are any.
 
     A line that calls a model evaluates where no backward pass uses what it computes, and either its function says so,
@@ -54,7 +43,7 @@ def find_evaluation(rank: Rank) -> Evaluation | None:
     return None
 
 
-def _find_in_window(rank: Rank, shown: Rank, calls: ModuleCalls) -> Evaluation | None:
+def _find_in_window(rank: Rank, shown: Rank, calls: ModuleCalls) -> FoundWork | None:
     """The evaluations that a window shows, in the steps of the rank."""
     run, ops, forward = rank.run_steps, shown.trace.ops, shown.forward_ops
     makers = np.unique(forward.forward[forward.forward >= 0])
@@ -71,7 +60,18 @@ def _find_in_window(rank: Rank, shown: Rank, calls: ModuleCalls) -> Evaluation |
     inside = iv.contains(spans, ops.start_ns) & np.isin(ops.thread, calls.thread)
     marked = project(rank, shown, inside & ~forward.in_backward)
     location = most_common_location(line for line, chosen in zip(calls.lines, is_chosen, strict=True) if chosen)
-    return Evaluation(_time_of(rank, marked), shown.count_per_step(int(is_chosen.sum())), location)
+    time, number = _time_of(rank, marked), shown.count_per_step(int(is_chosen.sum()))
+    cost_ns = rank.per_step(iv.total(time))
+    return FoundWork(
+        f"Each step evaluates for {rank.share(cost_ns):.0%} of its time: {number:,} call{'s' * (number != 1)} of a "
+        "model whose results no backward pass uses",
+        advise("the step evaluates", rank.context),
+        time,
+        Saving(round(MIN_SAVED * cost_ns), round(USUALLY_SAVED * cost_ns), cost_ns, "bounded"),
+        location,
+        confidence=0.8,
+        subject="evaluation",
+    )
 
 
 def _evaluates(line: SourceLocation) -> bool:

@@ -12,15 +12,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
 
-from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, project, rank_with_shapes, time_of_ops
+from perfdoctor.analyzers._cpu_evidence import (
+    FoundWork,
+    computing_ops,
+    own_time_of,
+    project,
+    rank_with_shapes,
+    time_of_ops,
+)
 from perfdoctor.rules import (
     BoolArray,
-    Intervals,
+    Evidence,
     Rank,
     Saving,
     SourceLocation,
@@ -28,23 +35,16 @@ from perfdoctor.rules import (
     distinct_rows,
     occurring,
     optimizer_steps_of,
+    read_advice,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
-
-class _Remaining(NamedTuple):
-    """The share of an op's time (0 to 1) that remains in float32: at best, as expected, at worst."""
-
-    at_best: float
-    expected: float
-    at_worst: float
-
-
-_MATRIX = _Remaining(0.25, 0.42, 0.55)
-_CONVOLUTION = _Remaining(0.13, 0.33, 0.6)
-_OTHER = _Remaining(0.25, 0.5, 0.7)
-_SLOW_TO_GAIN = _Remaining(0.5, 0.85, 1.0)
+# The share of an op's time (0 to 1) that remains in float32: at best, as expected, at worst.
+_MATRIX = (0.25, 0.42, 0.55)
+_CONVOLUTION = (0.13, 0.33, 0.6)
+_OTHER = (0.25, 0.5, 0.7)
+_SLOW_TO_GAIN = (0.5, 0.85, 1.0)
 _CONVOLUTION_OP = r"^aten::\w*conv\w*$"
 _MATRIX_OP = rf"^aten::(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|dot)$|{_CONVOLUTION_OP}"
 _SLOW_TO_GAIN_OP = r"norm|dropout|bernoulli|random|sort|topk|index|embedding|gather|scatter"
@@ -55,29 +55,7 @@ _MAX_SHARE_MEANT = 0.1
 _MIN_SHARE_OF_WEIGHTS = 0.9
 
 
-class Float64Work(NamedTuple):
-    """The ops of the window that compute in float64.
-
-    Attributes:
-        rows: Which ops, for each op of the trace.
-        time: When they run.
-        saving: What float32 saves of a step.
-        matrix_ns: Their time in products and convolutions, in ns a step.
-        source: Who asks for float64: "model", "default type" or "data".
-        location: The line that asks for it, else the one that first calls an op on it.
-        first_op: The name of the first op on float64 in the forward pass; None where there is none.
-    """
-
-    rows: BoolArray
-    time: Intervals
-    saving: Saving
-    matrix_ns: int
-    source: str
-    location: SourceLocation | None
-    first_op: str | None
-
-
-def find_float64_work(rank: Rank) -> Float64Work | None:
+def find_float64_work(rank: Rank) -> FoundWork | None:
     """The ops in float64 of a program on the CPU; None without any, where inputs are unknown, or float64 is meant."""
     shaped = rank_with_shapes(rank)
     if shaped is None or _is_meant(rank):
@@ -92,15 +70,20 @@ def find_float64_work(rank: Rank) -> Float64Work | None:
     matrix = rows & rank.trace.match_rows(rank.trace.ops, _MATRIX_OP)
     forward = np.flatnonzero(marks & computing_ops(shaped) & ~_in_backward(shaped))
     source, location = _find_source(rank, has_float64_weights=has_float64_weights)
-    first_op = shaped.trace.text(int(shaped.trace.ops.name[forward[0]])) if len(forward) else None
-    return Float64Work(
-        rows=rows,
-        time=time_of_ops(rank, rows),
-        saving=_saving(rank, rows, matrix),
-        matrix_ns=rank.per_step(iv.total(time_of_ops(rank, matrix))),
-        source=source,
-        location=location or shaped.places.line_of_ops(forward[:1]),
-        first_op=first_op,
+    return FoundWork(
+        f"Ops compute in float64: {rank.count_per_step(int(rows.sum())):,} {rank.per_unit}",
+        read_advice(f"float64 by the {source}"),
+        time_of_ops(rank, rows),
+        _saving(rank, rows, matrix),
+        location or shaped.places.line_of_ops(forward[:1]),
+        (
+            Evidence("in matrix products and convolutions", rank.per_step(iv.total(time_of_ops(rank, matrix))), "ns"),
+            Evidence(
+                "first float64 op", shaped.trace.text(int(shaped.trace.ops.name[forward[0]])) if len(forward) else None
+            ),
+            Evidence("float64 comes from", source),
+        ),
+        confidence=0.8,
     )
 
 

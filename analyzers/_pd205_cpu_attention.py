@@ -9,14 +9,12 @@ training). In bfloat16 the fused op takes up to 5 times as long as the products 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import orjson
 
 from perfdoctor.analyzers._attention import Attentions, find_attentions
-from perfdoctor.analyzers._cpu_evidence import own_time_of, rank_with_shapes
-from perfdoctor.rules import BoolArray, Intervals, Rank, Saving, SourceLocation, nesting
+from perfdoctor.analyzers._cpu_evidence import FoundWork, own_time_of, rank_with_shapes
+from perfdoctor.rules import BoolArray, Evidence, Rank, Saving, advise, nesting
 from perfdoctor.rules import intervals as iv
 
 # Times of the fused op over those of the products, at best, as expected, at worst.
@@ -27,35 +25,18 @@ _FUSED_OP = "scaled_dot_product_attention"
 _DROPOUT_OP = r"dropout|bernoulli"
 
 
-class CpuAttention(NamedTuple):
-    """Attention that a program on the CPU writes out.
+def find_cpu_attention(rank: Rank, min_sequence: float) -> FoundWork | None:
+    """The written-out attention of the window over `min_sequence` keys and more.
 
-    Attributes:
-        time: When it computes.
-        number: How many attentions, forward and backward passes.
-        sequence: The number of keys of most of them.
-        products_ns: The time of its products, in ns a step.
-        saving: What the fused op saves of a step.
-        location: The user's line.
+    None without any, in half precision, with dropout, and without shapes.
     """
-
-    time: Intervals
-    number: int
-    sequence: int
-    products_ns: int
-    saving: Saving
-    location: SourceLocation | None
-
-
-def find_cpu_attention(rank: Rank) -> CpuAttention | None:
-    """The written-out attention of the window; None without any, in half precision, with dropout, without shapes."""
     shaped = rank_with_shapes(rank)
     if shaped is None:
         return None
     sequence = _sequence_length(shaped)
     spans = find_attentions(rank)
     time = iv.intersect(iv.union(spans.start_ns, spans.end_ns), rank.window)
-    if sequence is None or not len(time):
+    if sequence is None or sequence < min_sequence or not len(time):
         return None
     ops, own_ns = rank.trace.ops, own_time_of(rank.trace)
     products = rank.trace.match_rows(rank.trace.ops, _PRODUCT_OP) & iv.contains(time, ops.start_ns)
@@ -67,13 +48,19 @@ def find_cpu_attention(rank: Rank) -> CpuAttention | None:
     high, expected, low = (max(whole_ns - round(each * products_ns), 0) for each in times)
     first = spans.first_product[~spans.is_backward]
     inside = iv.contains(rank.window, spans.start_ns)
-    return CpuAttention(
-        time=time,
-        number=int(inside.sum()),
-        sequence=sequence,
-        products_ns=products_ns,
-        saving=Saving(low, expected, high, "bounded"),
-        location=rank.places.line_of_ops(first),
+    return FoundWork(
+        f"Attention is not fused: product, softmax and product over a sequence of {sequence}",
+        advise("unfused attention", rank.context, where="the model's attention"),
+        time,
+        Saving(low, expected, high, "bounded"),
+        rank.places.line_of_ops(first),
+        (
+            Evidence("attentions and their backward passes", rank.count_per_step(int(inside.sum())), "count"),
+            Evidence("sequence", sequence, "count"),
+            Evidence("all but the products", max(whole_ns - products_ns, 0), "ns"),
+        ),
+        confidence=0.8,
+        worth_ns=expected,
     )
 
 

@@ -9,13 +9,9 @@ import numpy as np
 
 from perfdoctor.analyzers._cpu_evidence import ROWS_ARGUMENT, rows_argument
 from perfdoctor.analyzers._module_calls import lines_of_module_calls
-from perfdoctor.analyzers._pd210_calls import Calls
-from perfdoctor.analyzers._pd210_unused_values import Work, WorkKind
-from perfdoctor.rules import NONE, BoolArray, Int64Array, Rank, most_common_location
+from perfdoctor.analyzers._pd210_calls import Calls, Work
+from perfdoctor.rules import NONE, BoolArray, Int64Array, most_common_location
 
-_PREFIX = WorkKind(
-    "prefix", "A sequence grows by a token each step, and its {:,} rows are computed anew each time", (0.0, 0.0, 0.0)
-)
 # Five lengths one after the other, each longer by the same, are no chance; a prompt begins anew at times.
 _MIN_GROWTHS, _MIN_GROWING_SHARE = 4, 0.75
 # Where a quarter of the rows and more are new, the step computes what it has to.
@@ -26,13 +22,12 @@ _FEW_GROWTHS, _MIN_LAYERS = 2, 4
 _FEW_REMAIN = (0.34, 0.6)
 
 
-def find_recomputed_prefix(shaped: Rank, calls: Calls) -> dict[WorkKind, Work]:
+def find_recomputed_prefix(calls: Calls) -> dict[str, Work]:
     """The products of a window whose rows grow from step to step by the same few, as when text is generated.
 
     What remains without the earlier rows is read off the steps: their products take longer by so much for each row.
     """
-    ops = shaped.trace.ops
-    step_of_call = shaped.steps.at(ops.start_ns[calls.rows]).tolist()
+    trace, step_of_call = calls.rank.trace, calls.step.tolist()
     products: dict[int, list[tuple[int, tuple[str, int], int, int]]] = defaultdict(list)
     for at in calls.named(*ROWS_ARGUMENT):
         call, step = calls[at], step_of_call[at]
@@ -51,9 +46,11 @@ def find_recomputed_prefix(shaped: Rank, calls: Calls) -> dict[WorkKind, Work]:
         return {}
     index = np.array([[row for row, *_ in found] for found in alike], np.int64)[:, growing]
     first = lengths[:, growing][:, 0]
-    remaining = _estimate_remaining(first, ops.dur_ns[index].sum(1), int(np.diff(first)[np.diff(first) > 0].min()))
-    line = most_common_location(lines_of_module_calls(shaped.trace, index.ravel()))
-    return {_PREFIX: Work(index.ravel(), int(np.median(first)), remaining=remaining, location=line)}
+    remaining = _estimate_remaining(
+        first, trace.ops.dur_ns[index].sum(1), int(np.diff(first)[np.diff(first) > 0].min())
+    )
+    line = most_common_location(lines_of_module_calls(trace, index.ravel()))
+    return {"prefix": Work(index.ravel(), int(np.median(first)), remaining=remaining, location=line)}
 
 
 def _find_growing(lengths: Int64Array, sequences: Int64Array) -> BoolArray:

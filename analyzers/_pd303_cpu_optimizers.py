@@ -7,11 +7,10 @@ to 40 tensors of 600,000): the time of a fused or foreach step over that of the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from perfdoctor.analyzers._cpu_ops import CpuOptimizer
-from perfdoctor.rules import OptimizerFacts, Rank, UnprofiledTime, frozen_dataclass
+from perfdoctor.rules import OptimizerFacts, Rank, UnprofiledTime
 
 # Up to so many elements a tensor, calling ops takes longer than they do (2,000 elements: 4 us an op; 40,000: 10).
 _MAX_SMALL_ELEMENTS = 8_000
@@ -32,43 +31,26 @@ class Remaining(NamedTuple):
 
 
 # Plain SGD has one pass already: only where calling ops takes longer than they do is there something to save.
-_FUSED_SMALL: Mapping[str, Remaining] = MappingProxyType(
-    {
-        "Adam": Remaining(0.25, 0.3, 0.35),
-        "AdamW": Remaining(0.25, 0.3, 0.35),
-        "Adagrad": Remaining(0.35, 0.42, 0.5),
-        "SGD": Remaining(0.27, 0.35, 0.45),
-        "plain SGD": Remaining(0.4, 0.65, 0.9),
-    }
-)
-_FUSED_LARGE: Mapping[str, Remaining] = MappingProxyType(
-    {
-        "Adam": Remaining(0.15, 0.3, 0.45),
-        "AdamW": Remaining(0.15, 0.3, 0.45),
-        "Adagrad": Remaining(0.2, 0.35, 0.5),
-        "SGD": Remaining(0.55, 0.7, 0.95),
-    }
-)
+_FUSED_SMALL: Mapping[str, Remaining] = {
+    "Adam": Remaining(0.25, 0.3, 0.35),
+    "AdamW": Remaining(0.25, 0.3, 0.35),
+    "Adagrad": Remaining(0.35, 0.42, 0.5),
+    "SGD": Remaining(0.27, 0.35, 0.45),
+    "plain SGD": Remaining(0.4, 0.65, 0.9),
+}
+_FUSED_LARGE: Mapping[str, Remaining] = {
+    "Adam": Remaining(0.15, 0.3, 0.45),
+    "AdamW": Remaining(0.15, 0.3, 0.45),
+    "Adagrad": Remaining(0.2, 0.35, 0.5),
+    "SGD": Remaining(0.55, 0.7, 0.95),
+}
 # Large tensors take up to 3.5 times as long with foreach, whose intermediate results do not stay in the cache.
 _FOREACH_SMALL = Remaining(0.53, 0.7, 0.95)
 _HAS_FOREACH = frozenset({"RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax"})
 
 
-@frozen_dataclass
-class CpuFix:
-    """What helps an optimizer on the CPU.
-
-    Attributes:
-        situation: The situation in the table of advice.
-        remaining: What it leaves; None where there is no such fix.
-    """
-
-    situation: str
-    remaining: Remaining | None
-
-
-def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[OptimizerFacts]) -> CpuFix:
-    """What helps an optimizer on the CPU.
+def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[OptimizerFacts]) -> tuple[str, Remaining | None]:
+    """What helps an optimizer on the CPU: a situation of the table of advice, and what it leaves; None without a fix.
 
     Args:
         rank: The rank.
@@ -80,17 +62,17 @@ def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[OptimizerFa
     fused = (_FUSED_SMALL if is_small else _FUSED_LARGE).get(name)
     has_many_ops = rank.count_per_step(steps.op_count) >= _MIN_OPS
     if any(each.fused for each in captured):
-        return CpuFix(FUSED_ALREADY, None)
+        return FUSED_ALREADY, None
     if fused is not None and is_small and not has_many_ops:
-        return CpuFix(NOTHING_TO_JOIN, None)
+        return NOTHING_TO_JOIN, None
     if fused is not None:
         is_adam = name in ("Adam", "AdamW")
-        return CpuFix("unfused Adam or AdamW on the CPU" if is_adam else "unfused optimizer on the CPU", fused)
+        return "unfused Adam or AdamW on the CPU" if is_adam else "unfused optimizer on the CPU", fused
     if name in _HAS_FOREACH and is_small and has_many_ops and not steps.uses_foreach:
-        return CpuFix("optimizer of many small tensors on the CPU", _FOREACH_SMALL)
+        return "optimizer of many small tensors on the CPU", _FOREACH_SMALL
     if name == "LBFGS":
-        return CpuFix("LBFGS on the CPU", None)
-    return CpuFix("optimizer without a fused form on the CPU", None)
+        return "LBFGS on the CPU", None
+    return "optimizer without a fused form on the CPU", None
 
 
 def captured_optimizers_of(rank: Rank, optimizer: str) -> list[OptimizerFacts]:

@@ -6,22 +6,11 @@ split: no line of the program says them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from perfdoctor.analyzers._attention import find_attentions
-from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, time_of_ops
-from perfdoctor.rules import (
-    NONE,
-    BoolArray,
-    Intervals,
-    Rank,
-    SourceLocation,
-    nesting,
-    optimizer_steps_of,
-    traffic_kinds,
-)
+from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of
+from perfdoctor.rules import NONE, BoolArray, Rank, nesting, optimizer_steps_of, traffic_kinds
 from perfdoctor.rules import intervals as iv
 
 # Ops that move numbers themselves; the others of COPY_OPS call one of them.
@@ -34,29 +23,13 @@ _NEEDED = (
 )
 
 
-class CpuCopies(NamedTuple):
-    """Copies of tensors, grouped by the op that makes them.
+def times_of_cpu_copies(rank: Rank) -> tuple[BoolArray, dict[str, int]]:
+    """Which ops copy in the window, and their time by op, such as "reshape in CloneBackward0", in ns a step.
 
-    Attributes:
-        time: When they run.
-        number: How many there are in the window.
-        times_ns: The time by op, such as "contiguous" or "reshape in CloneBackward0", in ns a step, costliest first.
-        location: The user's line of most of them.
+    The costliest stands first.
     """
-
-    time: Intervals
-    number: int
-    times_ns: dict[str, int]
-    location: SourceLocation | None
-
-
-def find_cpu_copies(rank: Rank) -> CpuCopies | None:
-    """The copies in the window; None without any."""
     rows = _match_copies(rank)
-    if not rows.any():
-        return None
-    times_ns = _times_by_op(rank, rows)
-    return CpuCopies(time_of_ops(rank, rows), int(rows.sum()), times_ns, rank.places.line_of_ops(rows))
+    return rows, _times_by_op(rank, rows)
 
 
 def _match_copies(rank: Rank) -> BoolArray:

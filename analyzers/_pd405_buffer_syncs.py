@@ -59,7 +59,9 @@ def buffer_syncs_of(rank: Rank) -> BufferSyncs:
         flatten_dense_tensors  broadcast_  unflatten_dense_tensors  copy_  conv2d  copy_
     """
     trace, ranges, ops = rank.trace, rank.trace.ranges, rank.trace.ops
-    forward = np.flatnonzero(trace.match_rows(ranges, vocabulary.DDP_FORWARD) & _starts_in(rank, ranges.start_ns))
+    forward = np.flatnonzero(
+        trace.match_rows(ranges, vocabulary.DDP_FORWARD) & iv.contains(rank.window, ranges.start_ns)
+    )
     none = BufferSyncs(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64), 0)
     if not len(forward) or not trace.match_strings(ops, _BROADCAST_OP).any():
         return none
@@ -101,11 +103,6 @@ def drop_syncs(rank: Rank, syncs: BufferSyncs) -> Edit:
     items = remove_items(rank.trace, items_of(rank, syncs).rows, is_upper_bound=False)
     spans = (syncs.start_ns, syncs.end_ns)
     return items | remove_cpu_time(syncs.thread, spans, rank.window, is_upper_bound=False)
-
-
-def _starts_in(rank: Rank, start_ns: Int64Array) -> BoolArray:
-    result: BoolArray = iv.contains(rank.window, start_ns)
-    return result
 
 
 def _count_within(counts: BoolArray, group: Int32Array) -> Int64Array:

@@ -6,21 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.rules import Advice, Claim, Evidence, Finding, Rank, RankAnalyzer
-
-_SCHEDULE_RAN_ON = Advice(
-    "Write the trace when its active steps end: a schedule begins its next cycle after them, and what is exported "
-    "after the loop holds that cycle alone.",
-    "torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)   # or on_trace_ready=lambda p: "
-    'p.export_chrome_trace("trace.json")',
-    "https://docs.pytorch.org/docs/stable/profiler.html#torch.profiler.schedule",
-)
-_OTHER_THREADS = Advice(
-    "Record in the thread that calls the model: ops of other threads are not in the trace. Or let the profiler follow "
-    "all threads.",
-    "profile(experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True))",
-    "https://docs.pytorch.org/docs/stable/profiler.html",
-)
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, read_advice
 
 
 class IncompleteTrace(RankAnalyzer):
@@ -56,7 +42,7 @@ class IncompleteTrace(RankAnalyzer):
             yield self.finding(
                 rank,
                 title="No op of PyTorch is in the trace, and no kernel",
-                advice=_SCHEDULE_RAN_ON if rank.steps.count else _OTHER_THREADS,
+                advice=read_advice("schedule ran on" if rank.steps.count else "other threads"),
                 cost_ns=rank.per_step(rank.window_ns),
                 claim=Claim(rank.window),
                 subject="nothing",

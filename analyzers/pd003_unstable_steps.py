@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._own_steps import OwnSteps, is_alone, may_be_preempted, own_durations_of, took_cpu_time
-from perfdoctor.analyzers._pd003_causes import cause_in_run, cause_in_trace, find_steps_with_content
-from perfdoctor.analyzers._pd003_slow_steps import (
-    SlowSteps,
-    count_ops,
-    find_largest_activity_excess,
-    find_largest_part_excess,
-    find_slow_steps,
-    measure_growth,
-)
-from perfdoctor.analyzers._pd003_texts import (
-    SeenExcess,
+from perfdoctor.analyzers._own_steps import OwnSteps, is_alone, may_be_preempted, own_durations_of
+from perfdoctor.analyzers._pd003_causes import (
+    cause_in_run,
     describe_slow_steps,
     find_skip_to_record,
+    find_steps_with_content,
     format_ms,
     format_range,
     limit_severity,
     measure_excess,
     recurrence_of,
+    see_excess,
 )
+from perfdoctor.analyzers._pd003_slow_steps import SlowSteps, find_slow_steps, measure_growth
 from perfdoctor.rules import (
-    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -87,12 +79,12 @@ class UnstableSteps(RankAnalyzer):
             return
         steps = rank.run_steps
         run = None if steps is None else OwnSteps(steps, rank.contention, is_alone=is_alone(rank), drift=rank.drift)
-        in_run = self._check_run(rank, run)
+        in_run, is_seen = self._check_run(rank, run) or (None, False)
         finding = (
-            (in_run.finding if in_run is not None and in_run.is_seen else None)
+            (in_run if is_seen else None)
             or self._check_trace(rank)
             or self._check_spread(rank)
-            or (in_run.finding if in_run is not None else None)
+            or in_run
             or self._check_growth(rank, run)
             or self._check_marks(rank)
         )
@@ -126,7 +118,7 @@ class UnstableSteps(RankAnalyzer):
         if once and len(slow) == 1:
             times = f"{longest_ns / slow.median_ns:.1f} times the median"
             title = f"a step takes {format_ms(rank, longest_ns)} ms, {times}"
-        seen = self._explain(rank, is_slow, slow.excess_ns / len(slow))
+        seen = see_excess(rank, is_slow, slow.excess_ns / len(slow))
         if not seen.cause.is_seen and may_be_preempted(rank, is_slow):
             return None
         return seen.limit_severity(
@@ -166,7 +158,7 @@ class UnstableSteps(RankAnalyzer):
         is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
         if is_slow[1:].mean() > _MOST_ARE_SLOW:
             return None  # the usual step is a long one: a few short steps are no fault of the others
-        seen = self._explain(rank, is_slow, upper_ns - quartile_ns)
+        seen = see_excess(rank, is_slow, upper_ns - quartile_ns)
         if not seen.cause.is_seen and may_be_preempted(rank, is_slow):
             return None
         return seen.limit_severity(
@@ -187,14 +179,6 @@ class UnstableSteps(RankAnalyzer):
                 subject="spread",
             ),
         )
-
-    def _explain(self, rank: Rank, is_slow: BoolArray, excess_ns: float) -> SeenExcess:
-        """What the slow steps of the trace contain more of."""
-        part, part_ns = find_largest_part_excess(rank, is_slow)
-        activity = find_largest_activity_excess(rank, is_slow)
-        took = took_cpu_time(rank, is_slow, excess_ns)
-        cause = cause_in_trace(rank, part, round(excess_ns), activity, count_ops(rank, is_slow), took_cpu_time=took)
-        return SeenExcess(rank, cause, part, part_ns, activity)
 
     def _check_marks(self, rank: Rank) -> Finding | None:
         """Marks on the CPU that range widely while the GPU finishes steps evenly: no fault, but it looks like one."""
@@ -219,7 +203,8 @@ class UnstableSteps(RankAnalyzer):
             subject="marks",
         )
 
-    def _check_run(self, rank: Rank, run: OwnSteps | None) -> _RunFinding | None:
+    def _check_run(self, rank: Rank, run: OwnSteps | None) -> tuple[Finding, bool] | None:
+        """A finding on the steps of the run, and whether its cause was seen."""
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         steps, count = run.steps, len(run.even_ns)
@@ -273,7 +258,7 @@ class UnstableSteps(RankAnalyzer):
         )
         finding = replace(finding, seen_in=steps.numbers_of(slow.rows))
         finding = replace(finding, severity="medium") if is_part_of_run else limit_severity(finding, cause)
-        return _RunFinding(finding, cause.is_seen)
+        return finding, cause.is_seen
 
     def _check_growth(self, rank: Rank, run: OwnSteps | None) -> Finding | None:
         if run is None or len(run.even_ns) < self.settings["min_run_steps"] or rank.drift is not None:
@@ -337,10 +322,3 @@ class UnstableSteps(RankAnalyzer):
             evidence=(Evidence("preempted steps", count, "count"), Evidence("time that others took", lost_ns, "ns")),
             subject="preemption",
         )
-
-
-class _RunFinding(NamedTuple):
-    """A finding on the steps of the run, and whether its cause was seen."""
-
-    finding: Finding
-    is_seen: bool

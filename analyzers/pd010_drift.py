@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analyzers._pd010_causes import SAME_WORK, DriftCause, find_cause
-from perfdoctor.analyzers._pd010_texts import TEXTS
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, RunDrift, Saving, format_ms
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, RunDrift, Saving, format_ms, read_texts
 from perfdoctor.rules import intervals as iv
 
 # Causes that none of the recorded parts shows.
@@ -41,31 +40,30 @@ class Drift(RankAnalyzer):
             return
         if cause.id == "cores" and rank.contention.is_severe:
             return  # the report says so of all its figures, which are without these waits
-        text = TEXTS[cause.id]
+        text = read_texts("drift")[cause.id]
         is_longer = rank.growth is not None and rank.mean_step_ns > drift.before_ns
         is_in_trace = is_longer and drift.is_in_every_step
         cost_ns = _cost_of(rank, drift, is_in_trace=is_in_trace)
-        claim = _claim_of(rank, cost_ns) if is_in_trace else Claim()
         kind = "at once from" if drift.kind == "jump" else "more and more from"
-        advice = text.advice
+        advice = text["advice"]
         if cause.id in _NOT_SEEN:
             skip = drift.first_step + (_count_steps(rank) - drift.began) // 2
             advice += f" Record late steps, and compare them with early ones: perfdoctor run --skip {skip}."
         finding = self.finding(
             rank,
             title=f"The step gets slower over the run, {format_ms(drift.before_ns)} to {format_ms(drift.after_ns)}, "
-            f"{kind} step {drift.first_step:,} on: {text.grew}{cause.detail and f' ({cause.detail})'}",
+            f"{kind} step {drift.first_step:,} on: {text['grew']}{cause.detail and f' ({cause.detail})'}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded") if is_in_trace else Saving(),
             advice=advice,
-            fix=text.fix,
-            claim=claim,
+            fix=text.get("fix"),
+            claim=_claim_of(rank, cost_ns) if is_in_trace else Claim(),
             confidence=0.5 if cause.id in _NOT_SEEN else 0.8,
             location=cause.location,
             evidence=_evidence_of(drift, cause),
             subject=cause.id,
         )
-        if text.may_be_meant and drift.growth < _MEANT and finding.severity != "info":
+        if text.get("may_be_meant") and drift.growth < _MEANT and finding.severity != "info":
             finding = replace(finding, severity="low")
         yield finding
 

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._loader_model import HANDOVER_NS, LoaderModel, model_loader, share_of_sampler
-from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._loader_texts import stall_advice, stall_title
+from perfdoctor.analyzers._loader_texts import (
+    advise_workers,
+    evidence_of_use,
+    find_loader_place,
+    stall_advice,
+    stall_title,
+)
 from perfdoctor.analyzers._loader_wait_parts import (
     LoaderWait,
     LoadingWork,
@@ -19,7 +25,6 @@ from perfdoctor.analyzers._loader_wait_parts import (
     measure_loader_wait,
     split_waits,
 )
-from perfdoctor.analyzers._shared_core_texts import advise_workers
 from perfdoctor.analyzers._shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.rules import (
     BoolArray,
@@ -69,9 +74,8 @@ class DataLoaderStall(RankAnalyzer):
     def _report_stall(self, rank: Rank, wait: LoaderWait, captured: LoaderFacts) -> Iterator[Finding]:
         idle, cost_ns = wait.idle, wait.cost_ns
         parts = split_waits(rank, wait.startups, share_of_sampler(captured))
-        unhidden = find_unhidden(rank, idle)
-        unhidden_ns = rank.per_step(iv.total(iv.intersect(unhidden.time, idle)))
-        is_made_anew = unhidden.is_made_anew
+        is_made_anew, unhidden = find_unhidden(rank, idle)
+        unhidden_ns = rank.per_step(iv.total(iv.intersect(unhidden, idle)))
         loader = model_loader(rank, captured, cost_ns, parts.startup_ns, unhidden_ns, is_made_anew=is_made_anew)
         location, saving = find_loader_place(rank, captured), loader.saving(on_cpu=rank.device_kind == "cpu")
         if not saving.high_ns or loader.keeps_up:
@@ -84,7 +88,7 @@ class DataLoaderStall(RankAnalyzer):
             saving=saving,
             advice=stall_advice(rank, loader, captured, parts, work),
             claim=Claim(idle),
-            edit=_remove_waits(rank, ~wait.startups, loader, unhidden.time),
+            edit=_remove_waits(rank, ~wait.startups, loader, unhidden),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
             evidence=(*_evidence(rank, loader, parts, work), evidence_of_use(captured)),
@@ -96,21 +100,10 @@ class DataLoaderStall(RankAnalyzer):
     ) -> Iterator[Finding]:
         """A finding on a program without a GPU whose cores and loading were measured, where a change pays."""
         work = None if shared.workers else find_loading_work(rank, wait)
-        advice = advise_workers(rank, shared, wait, work, find_loader_place(rank, captured))
-        if advice is None:
-            return
-        yield self.finding(
-            rank,
-            title=advice.title,
-            cost_ns=wait.cost_ns,
-            saving=advice.saving,
-            advice=advice.advice,
-            claim=Claim(wait.idle),
-            confidence=advice.confidence,
-            location=advice.location,
-            evidence=(*_evidence_of_shared_cores(shared), evidence_of_use(captured), *evidence_of_work(work)),
-            recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
-        )
+        found = advise_workers(rank, shared, wait, work, find_loader_place(rank, captured))
+        if found is not None:
+            evidence = (*_evidence_of_shared_cores(shared), evidence_of_use(captured), *evidence_of_work(work))
+            yield from report_work(self, rank, found._replace(evidence=evidence))
 
 
 def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:

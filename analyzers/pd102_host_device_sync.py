@@ -8,10 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
+from perfdoctor.analyzers._blocking_calls import (
+    PAGEABLE,
+    BlockingCalls,
+    advise_on_cause,
+    find_blocking_calls,
+    name_cause,
+)
 from perfdoctor.analyzers._engine_gaps import find_engine_gaps
 from perfdoctor.analyzers._host_made_tensors import advise_if_made_on_host
-from perfdoctor.analyzers._pd102_advice import advise_on_cause, name_cause
 from perfdoctor.rules import (
     Advice,
     CallRows,

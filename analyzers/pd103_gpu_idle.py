@@ -28,6 +28,7 @@ from perfdoctor.rules import (
     format_time,
     move_work,
     pausing_threads,
+    read_advice,
     remove_cpu_time,
     vocabulary,
 )
@@ -169,8 +170,7 @@ class GpuIdle(RankAnalyzer):
             rank,
             title=f"For {rank.share(idle_ns):.0%} of the {rank.unit_name} the file cannot tell whether the GPU works: "
             f"{why}",
-            advice="Record again, with all kernels, to see what the GPU does here: the program itself needs no fix.",
-            fix="perfdoctor run train.py",
+            advice=read_advice("kernels that were not recorded"),
             confidence=0.9,
             evidence=(Evidence("time not recorded per {unit}", idle_ns, "ns"), *_gap_evidence(rank, idle, len(idle))),
             subject="unrecorded",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._module_calls import ModuleCalls, module_calls_of
 from perfdoctor.analyzers._own_steps import recorded_steps_of
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, calls_of_program, find_busiest_line
@@ -23,10 +23,8 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
     situation_of,
 )
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
-from perfdoctor.analyzers._pd104_op_loops import OpLoop, find_op_loop
 from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
-from perfdoctor.analyzers._pd104_row_calls import find_row_calls
-from perfdoctor.analyzers._pd104_sibling_modules import find_sibling_modules
+from perfdoctor.analyzers._pd104_repeated_calls import find_op_loop, find_row_calls, find_sibling_modules
 from perfdoctor.analyzers._sample_counts import find_samples
 from perfdoctor.rules import (
     NONE,
@@ -46,6 +44,7 @@ from perfdoctor.rules import (
     StarvationRoot,
     advise,
     most_common_location,
+    read_advice,
     shorten_launches,
 )
 from perfdoctor.rules import activity_kinds as kinds
@@ -69,28 +68,16 @@ _MIN_LIST_SHARE = 0.3
 # Below, making the lists takes longer than torch.tensor does: code that replaces the call alone would leave that.
 _MOST = 0.5
 # Waits, in which a thread computes nothing: work on whole arrays makes none of them shorter.
-_WAITS: Mapping[str, str] = MappingProxyType(
-    {
-        kinds.LOCK_WAIT: "the loop waits for a lock, a queue or another thread",
-        kinds.CHILD_PROCESS: "the loop waits for another process",
-    }
-)
+_WAITS: Mapping[str, str] = {
+    kinds.LOCK_WAIT: "the loop waits for a lock, a queue or another thread",
+    kinds.CHILD_PROCESS: "the loop waits for another process",
+}
 # Of a step, between one and the next: a server that waits for requests pauses for longer.
 _MAX_PAUSE, _MIN_STEPS = 0.5, 2
 _GROWS_ARRAYS = frozenset({"append", "insert", "delete"})
 _OF_TORCH = r"(^|/)torch/(nn|_tensor|functional)"
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
-_ROWS_AT_ONCE = (Action("rows-at-once"),)
-# Results that a function may remember of which nothing is known: they may be tensors.
-_REMEMBERED = 1024
-
-_ONE_OP = Advice(
-    "Let one op do what the loop does piece by piece: operations on whole tensors, torch.bincount for counts, "
-    "torch.vmap, padded batches.",
-    source="https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
-    actions=_ROWS_AT_ONCE,
-)
 
 
 class LaunchBound(RankAnalyzer):
@@ -145,9 +132,7 @@ class LaunchBound(RankAnalyzer):
         finding = self.finding(
             rank,
             title="The model gets one sample at a time, in one call behind the other",
-            advice="Give it many samples at once where they are at hand: they share the Python, the launches and the "
-            "weights of a call. Samples of unequal length need padding or sorting first.",
-            fix="model(torch.stack(samples[first : first + 32]))",
+            advice=read_advice("samples one by one"),
             confidence=0.6,
             location=most_common_location(lines),
             subject="samples",
@@ -172,7 +157,6 @@ class LaunchBound(RankAnalyzer):
         median_ns = int(np.median(rank.trace.gpu.dur_ns[kernels.mask]))
         number = rank.count_per_step(len(kernels))
         situation = _find_situation(rank, launches)
-        advice = _advise(rank, launches, situation)
         edit = _shorten_launches(rank, kernels.calls.rows, launches, pause_ns)
         if situation == _SYNCS_WITHIN:
             edit = replace(edit, blocked_by=launches.syncs)
@@ -183,7 +167,7 @@ class LaunchBound(RankAnalyzer):
             f"of {median_ns / 1e3:.1f} us in the median, and {_describe_launch(launches)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            advice=_advise(rank, launches, situation),
             claim=Claim(starved),
             edit=edit,
             confidence=0.6 if len(rank.trace.frames) else 0.8,
@@ -239,8 +223,8 @@ class LaunchBound(RankAnalyzer):
         yield replace(found, severity="low", fix=None) if is_small else found
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        yield from self._check_row_calls(rank)
-        yield from self._check_siblings(rank)
+        yield from report_work(self, rank, find_row_calls(rank))
+        yield from report_work(self, rank, find_sibling_modules(rank))
         cells, python = find_cell_loop(rank), find_python_time(rank)
         if python is not None and not _is_usual(rank, python.time):
             python = None  # a thread loses its core now and then, for longer than many steps take
@@ -266,27 +250,7 @@ class LaunchBound(RankAnalyzer):
         if calls_ops and (share >= min_cpu_share or (line is not None and is_loop_over_rows(line))):
             yield self._report_calls(rank, ops, calling, line, cells)
             return
-        loop = find_op_loop(rank, min_share)
-        if loop is not None:
-            yield from self._report_loop(rank, loop)
-
-    def _report_loop(self, rank: Rank, loop: OpLoop) -> Iterator[Finding]:
-        """A loop whose ops compute for longer than it takes to call them."""
-        cost_ns = rank.per_step(iv.total(loop.time))
-        if not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"A loop calls {loop.calls_per_step:,} ops {rank.per_unit} on tensors of one size, at "
-            f"{loop.location.short}",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_ONE_OP,
-            claim=Claim(loop.time),
-            confidence=0.7,
-            location=loop.location,
-            subject="loop",
-        )
+        yield from report_work(self, rank, find_op_loop(rank, min_share))
 
     def _report_calls(
         self,
@@ -330,55 +294,6 @@ class LaunchBound(RankAnalyzer):
                 Evidence("the line where calling ops takes most time", str(line.location) if line else None),
                 Evidence("time of calling ops that it takes", round(100 * line.share, 1) if line else None, "%"),
             ),
-        )
-
-    def _check_row_calls(self, rank: Rank) -> Iterator[Finding]:
-        """A module that gets the rows of a batch one by one."""
-        found = find_row_calls(rank)
-        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
-        if found is None or not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"{found.module} is called {found.calls_per_step:,} times {rank.per_unit}, with one row each",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=Advice(
-                "Call the module once with all rows, where none needs the result of another: a product of many rows "
-                "takes little longer than one of a single row.",
-                "model(torch.stack(rows))   # in place of [model(row) for row in rows]",
-                "https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
-                _ROWS_AT_ONCE,
-            ),
-            claim=Claim(found.time),
-            confidence=0.7,
-            location=found.location,
-            subject="rows",
-        )
-
-    def _check_siblings(self, rank: Rank) -> Iterator[Finding]:
-        """Small modules of one class, each of which gets a part of one tensor."""
-        found = find_sibling_modules(rank)
-        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
-        if found is None or not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"Small modules of one class, {found.module}, are called one by one, {found.calls_per_step:,} times "
-            f"{rank.per_unit}",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=Advice(
-                "Call modules that do the same with inputs of their own all at once, with weights that are stacked: "
-                "by torch.vmap, or by batched products (torch.baddbmm).",
-                "weights, _ = torch.func.stack_module_state(nets)   # once\n"
-                "torch.vmap(lambda w, x: torch.func.functional_call(nets[0], w, (x,)))(weights, inputs)",
-                "https://docs.pytorch.org/tutorials/intermediate/ensembling.html",
-            ),
-            claim=Claim(found.time),
-            confidence=0.7,
-            location=found.location,
-            subject="siblings",
         )
 
     def _report_cells(self, rank: Rank, cells: CellLoop, remaining: tuple[float, float, float]) -> Finding:
@@ -435,14 +350,9 @@ def _are_one_loop(line: BusiestLine, python: PythonTime) -> bool:
 def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None) -> Advice:
     """What to do in a program on the CPU alone: first about a loop that calls most of the ops."""
     if loop and loop.takes_single_numbers:
-        return Advice(
-            "Compute with Python's numbers where no gradient has to pass: all of them by tolist() before the loop, one "
-            "tensor of the results after it. Each op takes single numbers: else let one op do it for all of them.",
-            "numbers = x.tolist()   # before the loop, where no gradient has to pass; then torch.tensor(results)",
-            "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.tolist.html",
-        )
+        return read_advice("single numbers")
     if loop:
-        return _ONE_OP
+        return read_advice("one op for a loop")
     if cells:
         return _advise_lstm(cells)
     return advise(situation_of(rank), rank.context)
@@ -556,32 +466,11 @@ def _describe_python(rank: Rank, python: PythonTime) -> tuple[str, Advice]:
     if kind is not None and kind in _WAITS:
         return _WAITS[kind], advise(f"pause: {kind}", rank.context)
     if kind in (kinds.FILE_OR_SOCKET, kinds.LOGGING):
-        return "files are written or read", Advice(
-            "Write every so many steps, in larger pieces, or from another thread; read ahead in another one, too.",
-            source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-            actions=(Action("less-often", 10),),
-        )
+        return "files are written or read", read_advice("files in the loop")
     if python.array_function in _GROWS_ARRAYS:
-        return "whole arrays are copied to change their length", Advice(
-            "Write into an array that is made once, at a place that moves on: numpy.append, insert and delete copy all "
-            "that the array holds in each call.",
-            "array[place % len(array)] = row   # in place of array = np.append(array, [row], axis=0)",
-            "https://numpy.org/doc/stable/reference/generated/numpy.append.html",
-        )
+        return "whole arrays are copied to change their length", read_advice("arrays that grow")
     if python.array_function is not None:
-        return f"numpy works on arrays, above all in {python.array_function}", Advice(
-            "Compute it before the loop, once for all items, where it depends on nothing that changes. Else call the "
-            "function of torch of that kind, which uses all cores: numpy's uses one, and makes new arrays in each "
-            "call. Or let another process compute it beside the steps.",
-            source="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
-            actions=(Action("remember", _REMEMBERED),),
-        )
+        return f"numpy works on arrays, above all in {python.array_function}", read_advice("numpy in the loop")
     function = None if deepest is None else kinds.short_name(deepest.name).partition(" (")[0]
     is_named = function is not None and function != python.helper and not function.startswith("<")
-    return f"Python{f' in {function}' if is_named else ''}", Advice(
-        "Work on whole arrays where this goes over single values; where it goes over whole arrays in each step, update "
-        "what has changed alone. Else do it less often, before the loop, or in another thread or process beside the "
-        "steps. No op of PyTorch runs there.",
-        source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        actions=(Action("remember", _REMEMBERED),),
-    )
+    return f"Python{f' in {function}' if is_named else ''}", read_advice("Python in the loop")

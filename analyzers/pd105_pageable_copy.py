@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._host_factories import select_host_made_tensors
+from perfdoctor.analyzers._host_made_tensors import select_host_made_tensors
 from perfdoctor.rules import (
     Advice,
     CallRows,
@@ -81,14 +81,13 @@ class PageableCopy(RankAnalyzer):
         size = gpu.bytes[copies.rows]
         pinned_ns = np.full(len(copies), np.nan) if pinned is None else size / pinned * 1e9
         steps = max(rank.steps.count, 1)
-        advice = _advise(rank, to_device=to_device)
         yield self.finding(
             rank,
             title=f"{format_bytes(size_bytes / steps, in_kb=False)}{' a step' if rank.steps.count else ''} are copied "
             f"{'from' if to_device else 'to'} pageable memory{f' at {location.short}' if location else ''}",
             cost_ns=cost_ns,
             saving=Saving(0, expected_ns, cost_ns, "bounded"),
-            advice=advice,
+            advice=_advise(rank, to_device=to_device),
             claim=Claim(lost),
             edit=_pin(rank, copies, pinned_ns, to_device=to_device),
             confidence=0.8,

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._host_factories import copy_bytes, find_factories_before
 from perfdoctor.analyzers._host_made_tensors import (
     TARGET_DEVICE,
     advise_on_factories,
+    copy_bytes,
+    find_factories_before,
     find_host_made,
     most_frequent_name,
 )
@@ -107,14 +108,13 @@ class TensorMadeOnHost(RankAnalyzer):
         if not self.exceeds_min_share(rank, cost_ns):
             return
         maker = most_frequent_name(trace, copies.creator_op) if factory else "torch.tensor or from_numpy"
-        advice = advise_on_factories(rank, copies.creator_op) if factory else _ADVICE_ON_VALUES
         size_bytes = trace.gpu.bytes[copies.rows]
         yield self.finding(
             rank,
             title=_title(rank, location, len(copies)),
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            advice=advise_on_factories(rank, copies.creator_op) if factory else _ADVICE_ON_VALUES,
             claim=Claim(lost),
             edit=remove_blocking(CallRows(trace.calls, copies.calls), copies.resume_ns)
             | remove_items(trace, GpuRows(trace.gpu, copies.rows), is_upper_bound=False),

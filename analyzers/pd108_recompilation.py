@@ -82,7 +82,6 @@ class Recompilation(RankAnalyzer):
         found = traced if traced.cost_ns else unprofiled
         if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
-        advice = advise("recompiles", rank.context)
         location = rank.places.line_in(found.time) or rank.places.line_of_named(vocabulary.COMPILE_PHASE)
         # In one of several steps it may be the last size that there is; facts of the run may know better.
         once = found is traced and not unprofiled.cost_ns and found.compiling_steps == 1 < found.steps - 1
@@ -102,7 +101,7 @@ class Recompilation(RankAnalyzer):
             occurs_once=once,
             cost_ns=0 if once else found.cost_ns,
             saving=Saving() if once else _saving(found, unprofiled),
-            advice=advice,
+            advice=advise("recompiles", rank.context),
             claim=Claim(found.time, unshared_ns=0 if len(found.time) else rank.in_window_ns(found.cost_ns)),
             edit=None if once else found.edit,
             recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if has_steps else None,

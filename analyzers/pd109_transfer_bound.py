@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._host_factories import select_host_made_tensors
-from perfdoctor.analyzers._pd109_copy_groups import CopyGroup, group_copies, is_sent_back
-from perfdoctor.analyzers._pd109_texts import Purpose, advice_for, find_purpose
+from perfdoctor.analyzers._host_made_tensors import select_host_made_tensors
+from perfdoctor.analyzers._pd109_copies import (
+    COMPILED,
+    MANY_SMALL,
+    PACKED,
+    UNKNOWN,
+    WITHIN,
+    CopyGroup,
+    advice_for,
+    find_purpose,
+    group_copies,
+    is_sent_back,
+)
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -22,6 +32,7 @@ from perfdoctor.rules import (
     format_bytes,
     host_copies,
     move_work,
+    read_texts,
     remove_items,
     set_durations,
     traffic_kinds,
@@ -31,7 +42,7 @@ from perfdoctor.rules import intervals as iv
 
 # PD106's `batch_bytes`: larger tensors are batches.
 _MIB = 1 << 20
-_WITHIN_GPU = frozenset({Purpose.COMPILED, Purpose.PACKED, Purpose.MANY_SMALL, Purpose.WITHIN})
+_WITHIN_GPU = frozenset({COMPILED, PACKED, MANY_SMALL, WITHIN})
 _WAYS = {
     vocabulary.HTOD: "from the host",
     vocabulary.DTOH: "to the host",
@@ -67,24 +78,23 @@ class TransferBound(RankAnalyzer):
             if self.exceeds_min_share(rank, rank.per_step(group.exposed_ns)):
                 yield self._report(rank, group, find_purpose(rank, group, sent_back=sent_back))
 
-    def _report(self, rank: Rank, group: CopyGroup, purpose: Purpose) -> Finding:
+    def _report(self, rank: Rank, group: CopyGroup, purpose: str) -> Finding:
         cost_ns = rank.per_step(group.exposed_ns)
         hidden_ns = _hideable_ns(rank, group)
         max_ns, edit = _best_edit(rank, group, purpose, hidden_ns)
-        advice = advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1))
         limit = copy_limit_bytes_per_s(group.direction, rank.facts, rank.device)
         size = "" if group.bytes is None else f", {format_bytes(group.bytes / max(rank.steps.count, 1), in_kb=False)}"
         return self.finding(
             rank,
             title=f"Copies {_WAYS.get(group.direction, 'of an unknown direction')} take {rank.share(cost_ns):.0%} of "
             f"the {rank.unit_name}, and nothing computes meanwhile: {_describe_count(rank, len(group))}{size} of "
-            f"{purpose.value}",
+            f"{read_texts('words')['copies'][purpose]}",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_ns, "bounded"),
-            advice=advice,
+            advice=advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1)),
             claim=Claim(group.exposed),
             edit=edit,
-            confidence=0.5 if purpose is Purpose.UNKNOWN else 0.7,
+            confidence=0.5 if purpose == UNKNOWN else 0.7,
             location=rank.places.line_of_items(group.rows),
             evidence=(
                 Evidence("achieved", _in_gb(group.bytes_per_s), "GB/s"),
@@ -124,7 +134,7 @@ def _hideable_ns(rank: Rank, group: CopyGroup) -> int:
     return min(group.exposed_ns, iv.total(iv.subtract(kernels, copying)))
 
 
-def _best_edit(rank: Rank, group: CopyGroup, purpose: Purpose, hidden_ns: int) -> tuple[int, Edit]:
+def _best_edit(rank: Rank, group: CopyGroup, purpose: str, hidden_ns: int) -> tuple[int, Edit]:
     """The most that the fix saves, in ns a step, and its edit.
 
     Copies within the device can vanish. So can others of which kernels hide less than half: what stays on the device,

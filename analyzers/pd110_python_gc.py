@@ -64,13 +64,12 @@ class PythonGc(RankAnalyzer):
         self, rank: Rank, pause: HostPause, *, title: str, situation: str, saving: Saving | None, subject: str
     ) -> Finding:
         cost_ns, collector = cost_of(rank, pause), rank.facts.collector
-        advice = advise(situation, rank.context)
         return self.finding(
             rank,
             title=title,
             cost_ns=cost_ns,
             saving=saving or Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            advice=advise(situation, rank.context),
             claim=claim_of(rank, (COLLECT,), cost_ns),
             confidence=0.9 if pause.is_timed else 0.6,
             location=pause.location,

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoctor.analyzers._cpu_evidence import FoundWork, report_work
 from perfdoctor.analyzers._loader_model import model_loader, share_of_sampler
-from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._loader_texts import format_ms
-from perfdoctor.analyzers._loader_wait_parts import (
-    LoaderWait,
-    evidence_of_work,
-    find_loading_work,
-    measure_loader_wait,
-    split_waits,
-)
-from perfdoctor.analyzers._pd111_batch_work import BatchWork, describe_batch_work
+from perfdoctor.analyzers._loader_texts import evidence_of_use, find_loader_place
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait, find_loading_work, measure_loader_wait, split_waits
+from perfdoctor.analyzers._pd111_batches import BatchWork, advise_cheaper_batch, describe_batch_work
 from perfdoctor.analyzers._pd111_step_preparation import find_preparation
-from perfdoctor.analyzers._pd111_texts import CheaperBatch, advise_cheaper_batch
 from perfdoctor.analyzers._shared_cores import measure_shared_cores
-from perfdoctor.rules import Action, Claim, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer, Saving, count_recurrence
-from perfdoctor.rules import intervals as iv
+from perfdoctor.rules import Action, Advice, Evidence, Finding, LoaderFacts, Rank, RankAnalyzer
 
 # What a process may keep of items, each of which takes so many times its tensors as lists of Python's numbers.
 _REMEMBERED_BYTES, _PYTHON_FACTOR = 1_000_000_000, 8
@@ -44,27 +36,7 @@ class SlowCollate(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """Findings about the loader that the loop waits for longest, and about what the loop does to a batch itself."""
         yield from self._check_loader(rank)
-        yield from self._check_loop(rank)
-
-    def _check_loop(self, rank: Rank) -> Iterator[Finding]:
-        found = find_preparation(rank)
-        cost_ns = 0 if found is None else rank.per_step(iv.total(found.time))
-        if found is None or not self.exceeds_min_share(rank, cost_ns, self.settings["min_prepared"]):
-            return
-        yield self.finding(
-            rank,
-            title=f"The step prepares its batch itself: {format_ms(cost_ns)} of {format_ms(rank.mean_step_ns)} before "
-            "the model, of which no gradient is computed",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice="Prepare data once, before the loop, where it is the same in each epoch; else in the data set, "
-            "so that other processes do it meanwhile, where cores are free.",
-            claim=Claim(found.time),
-            confidence=0.6,
-            location=found.location,
-            evidence=(Evidence("ops of it per {unit}", rank.count_per_step(found.number), "count"),),
-            subject="in the loop",
-        )
+        yield from report_work(self, rank, find_preparation(rank), self.settings["min_prepared"])
 
     def _check_loader(self, rank: Rank) -> Iterator[Finding]:
         captured = rank.facts.main_loader
@@ -77,22 +49,15 @@ class SlowCollate(RankAnalyzer):
         cheaper = None if batch is None else self._advise(rank, captured, batch, wait)
         is_large = self.exceeds_min_share(rank, wait.cost_ns, self.settings["min_large"])
         if batch is not None and cheaper is not None:
-            yield self.finding(
-                rank,
-                title=cheaper.title,
-                cost_ns=wait.cost_ns,
-                saving=cheaper.saving,
-                advice=cheaper.advice,
-                fix=None,
-                actions=() if batch.makes_many_tensors or batch.waits_for_sampler else _remember_items(captured),
-                claim=Claim(wait.idle),
+            remembers = not batch.makes_many_tensors and not batch.waits_for_sampler
+            found = cheaper._replace(
+                advice=Advice(str(cheaper.advice), actions=_remember_items(captured) if remembers else ()),
                 confidence=(0.7 if batch.is_split else 0.5) * (1.0 if is_large else 0.5),
-                location=cheaper.location,
-                evidence=(evidence_of_use(captured), *_evidence(batch, captured), *evidence_of_work(cheaper.work)),
-                recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
+                evidence=(evidence_of_use(captured), *_evidence(batch, captured), *cheaper.evidence),
             )
+            yield from report_work(self, rank, found)
 
-    def _advise(self, rank: Rank, captured: LoaderFacts, batch: BatchWork, wait: LoaderWait) -> CheaperBatch | None:
+    def _advise(self, rank: Rank, captured: LoaderFacts, batch: BatchWork, wait: LoaderWait) -> FoundWork | None:
         """What to say where a cheaper batch helps; None where workers hide the wait, or where nobody waits."""
         computes = batch.cpu_ns >= self.settings["min_computing"] * batch.wall_ns
         shared = measure_shared_cores(rank, captured, wait)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._loader_places import evidence_of_use, find_loader_place
-from perfdoctor.analyzers._loader_texts import format_ms
+from perfdoctor.analyzers._loader_texts import evidence_of_use, find_loader_place, format_ms
 from perfdoctor.analyzers._pd112_restarts import Restarts, captured_restarts, find_restarts, measure_excess
 from perfdoctor.rules import (
     Claim,

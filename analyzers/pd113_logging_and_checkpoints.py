@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import NamedTuple
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._host_pauses import (
     DEEPCOPY,
     FSYNC,
@@ -20,40 +19,29 @@ from perfdoctor.analyzers._host_pauses import (
     is_in_loader,
     is_of_model,
 )
-from perfdoctor.analyzers._pd113_evaluation import Evaluation, find_evaluation
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise
-from perfdoctor.rules import intervals as iv
+from perfdoctor.analyzers._pd113_evaluation import MIN_SAVED, USUALLY_SAVED, find_evaluation
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, Saving, advise
 
-# Half as often is the least that anyone would change; ten times less often is what people choose.
-_MIN_SAVED, _USUALLY_SAVED = 0.5, 0.9
 _SELDOM = 10
 
 
-class _Kind(NamedTuple):
-    """What is said of one kind of calls: what it does, and its situation in the table of advice."""
-
-    does: str
-    situation: str
-
-
-_KINDS: Mapping[str, _Kind] = MappingProxyType(
-    {
-        SAVE: _Kind("Saving checkpoints", "the step saves a checkpoint"),
-        FSYNC: _Kind("Waiting for files to reach the disk (os.fsync)", "the step waits until a file is on disk"),
-        DEEPCOPY: _Kind("Copying models or their state (copy.deepcopy)", "the step copies a model"),
-        PRINT: _Kind("Printing", "the step prints"),
-    }
-)
+# What is said of one kind of calls: what it does, and its situation in the table of advice.
+_KINDS: Mapping[str, tuple[str, str]] = {
+    SAVE: ("Saving checkpoints", "the step saves a checkpoint"),
+    FSYNC: ("Waiting for files to reach the disk (os.fsync)", "the step waits until a file is on disk"),
+    DEEPCOPY: ("Copying models or their state (copy.deepcopy)", "the step copies a model"),
+    PRINT: ("Printing", "the step prints"),
+}
 
 
-def _kind_of(rank: Rank, pause: HostPause) -> _Kind:
+def _kind_of(rank: Rank, pause: HostPause) -> tuple[str, str]:
     """What is said of calls. That a model is copied is said where it is known: a data set copies its records."""
     if pause.call != DEEPCOPY or is_of_model(rank, pause):
         return _KINDS[pause.call]
     what = f" of {pause.copied}" if pause.copied else ""
     if is_in_loader(rank, pause):
-        return _Kind(f"Copying records while a batch is made (copy.deepcopy{what})", "the step copies objects")
-    return _Kind(f"Copying objects (copy.deepcopy{what})", "the step copies objects")
+        return (f"Copying records while a batch is made (copy.deepcopy{what})", "the step copies objects")
+    return (f"Copying objects (copy.deepcopy{what})", "the step copies objects")
 
 
 class LoggingAndCheckpoints(RankAnalyzer):
@@ -78,44 +66,24 @@ class LoggingAndCheckpoints(RankAnalyzer):
                 continue
             min_share = 0.0 if pause.is_timed else self.settings["min_share_of_stacks"]
             if self.exceeds_min_share(rank, cost_of(rank, pause), min_share):
-                yield self._report(rank, pause, _kind_of(rank, pause))
-        evaluation = find_evaluation(rank)
-        if evaluation is not None:
-            yield from self._report_evaluation(rank, evaluation)
+                yield self._report(rank, pause, *_kind_of(rank, pause))
+        yield from report_work(self, rank, find_evaluation(rank))
 
-    def _report_evaluation(self, rank: Rank, evaluation: Evaluation) -> Iterator[Finding]:
-        cost_ns, calls = rank.per_step(iv.total(evaluation.time)), evaluation.calls_per_step
-        if not self.exceeds_min_share(rank, cost_ns):
-            return
-        yield self.finding(
-            rank,
-            title=f"Each step evaluates for {rank.share(cost_ns):.0%} of its time: {calls:,} "
-            f"call{'s' * (calls != 1)} of a model whose results no backward pass uses",
-            cost_ns=cost_ns,
-            saving=Saving(round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns), cost_ns, "bounded"),
-            advice=advise("the step evaluates", rank.context),
-            claim=Claim(evaluation.time),
-            confidence=0.8,
-            location=evaluation.location,
-            subject="evaluation",
-        )
-
-    def _report(self, rank: Rank, pause: HostPause, kind: _Kind) -> Finding:
+    def _report(self, rank: Rank, pause: HostPause, does: str, situation: str) -> Finding:
         cost_ns = cost_of(rank, pause)
-        advice = advise(kind.situation, rank.context, steps=round(_SELDOM * pause.of / pause.steps))
         saving = Saving(0, None, cost_ns, "bounded")
         if pause.is_timed:
-            low_ns, expected_ns = round(_MIN_SAVED * cost_ns), round(_USUALLY_SAVED * cost_ns)
+            low_ns, expected_ns = round(MIN_SAVED * cost_ns), round(USUALLY_SAVED * cost_ns)
             saving = Saving(low_ns, expected_ns, cost_ns, "bounded")
         count = pause.calls / pause.steps
         calls = f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
         finding = self.finding(
             rank,
-            title=f"{kind.does} takes {rank.share(cost_ns):.0%} of the time: "
+            title=f"{does} takes {rank.share(cost_ns):.0%} of the time: "
             f"{pause.length_on(rank)}" + (f", in {calls} calls" if calls != "1" else ""),
             cost_ns=cost_ns,
             saving=saving,
-            advice=advice,
+            advice=advise(situation, rank.context, steps=round(_SELDOM * pause.of / pause.steps)),
             claim=claim_of(rank, (pause.call,), cost_ns),
             confidence=0.9 if pause.is_timed else 0.6,
             location=pause.location,

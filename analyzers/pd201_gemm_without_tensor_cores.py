@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._kernel_ranges import find_float32_traffic, halve_traffic
 from perfdoctor.analyzers._matrix_remedies import Remedy
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
@@ -19,7 +19,6 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     find_half_type,
     is_tf32_allowed,
 )
-from perfdoctor.analyzers._pd201_float32_traffic import find_float32_traffic, halve_traffic
 from perfdoctor.rules import (
     Advice,
     Claim,
@@ -29,19 +28,18 @@ from perfdoctor.rules import (
     Rank,
     advise,
     find_tensor_core_kernels,
+    read_advice,
     top_kernels,
 )
 
 _HALF_TYPES = ("fp16", "bf16")
 # By the name of the remedy the situation in the table of advice.
-_SITUATIONS: Mapping[str | None, str] = MappingProxyType(
-    {
-        "tf32": "float32 products: TF32",
-        "bf16 autocast": "float32 products: bfloat16",
-        "fp16 autocast": "float32 products: float16",
-        None: "float32 products",
-    }
-)
+_SITUATIONS: Mapping[str | None, str] = {
+    "tf32": "float32 products: TF32",
+    "bf16 autocast": "float32 products: bfloat16",
+    "fp16 autocast": "float32 products: float16",
+    None: "float32 products",
+}
 
 
 class GemmWithoutTensorCores(MissedTensorCores):
@@ -81,9 +79,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
             title=f"{rank.count_per_step(len(kernels)):,} memory-bound kernels {rank.per_unit} work on float32",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice="Load the model and its inputs in half precision, not only its products: they then move half of the "
-            "bytes. Keep in float32 what needs the range, such as long sums.",
-            fix=f"model = model.to(torch.{half})",
+            advice=read_advice("float32 between products", half=half),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.6,
             location=kernels.location,

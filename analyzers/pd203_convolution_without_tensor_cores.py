@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analyzers._matrix_remedies import Remedy
@@ -19,17 +18,15 @@ from perfdoctor.analyzers._missed_tensor_cores import (
 from perfdoctor.rules import MatrixCategory, Rank, advise
 
 # By the name of the remedy, or by what is so already, the situation in the table of advice.
-_SITUATIONS: Mapping[str | None, str] = MappingProxyType(
-    {
-        "tf32": "float32 convolutions: TF32",
-        "tf32 is on": "float32 convolutions: TF32 is on",
-        "bf16 autocast": "float32 convolutions: bfloat16",
-        "fp16 autocast": "float32 convolutions: float16",
-        "half": "half-precision convolutions",
-        "half on amd": "half-precision convolutions on an AMD device",
-        None: "float32 convolutions",
-    }
-)
+_SITUATIONS: Mapping[str | None, str] = {
+    "tf32": "float32 convolutions: TF32",
+    "tf32 is on": "float32 convolutions: TF32 is on",
+    "bf16 autocast": "float32 convolutions: bfloat16",
+    "fp16 autocast": "float32 convolutions: float16",
+    "half": "half-precision convolutions",
+    "half on amd": "half-precision convolutions on an AMD device",
+    None: "float32 convolutions",
+}
 
 
 class ConvolutionWithoutTensorCores(MissedTensorCores):

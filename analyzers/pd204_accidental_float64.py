@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._kernel_ranges import DurationRange, apply_remedy
 from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, Remedy
 from perfdoctor.analyzers._pd204_cpu_ops import find_float64_work, takes_float64_tensor
 from perfdoctor.rules import (
-    Action,
-    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -23,41 +22,15 @@ from perfdoctor.rules import (
     match_op_names,
     nesting,
     occurring,
+    read_advice,
     top_kernels,
     top_op,
 )
-from perfdoctor.rules import intervals as iv
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
 _MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
 _FLOAT64_BYTES_RATIO = 2.0
-_PROMOTION = "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc"
-# What to do on a CPU, by where float64 comes from.
-_IN_FLOAT32 = (Action("float32"),)
-_ADVICE_BY_SOURCE = {
-    "model": Advice(
-        "Leave the model in float32 and cast the data once, where it is read: numpy makes float64, and .double() on "
-        "the model, which silences the error about types, makes every op compute in it.",
-        "x = torch.from_numpy(array).float()   # and no model.double()",
-        _PROMOTION,
-        _IN_FLOAT32,
-    ),
-    "default type": Advice(
-        "Leave torch.float32 as default type, and cast what numpy made where it is read: two types in one op are an "
-        "error. Where a part of the program needs float64, say so there.",
-        "torch.set_default_dtype(torch.float32)   # and torch.from_numpy(array).float()",
-        _PROMOTION,
-        _IN_FLOAT32,
-    ),
-    "data": Advice(
-        "Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 there: every "
-        "result that it meets becomes float64, too.",
-        "x = torch.from_numpy(array).float()        # or array.astype(np.float32)",
-        _PROMOTION,
-        _IN_FLOAT32,
-    ),
-}
 
 
 class AccidentalFloat64(RankAnalyzer):
@@ -77,31 +50,10 @@ class AccidentalFloat64(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step, on a CPU ops `min_cpu_share`."""
-        yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
-
-    def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        work = find_float64_work(rank)
-        if work is None:
-            return
-        cost_ns = rank.per_step(iv.total(work.time))
-        if not self.exceeds_min_share(rank, cost_ns, self.settings["min_cpu_share"]):
-            return
-        advice = _ADVICE_BY_SOURCE[work.source]
-        yield self.finding(
-            rank,
-            title=f"Ops compute in float64: {rank.count_per_step(int(work.rows.sum())):,} {rank.per_unit}",
-            cost_ns=cost_ns,
-            saving=work.saving.cap(cost_ns),
-            advice=advice,
-            claim=Claim(work.time),
-            confidence=0.8,
-            location=work.location,
-            evidence=(
-                Evidence("in matrix products and convolutions", work.matrix_ns, "ns"),
-                Evidence("first float64 op", work.first_op),
-                Evidence("float64 comes from", work.source),
-            ),
-        )
+        if rank.device_kind == "cpu":
+            yield from report_work(self, rank, find_float64_work(rank), self.settings["min_cpu_share"])
+        else:
+            yield from self._check_gpu(rank)
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         kernels = _find_float64_kernels(rank)
@@ -117,7 +69,7 @@ class AccidentalFloat64(RankAnalyzer):
             title=f"Kernels compute in float64: {rank.count_per_step(len(kernels)):,} {rank.per_unit}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=_ADVICE_BY_SOURCE["data"],
+            advice=read_advice("float64 by the data"),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8,
             location=rank.places.line_of_ops(np.array([first_op])) if first_op >= 0 else None,

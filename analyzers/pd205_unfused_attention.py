@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from perfdoctor.analyzers._attention import (
     fused_durations,
     half_remedy_of_attention,
 )
+from perfdoctor.analyzers._cpu_evidence import report_work
 from perfdoctor.analyzers._kernel_ranges import apply_remedy
 from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS
 from perfdoctor.analyzers._pd205_cpu_attention import find_cpu_attention
@@ -38,7 +38,7 @@ from perfdoctor.rules import intervals as iv
 # A frame of a module's call, such as "nn.Module: BertSelfAttention_3": its class, and which of its instances.
 _MODULE_FRAME = r"^nn\.Module: "
 _FUSED_OP = "scaled_dot_product_attention"
-_HALF_NAMES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp16": "float16"})
+_HALF_NAMES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class UnfusedAttention(RankAnalyzer):
@@ -66,34 +66,11 @@ class UnfusedAttention(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding when such attention takes at least the least share of the step, one for fused float32 attention."""
         if rank.device_kind == "cpu":
-            yield from self._find_on_cpu(rank)
+            work = find_cpu_attention(rank, self.settings["min_cpu_sequence"])
+            yield from report_work(self, rank, work, self.settings["min_cpu_saving"])
             return
         yield from self._find_unfused(rank)
         yield from self._find_fused_float32(rank)
-
-    def _find_on_cpu(self, rank: Rank) -> Iterator[Finding]:
-        found = find_cpu_attention(rank)
-        if found is None or found.sequence < self.settings["min_cpu_sequence"]:
-            return
-        cost_ns = rank.per_step(iv.total(found.time))
-        if not self.exceeds_min_share(rank, found.saving.expected_ns or 0, self.settings["min_cpu_saving"]):
-            return
-        advice = advise("unfused attention", rank.context, where="the model's attention")
-        yield self.finding(
-            rank,
-            title=f"Attention is not fused: product, softmax and product over a sequence of {found.sequence}",
-            cost_ns=cost_ns,
-            saving=found.saving.cap(cost_ns),
-            advice=advice,
-            claim=Claim(found.time),
-            confidence=0.8,
-            location=found.location,
-            evidence=(
-                Evidence("attentions and their backward passes", rank.count_per_step(found.number), "count"),
-                Evidence("sequence", found.sequence, "count"),
-                Evidence("all but the products", max(cost_ns - found.products_ns, 0), "ns"),
-            ),
-        )
 
     def _find_unfused(self, rank: Rank) -> Iterator[Finding]:
         attentions = find_attentions(rank)
@@ -117,14 +94,13 @@ class UnfusedAttention(RankAnalyzer):
         callers = nesting.outermost(trace.ops.parent, attentions.first_product.astype(np.int32))
         fell_back = any(_FUSED_OP in trace.strings[code] for code in distinct(trace.ops.name[callers]).tolist())
         situation = "attention fell back" if fell_back else "unfused attention"
-        advice = advise(situation, rank.context, where=_name_module(rank, attentions) or "the model's attention")
         yield self.finding(
             rank,
             title="Attention is not fused: product, softmax and product"
             + (f" over a sequence of {sequence}" if sequence else ""),
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=advice,
+            advice=advise(situation, rank.context, where=_name_module(rank, attentions) or "the model's attention"),
             claim=Claim(time, kernels=True),
             confidence=0.8 if sequence else 0.6,
             location=rank.places.line_of_ops(callers.astype(np.int64)),
@@ -145,13 +121,12 @@ class UnfusedAttention(RankAnalyzer):
         if half is None or time_ns < MIN_TIME_NS or not self.exceeds_min_share(rank, cost_ns):
             return
         after = apply_remedy(rank, kernels, "attention", half)
-        advice = advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context)
         yield self.finding(
             rank,
             title=f"Fused attention runs in float32: {rank.count_per_step(len(kernels)):,} kernels {rank.per_unit}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=advice,
+            advice=advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8,
             location=kernels.location,

@@ -9,7 +9,6 @@ import numpy as np
 from perfdoctor.analyzers._matrix_remedies import MIN_TIME_NS, topics_of_op
 from perfdoctor.rules import (
     SHORTEST_KERNEL_NS,
-    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -21,6 +20,7 @@ from perfdoctor.rules import (
     Saving,
     advise,
     find_matrix_kernels,
+    read_advice,
     top_kernels,
     top_op,
 )
@@ -63,13 +63,7 @@ class SmallMatmuls(RankAnalyzer):
         cells = _count_recurrent_cells(rank, small)
         advice = advise("small products", rank.context)
         if cells:
-            advice = Advice(
-                "Use nn.LSTM or nn.GRU over the whole sequence instead of cells in a loop: cuDNN computes all gates "
-                "at once, and the products of the inputs for all times. Own cells: one product of [x, h] for all "
-                "gates.",
-                "rnn = torch.nn.LSTM(size, hidden, layers)        # or nn.GRU: the whole sequence in one call",
-                "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
-            )
+            advice = read_advice("cells of recurrent networks")
         saved = _saved_share(rank, small, roofline_ns)
         median_ns = int(np.median(rank.trace.gpu.dur_ns[small.mask]))
         yield self.finding(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from perfdoctor.analyzers._pd209_causes import Cause, find_cause
 from perfdoctor.analyzers._pd209_slow_kernels import (
@@ -23,25 +22,12 @@ from perfdoctor.rules import (
     Saving,
     advise,
     format_per_step,
+    read_texts,
     set_durations,
     top_kernels,
     top_op,
 )
 
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "gemm": "Matrix products",
-        "convolution": "Convolutions",
-        "attention": "Attention kernels",
-        "norm": "Normalization kernels",
-        "softmax": "Softmax kernels",
-        "elementwise": "Elementwise kernels",
-        "reduction": "Reductions",
-        "indexing": "Lookups and scatters",
-        "copy": "Copies on the GPU",
-        "other": "Kernels",
-    }
-)
 _MAX_SHOWN = 3
 
 
@@ -75,7 +61,7 @@ class SlowKernel(RankAnalyzer):
         op = top_op(rank, kernels.mask)
         return self.finding(
             rank,
-            title=f"{_NAMES[slow.family]} reach {_describe_shares(rank, slow)}: {cause.clause}",
+            title=f"{read_texts('words')['kernels'][slow.family]} reach {_describe_shares(rank, slow)}: {cause.clause}",
             cost_ns=cost_ns,
             saving=Saving(0, None, min(rank.per_step(round(slow.excess_ns)), cost_ns), "bounded"),
             advice=advise(f"slow kernels: {cause.id}", rank.context),

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoctor.analyzers._pd301_cpu_formulas import find_formulas
-from perfdoctor.analyzers._pd301_cpu_passes import find_large_passes
+from perfdoctor.analyzers._cpu_evidence import report_work
+from perfdoctor.analyzers._pd301_cpu_ops import find_formulas, find_large_passes
 from perfdoctor.analyzers._pointwise_chains import Chains, find_chains
 from perfdoctor.rules import (
     NONE,
-    Advice,
     Claim,
     Edit,
     Evidence,
@@ -24,7 +23,6 @@ from perfdoctor.rules import (
     Saving,
     Trace,
     advise,
-    format_bytes,
     fuse,
     intervals,
     top_kernels,
@@ -55,50 +53,11 @@ class UnfusedPointwise(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when fusing all chains could save at least `min_share` of the step."""
-        yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
-
-    def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        yield from self._check_passes(rank)
-        formulas = find_formulas(rank)
-        if formulas is None or not self.exceeds_min_share(rank, formulas.saving.expected_ns or 0):
-            return
-        advice = advise("GELU as its formula on the CPU", rank.context)
-        yield self.finding(
-            rank,
-            title=f"GELU is computed op by op: {_format_count(rank, formulas.chains)}",
-            cost_ns=rank.per_step(intervals.total(formulas.time)),
-            saving=formulas.saving,
-            advice=advice,
-            claim=Claim(formulas.time),
-            confidence=0.8,
-            location=formulas.location,
-            evidence=(Evidence("costliest chain", formulas.ops),),
-        )
-
-    def _check_passes(self, rank: Rank) -> Iterator[Finding]:
-        passes = find_large_passes(rank)
-        if passes is None or not self.exceeds_min_share(rank, passes.saving.high_ns or 0):
-            return
-        yield self.finding(
-            rank,
-            title=(
-                f"Tensors of {format_bytes(passes.tensor_bytes)} pass through memory op by op, most in "
-                f"{passes.longest}: {_format_count(rank, passes.number)}"
-            ),
-            cost_ns=rank.per_step(intervals.total(passes.time)),
-            saving=passes.saving,
-            advice=Advice(
-                "Call the model on some thousand rows at a time, if rows do not depend on one another: what a layer "
-                "writes is then still in the cache when the next one reads it. Activations in place save a pass more.",
-                f"y = torch.cat([model(rows) for rows in x.split({passes.chunk_rows})])   # nn.ReLU(inplace=True)",
-                "https://docs.pytorch.org/docs/stable/generated/torch.split.html",
-            ),
-            claim=Claim(passes.time),
-            confidence=0.7,
-            location=passes.location,
-            evidence=(Evidence("tensor with most time", passes.tensor_bytes, "bytes"),),
-            subject="large passes",
-        )
+        if rank.device_kind == "cpu":
+            yield from report_work(self, rank, find_large_passes(rank))
+            yield from report_work(self, rank, find_formulas(rank))
+        else:
+            yield from self._check_gpu(rank)
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         chains = find_chains(rank, min_kernels=round(self.settings["min_kernels"]))
@@ -111,14 +70,13 @@ class UnfusedPointwise(RankAnalyzer):
             return
         bytes_known = not np.isnan(chains.saved_bytes).any()
         costliest, kernels = _find_costliest_chain(rank.trace, chains)
-        advice = advise("unfused pointwise kernels", rank.context)
         yield self.finding(
             rank,
             title=f"{rank.count_per_step(len(chains.rows)):,} pointwise kernels {rank.per_unit} run in chains that "
             "could be fused",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_saving_ns, "bounded"),
-            advice=advice,
+            advice=advise("unfused pointwise kernels", rank.context),
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
             location=rank.places.line_of_items(kernels),
@@ -134,11 +92,6 @@ class UnfusedPointwise(RankAnalyzer):
             ),
             edit=_fuse_chains(rank, chains, max_saving_ns / max(cost_ns, 1), bytes_known=bytes_known),
         )
-
-
-def _format_count(rank: Rank, chains: int) -> str:
-    count = rank.count_per_step(chains)
-    return f"{'once' if count == 1 else f'{count:,} times'} {rank.per_unit}"
 
 
 def _fuse_chains(rank: Rank, chains: Chains, max_share: float, *, bytes_known: bool) -> Edit:

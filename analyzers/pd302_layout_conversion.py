@@ -8,7 +8,6 @@ import numpy as np
 import orjson
 
 from perfdoctor.rules import (
-    Action,
     Advice,
     Claim,
     Evidence,
@@ -20,6 +19,7 @@ from perfdoctor.rules import (
     advise,
     distinct_rows,
     intervals,
+    read_advice,
     remove_items,
     top_kernels,
     traffic_kinds,
@@ -51,14 +51,13 @@ class LayoutConversion(RankAnalyzer):
             return
         convolutions = rank.kernels.of_category("convolution").in_steps() - copies
         channels_last_share = _measure_channels_last(rank, copies)
-        advice = _advise(rank, channels_last_share)
         yield self.finding(
             rank,
             title="Convolutions copy tensors into another layout: "
             f"{rank.count_per_step(len(copies)):,} copies {rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            advice=_advise(rank, channels_last_share),
             claim=Claim(time, kernels=True),
             confidence=0.8 if "launches" in rank.available_data else 0.6,
             location=copies.location,
@@ -80,12 +79,7 @@ def _advise(rank: Rank, channels_last_share: float | None) -> Advice:
     inputs_follow = channels_last_share is not None and channels_last_share > 0.5
     if not inputs_follow:
         return advise("layout copies", rank.context, miopen=miopen)
-    return Advice(
-        f"Bring the weights to channels_last, too{miopen}: most of these convolutions get their input in it.",
-        "model = model.to(memory_format=torch.channels_last)",
-        "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
-        (Action("channels-last"),),
-    )
+    return read_advice("weights to channels_last", miopen=miopen)
 
 
 def _measure_channels_last(rank: Rank, copies: GpuQuery) -> float | None:

@@ -70,7 +70,6 @@ class UnfusedOptimizer(RankAnalyzer):
     def _report_on_gpu(self, rank: Rank, steps: GpuOptimizer) -> Finding:
         captured = captured_settings_of(rank, steps.optimizer)
         kernels, cost_ns = rank.count_per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
-        advice = advise(_situation_of(rank, steps), rank.context, optimizer=steps.optimizer)
         return self.finding(
             rank,
             title=f"{steps.optimizer} goes over the parameters"
@@ -78,7 +77,7 @@ class UnfusedOptimizer(RankAnalyzer):
             + f" {'tensor by tensor' if steps.is_loop else 'with foreach'}: {kernels:,} kernels {rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, min(rank.per_step(steps.max_saving_ns), cost_ns), "bounded"),
-            advice=advice,
+            advice=advise(_situation_of(rank, steps), rank.context, optimizer=steps.optimizer),
             claim=Claim(steps.time, kernels=not steps.is_starved),
             confidence=0.8,
             location=_locate_constructor(rank, steps.optimizer),
@@ -101,14 +100,12 @@ class UnfusedOptimizer(RankAnalyzer):
         min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
         if ops < self.settings["min_kernels"] or unprofiled.share < min_share:
             return
-        fix = find_cpu_fix(rank, steps, captured)
-        if fix.situation in (FUSED_ALREADY, NOTHING_TO_JOIN):
+        situation, remaining = find_cpu_fix(rank, steps, captured)
+        if situation in (FUSED_ALREADY, NOTHING_TO_JOIN):
             return
-        remaining = fix.remaining
         if remaining is not None and unprofiled.share * (1 - remaining.expected) < self.settings["min_share"]:
             return
         settings = captured[0] if captured else OptimizerFacts()
-        advice = advise(fix.situation, rank.context, optimizer=steps.optimizer)
         passes = "once" if steps.pass_count == 1 else f"{steps.pass_count} times"
         how = "with foreach" if steps.uses_foreach else "tensor by tensor"
         found = self.finding(
@@ -118,7 +115,7 @@ class UnfusedOptimizer(RankAnalyzer):
             else f"{steps.optimizer} goes over the parameters {passes} {how}: {ops:,} ops {rank.per_unit}",
             cost_ns=rank.per_step(intervals.total(steps.time)),
             saving=_saving_on_cpu(unprofiled, remaining),
-            advice=advice,
+            advice=advise(situation, rank.context, optimizer=steps.optimizer),
             claim=Claim(steps.time),
             confidence=0.8,
             location=_locate_constructor(rank, steps.optimizer),

@@ -113,11 +113,10 @@ class GradientZeroing(RankAnalyzer):
         **amounts: Any,
     ) -> Finding:
         """The finding, from figures a step; `amounts` are cost, saving, claim and so on, see `Analyzer.finding`."""
-        advice = advise("gradients filled with zeros", rank.context)
         return self.finding(
             rank,
             title=f"Gradients are filled with zeros: {fill_count:,} fills {rank.per_unit}",
-            advice=advice,
+            advice=advise("gradients filled with zeros", rank.context),
             location=rank.places.line_of_named(vocabulary.ZERO_GRAD),
             evidence=(
                 Evidence("filling", fill_ns, "ns"),

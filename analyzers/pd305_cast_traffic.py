@@ -47,14 +47,13 @@ class CastTraffic(RankAnalyzer):
         of_gradients = casts & rank.ops.named(vocabulary.CAST_BACKWARD).kernels
         of_weights = casts - of_gradients
         is_training = len(of_gradients) > 0 or bool((rank.traffic.optimizer_step >= 0).any())
-        advice = advise("weights cast at every step", _with_training(rank.context) if is_training else rank.context)
         traffic_bytes = float(np.nansum(rank.kernel_costs.bytes[casts.mask]))
         yield self.finding(
             rank,
             title=f"The weights are cast at every step: {cast_count:,} casts {rank.per_unit}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
+            advice=advise("weights cast at every step", _with_training(rank.context) if is_training else rank.context),
             claim=Claim(time, kernels=True),
             confidence=0.8,
             location=of_weights.location,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._pd306_cpu_copies import find_cpu_copies
+from perfdoctor.analyzers._cpu_evidence import FoundWork, report_work, time_of_ops
+from perfdoctor.analyzers._pd306_cpu_copies import times_of_cpu_copies
 from perfdoctor.rules import (
     NONE,
     Advice,
@@ -50,23 +50,19 @@ class RedundantCopies(RankAnalyzer):
         yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
-        copies = find_cpu_copies(rank)
-        cost_ns = 0 if copies is None else rank.per_step(intervals.total(copies.time))
-        if copies is None or not self.exceeds_min_share(rank, cost_ns):
+        rows, times_ns = times_of_cpu_copies(rank)
+        if not times_ns:
             return
-        costliest = next(iter(copies.times_ns))
-        yield self.finding(
-            rank,
-            title=f"{rank.count_per_step(copies.number):,} copies of tensors {rank.per_unit}, most of their time "
-            f"in {costliest}",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_advise(rank, costliest),
-            claim=Claim(copies.time),
+        costliest, number = next(iter(times_ns)), rank.count_per_step(int(rows.sum()))
+        work = FoundWork(
+            f"{number:,} copies of tensors {rank.per_unit}, most of their time in {costliest}",
+            _advise(rank, costliest),
+            time_of_ops(rank, rows),
+            location=rank.places.line_of_ops(rows),
+            evidence=tuple(Evidence(name, ns, "ns") for name, ns in list(times_ns.items())[:_MAX_OPS_SHOWN]),
             confidence=0.6,
-            location=copies.location,
-            evidence=tuple(Evidence(name, ns, "ns") for name, ns in list(copies.times_ns.items())[:_MAX_OPS_SHOWN]),
         )
+        yield from report_work(self, rank, work)
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         copies = (rank.kernels | rank.copies).where(
@@ -77,41 +73,30 @@ class RedundantCopies(RankAnalyzer):
         if not cost_ns or not self.exceeds_min_share(rank, cost_ns):
             return
         copying_ops = _group_by_copying_op(rank.trace, copies.rows.index)
-        costliest = copying_ops[0]
+        costliest, _, costliest_rows = copying_ops[0]
         yield self.finding(
             rank,
             title=f"{rank.count_per_step(len(copies)):,} copies of tensors {rank.per_unit}, most of their time "
-            f"in {costliest.name}",
+            f"in {costliest}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_advise(rank, costliest.name),
+            advice=_advise(rank, costliest),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=rank.places.line_of_items(costliest.rows),
+            location=rank.places.line_of_items(costliest_rows),
             evidence=(
-                *(Evidence(op.name, rank.per_step(op.time_ns), "ns") for op in copying_ops[:_MAX_OPS_SHOWN]),
+                *(Evidence(name, rank.per_step(ns), "ns") for name, ns, _ in copying_ops[:_MAX_OPS_SHOWN]),
                 *top_kernels(rank, copies.mask),
             ),
             edit=remove_items(rank.trace, copies.rows),
         )
 
 
-class _CopyingOp(NamedTuple):
-    """An op that copies, as called by one other op.
+def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[tuple[str, int, Int64Array]]:
+    """The ops that launched some copies (rows of `Trace.gpu`), costliest first.
 
-    Attributes:
-        name: As in "contiguous in layer_norm".
-        time_ns: Sum of the durations of its copies, over all steps.
-        rows: Its copies, rows of `Trace.gpu`.
+    For each its name, as in "contiguous in layer_norm", the sum of the durations of its copies, and their rows.
     """
-
-    name: str
-    time_ns: int
-    rows: Int64Array
-
-
-def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[_CopyingOp]:
-    """The ops that launched some copies (rows of `Trace.gpu`), costliest first."""
     ops, op = trace.ops, trace.gpu.op[rows]
     copying, around = find_outermost_ops(
         trace, op, lambda name: name == "aten::copy_" or bool(traffic_kinds.COPY_OPS.search(name))
@@ -125,8 +110,8 @@ def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[_CopyingOp]:
         name = trace.strings[copier[row]].removeprefix("aten::")
         if caller[row] >= 0:
             name += f" in {trace.strings[caller[row]].removeprefix('aten::')}"
-        found.append(_CopyingOp(name, time_ns[number], rows[kind == number]))
-    return sorted(found, key=lambda each: (-each.time_ns, each.name))
+        found.append((name, time_ns[number], rows[kind == number]))
+    return sorted(found, key=lambda each: (-each[1], each[0]))
 
 
 def _advise(rank: Rank, copying_op: str) -> Advice:

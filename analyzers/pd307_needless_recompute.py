@@ -23,7 +23,6 @@ from perfdoctor.rules import (
     RankAnalyzer,
     RecomputedSections,
     Saving,
-    SourceLocation,
     Trace,
     captured_location,
     find_steps,
@@ -114,7 +113,7 @@ class NeedlessRecompute(RankAnalyzer):
                 actions=(Action("no-checkpoint"),) if fits == 1.0 else (),
             ),
             claim=Claim(recompute.time),
-            location=_location_of(rank, checkpointing),
+            location=(captured_location(checkpointing.location) or rank.places.line_of_named("^CheckpointFunction$")),
             edit=recompute.edit if fits == 1.0 else None,
             evidence=(
                 Evidence("computed again per {unit}", cost_ns, "ns"),
@@ -169,11 +168,6 @@ def _bytes_of(rank: Rank, uses_checkpoint: bool) -> int | None:
     sections = recomputed_sections_of(trace, window, uses_checkpoint=uses_checkpoint)
     counts = [each for each in rank.facts.base.backwards if each]
     return bound_recomputed_bytes(trace, sections.time, max(steps.count, 1) * min(counts, default=1))
-
-
-def _location_of(rank: Rank, checkpointing: CheckpointingFacts) -> SourceLocation | None:
-    """The line that calls `checkpoint`, as captured, else by the op of its older kind."""
-    return captured_location(checkpointing.location) or rank.places.line_of_named("^CheckpointFunction$")
 
 
 def _title_of(rank: Rank, cost_ns: int, memory: Memory | None, fits: float | None) -> str:

@@ -37,14 +37,13 @@ class EmbeddingGradients(RankAnalyzer):
         if not self.exceeds_min_share(rank, saving.expected_ns if saving.expected_ns is not None else cost_ns):
             return
         (rows, columns), count = tables.largest, tables.rows[tables.largest]
-        advice = advise(_situation_of(rank, tables), rank.context, optimizer=tables.optimizer or "the optimizer")
         yield self.finding(
             rank,
             title=f"An embedding of {rows:,} rows gets dense gradients, and a {rank.unit_name} looks up at most "
             f"{count:,} of them",
             cost_ns=cost_ns,
             saving=saving,
-            advice=advice,
+            advice=advise(_situation_of(rank, tables), rank.context, optimizer=tables.optimizer or "the optimizer"),
             claim=Claim(tables.time, kernels=rank.device_kind == "gpu"),
             edit=tables.edit,
             confidence=0.8,

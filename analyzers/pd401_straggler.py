@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
 from perfdoctor.analyzers._late_rank_causes import (
@@ -15,12 +14,11 @@ from perfdoctor.analyzers._late_rank_causes import (
     lacks_core,
 )
 from perfdoctor.analyzers._late_rank_texts import (
-    clock_evidence,
+    blame_evidence,
+    cause_evidence,
     format_lateness,
     name_hot_path,
     name_ranks,
-    step_evidence,
-    waiting_evidence,
 )
 from perfdoctor.rules import (
     DOMINANT_SHARE,
@@ -35,25 +33,24 @@ from perfdoctor.rules import (
     Saving,
     advise,
     find_longer_place,
+    read_advice,
 )
 from perfdoctor.rules import intervals as iv
 
 # By the phase that a late rank spends more time in: how a title names it, and the rules whose findings explain it.
-_PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "loader": ("waiting for its DataLoader", ("PD101",)),
-        "forward": ("in its forward pass", ("PD2", "PD3", "PD102", "PD104")),
-        "backward": ("in its backward pass", ("PD2", "PD3", "PD104")),
-        "optimizer": ("in its optimizer", ("PD3",)),
-        "compute": ("computing", ("PD2", "PD3")),
-        "sync": ("idle after a host-device sync", ("PD102", "PD106")),
-        "copy": ("copying", ("PD105", "PD106")),
-        "launch": ("idle, because its CPU launched late", ("PD104", "PD102", "PD103", "PD108")),
-        "allocator": ("in the allocator", ("PD107",)),
-        "communication": ("in communication of its own", ("PD4",)),
-        "other": ("outside of PyTorch", ("PD103",)),
-    }
-)
+_PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "loader": ("waiting for its DataLoader", ("PD101",)),
+    "forward": ("in its forward pass", ("PD2", "PD3", "PD102", "PD104")),
+    "backward": ("in its backward pass", ("PD2", "PD3", "PD104")),
+    "optimizer": ("in its optimizer", ("PD3",)),
+    "compute": ("computing", ("PD2", "PD3")),
+    "sync": ("idle after a host-device sync", ("PD102", "PD106")),
+    "copy": ("copying", ("PD105", "PD106")),
+    "launch": ("idle, because its CPU launched late", ("PD104", "PD102", "PD103", "PD108")),
+    "allocator": ("in the allocator", ("PD107",)),
+    "communication": ("in communication of its own", ("PD4",)),
+    "other": ("outside of PyTorch", ("PD103",)),
+}
 # Which rank is last at fewer collectives than this may be chance.
 _MIN_COLLECTIVES = 10
 
@@ -127,21 +124,11 @@ class Straggler(FleetAnalyzer):
             title=f"{name_ranks(late)} is {format_lateness(late, victim, fleet.delay_ns)}, but computes no more than "
             "the others: it waits for a core",
             cost_ns=fleet.delay_ns,
-            advice=Advice(
-                "Give the ranks of a machine, their threads and their communication a core each: fewer threads a "
-                "rank (OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet machine. "
-                "Nothing in this rank is slow.",
-                source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-            ),
+            advice=read_advice("ranks lack cores"),
             happens_once=late.once,
             claim=Claim(fleet.delay, rank=victim.rank),
             confidence=0.6,
-            evidence=(
-                Evidence("collectives matched over all ranks", late.collective_count, "count"),
-                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                *waiting_evidence(late, victim),
-                *step_evidence(late),
-            ),
+            evidence=blame_evidence(late, victim),
         )
         return replace(finding, severity="info")
 
@@ -169,6 +156,10 @@ class Straggler(FleetAnalyzer):
                 "steps to come do not wait for it.",
                 source="https://docs.pytorch.org/docs/stable/profiler.html",
             )
+        last_share = float(late.arrives_last.sum()) / late.collective_count
+        more = []
+        if phase:
+            more = [Evidence(f"more than the others {activity}, per {{unit}}", victim.per_step(phase[1]), "ns")]
         finding = self.finding(
             fleet.summary_of(late.table),
             title=f"{name_ranks(late)} {'is' if is_single else 'are'} {format_lateness(late, victim, cost)}"
@@ -182,28 +173,14 @@ class Straggler(FleetAnalyzer):
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
             evidence=(
-                Evidence("collectives matched over all ranks", late.collective_count, "count"),
-                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                Evidence(
-                    "share of collectives that it comes last to",
-                    round(100 * float(late.arrives_last.sum()) / late.collective_count, 1),
-                    "%",
+                *blame_evidence(
+                    late,
+                    victim,
+                    Evidence("share of collectives that it comes last to", round(100 * last_share, 1), "%"),
+                    Evidence("largest single lateness", int(late.lateness_ns.max(initial=0)), "ns"),
                 ),
-                Evidence("largest single lateness", int(late.lateness_ns.max(initial=0)), "ns"),
-                *waiting_evidence(late, victim),
-                *step_evidence(late),
-                *(
-                    [Evidence(f"more than the others {activity}, per {{unit}}", victim.per_step(phase[1]), "ns")]
-                    if phase
-                    else []
-                ),
-                *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
-                *(
-                    [Evidence(f"at {line.name.location}, per {{unit}} more than the others", line.more_ns, "ns")]
-                    if line
-                    else []
-                ),
-                *clock_evidence(late),
+                *more,
+                *cause_evidence(late, cause, line),
             ),
         )
         return replace(finding, covers=tuple(each.key for each in find_told_inside(fleet, late)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -36,15 +35,13 @@ _GRADIENT_KINDS = frozenset({"all_reduce", "reduce_scatter"})
 # The evidence names the kinds and groups with the most exposed time, so many of them.
 _MAX_KINDS = 4
 # What helps depends on the kind; kinds that are not named here have one advice.
-_SITUATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "all_reduce": "exposed all_reduce",
-        "all_to_all": "exposed all_to_all",
-        "all_gather": "exposed all_gather or reduce_scatter",
-        "reduce_scatter": "exposed all_gather or reduce_scatter",
-        "send_recv": "exposed send_recv",
-    }
-)
+_SITUATIONS: Mapping[str, str] = {
+    "all_reduce": "exposed all_reduce",
+    "all_to_all": "exposed all_to_all",
+    "all_gather": "exposed all_gather or reduce_scatter",
+    "reduce_scatter": "exposed all_gather or reduce_scatter",
+    "send_recv": "exposed send_recv",
+}
 _OTHER_SITUATION = "exposed collectives"
 # A model that is split over ranks exchanges the same amounts in each layer. An all_gather so many times as long as the
 # median exchange is none of these: it puts together the output.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -38,14 +37,12 @@ _BUCKETABLE_KINDS = np.array(
 
 
 # What helps depends on the kind.
-_SITUATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "all_reduce": "small all_reduce",
-        "all_gather": "small all_gather or reduce_scatter",
-        "reduce_scatter": "small all_gather or reduce_scatter",
-        "broadcast": "small broadcast",
-    }
-)
+_SITUATIONS: Mapping[str, str] = {
+    "all_reduce": "small all_reduce",
+    "all_gather": "small all_gather or reduce_scatter",
+    "reduce_scatter": "small all_gather or reduce_scatter",
+    "broadcast": "small broadcast",
+}
 
 
 class SmallCollectives(FleetAnalyzer):

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work
-from perfdoctor.analyzers._late_rank_causes import enter_apart, enters_late, find_explaining_finding, find_told_inside
-from perfdoctor.analyzers._late_rank_texts import (
-    clock_evidence,
-    format_lateness,
-    name_ranks,
-    step_evidence,
-    waiting_evidence,
+from perfdoctor.analyzers._late_rank_causes import (
+    collector_ns_per_step,
+    collects_apart,
+    enter_apart,
+    enters_late,
+    find_explaining_finding,
+    find_told_inside,
+    lateness_by_start,
 )
-from perfdoctor.analyzers._late_starts import lateness_by_start
-from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
+from perfdoctor.analyzers._late_rank_texts import blame_evidence, cause_evidence, format_lateness, name_ranks
 from perfdoctor.rules import (
     DOMINANT_SHARE,
     Advice,
@@ -28,6 +28,7 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     find_longer_place,
+    read_advice,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -73,17 +74,9 @@ class UnevenStart(FleetAnalyzer):
             return
         collecting_ns = max(map(collector_ns_per_step, fleet.summaries), default=0)
         by_collector = collects_apart(fleet.summaries, cost)
-        advice = Advice(
-            "Make the ranks do the same between their steps, or in the same step: more workers and prefetched batches "
-            "where single batches take long, garbage collection and logging in fixed steps.",
-            source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        )
+        advice = read_advice("ranks enter in turns")
         if by_collector:
-            advice = Advice(
-                "Collect garbage in the same steps on all ranks: each pause of one rank is one of all.",
-                "gc.disable()   # once; then in the loop:\nif step % 100 == 0: gc.collect()",
-                "https://docs.python.org/3/library/gc.html",
-            )
+            advice = read_advice("ranks collect in turns")
         yield self.finding(
             rank,
             title="Ranks take turns at entering the step late"
@@ -136,19 +129,9 @@ class UnevenStart(FleetAnalyzer):
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
             evidence=(
-                Evidence("collectives matched over all ranks", late.collective_count, "count"),
-                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                _start_evidence(late, own=True),
-                *waiting_evidence(late, victim),
-                *step_evidence(late),
+                *blame_evidence(late, victim, _start_evidence(late, own=True)),
                 Evidence("garbage collection on it, per {unit}", collector_ns_per_step(own) or None, "ns"),
-                *([Evidence("its own finding", f"{cause.rule}: {cause.title}")] if cause else []),
-                *(
-                    [Evidence(f"at {line.name.location}, per {{unit}} more than the others", line.more_ns, "ns")]
-                    if line
-                    else []
-                ),
-                *clock_evidence(late),
+                *cause_evidence(late, cause, line),
             ),
         )
         owner = cause if cause is not None and cause.cost_ns >= DOMINANT_SHARE * lateness_ns else None

@@ -81,14 +81,13 @@ class CommunicationDtype(FleetAnalyzer):
         steps, moved_bytes = max(rank.steps.count, 1), int(table.bytes[rows].sum())
         ddp, fsdp = rank.facts.ddp, rank.facts.fsdp
         waits_unknown = is_alone and (rank.trace.world_size or 1) > 1
-        advice = advise("gradients reduced in float32", rank.context)
         yield self.finding(
             rank,
             title=f"Gradients travel in float32, {moved_bytes / steps / 1e6:,.0f} MB a step, in a model that "
             "computes in half precision",
             cost_ns=cost,
             saving=Saving(0, None if waits_unknown else saved_ns, saved_ns, "bounded"),
-            advice=advice,
+            advice=advise("gradients reduced in float32", rank.context),
             claim=Claim(exposed),
             edit=rank.shorten_collectives(transfers, 0.5, 1.0, is_upper_bound=waits_unknown),
             confidence=0.5 if waits_unknown else 0.7,

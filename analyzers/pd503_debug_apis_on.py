@@ -16,7 +16,6 @@ from perfdoctor.analyzers._debug_switches import (
     flags_of_trace,
 )
 from perfdoctor.rules import (
-    Advice,
     Claim,
     Edit,
     Evidence,
@@ -26,6 +25,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     advise,
+    read_advice,
     remove_sections,
 )
 from perfdoctor.rules import intervals as iv
@@ -70,7 +70,6 @@ class DebugApisOn(RankAnalyzer):
         cost_ns = min((stacks_ns or 0) + checks_ns, step_ns)
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        advice = advise("anomaly detection", rank.context)
         claimed = iv.union_of((checks, _time_of_stacks(rank, stacks_ns)))
         rest_ns = max(_in_window(rank, cost_ns) - iv.total(claimed), 0)  # stacks of ops that the trace does not number
         # Of stacks that nobody timed, as in other recordings, the saving is larger by an unknown amount.
@@ -82,7 +81,7 @@ class DebugApisOn(RankAnalyzer):
             title=f"Anomaly detection is on: {rank.share(cost_ns):.0%} of the step{more}",
             cost_ns=cost_ns,
             saving=saving,
-            advice=advice,
+            advice=advise("anomaly detection", rank.context),
             claim=Claim(claimed, unshared_ns=rest_ns),
             edit=_edit_of_checks(rank, checks),
             location=switch.location,
@@ -98,11 +97,7 @@ class DebugApisOn(RankAnalyzer):
         if switch is None or switch.step_ns is None or not self.exceeds_min_share(rank, switch.step_ns):
             return
         cost_ns = min(switch.step_ns, rank.mean_step_ns)
-        advice = Advice(
-            "Move gradcheck into a test: it computes each gradient by finite differences.",
-            "# in a test: assert torch.autograd.gradcheck(function, inputs)",
-            "https://docs.pytorch.org/docs/stable/notes/gradcheck.html",
-        )
+        advice = read_advice("gradcheck")
         yield self.finding(
             rank,
             title=f"torch.autograd.gradcheck runs in every step: {rank.share(cost_ns):.0%} of it",
@@ -122,11 +117,7 @@ class DebugApisOn(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(waits))
         if not self.exceeds_min_share(rank, cost_ns):
             return
-        advice = Advice(
-            "Leave the variable unset: with it each launch waits until its kernel has ended, to find one that fails.",
-            "unset CUDA_LAUNCH_BLOCKING",
-            "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html",
-        )
+        advice = read_advice("blocking launches")
         yield self.finding(
             rank,
             title=f"CUDA_LAUNCH_BLOCKING=1: the GPU waits {rank.share(cost_ns):.0%} of the step between kernels",
@@ -141,11 +132,7 @@ class DebugApisOn(RankAnalyzer):
     def _report_checked_collectives(self, rank: Rank) -> Iterator[Finding]:
         if not self.exceeds_min_share(rank, rank.per_step(iv.total(rank.account.parts["communication"]))):
             return
-        advice = Advice(
-            "Leave the variable unset unless you are looking for ranks that call different collectives.",
-            "unset TORCH_DISTRIBUTED_DEBUG",
-            "https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug",
-        )
+        advice = read_advice("compared collectives")
         yield self.finding(
             rank,
             title="TORCH_DISTRIBUTED_DEBUG=DETAIL: each collective is first compared among all ranks",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoctor.rules import (
-    Action,
     Evidence,
     Finding,
     MixedPrecisionCalls,
@@ -13,6 +12,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     captured_location,
+    read_advice,
 )
 
 
@@ -41,11 +41,7 @@ class ClipBeforeUnscale(RankAnalyzer):
         return self.finding(
             rank,
             title=f"The training is wrong: gradients are clipped before they are unscaled, {often}",
-            advice="Unscale the gradients before this line: now the limit is divided by the scale (65,536 at first), "
-            "so that each update is far smaller than was meant.",
-            fix="scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
-            "scaler.step(optimizer)",
-            actions=(Action("unscale"),),
+            advice=read_advice("gradients clipped too early"),
             location=captured_location(amp.clip_location),
             subject="clip",
             evidence=(
@@ -60,10 +56,7 @@ class ClipBeforeUnscale(RankAnalyzer):
         return self.finding(
             rank,
             title="The training is wrong: the loss is scaled, and nobody unscales the gradients again",
-            advice="Let the scaler step the optimizer: it divides the gradients by the scale (65,536 at first), and "
-            "leaves steps out whose gradients overflow.",
-            fix="scaler.step(optimizer)\nscaler.update()",
-            actions=(Action("unscale", "step"),),
+            advice=read_advice("gradients that nobody unscales"),
             location=captured_location(optimizer.location),
             subject="step",
             evidence=(

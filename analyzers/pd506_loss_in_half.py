@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 import orjson
 
 from perfdoctor.rules import (
-    Action,
     Evidence,
     Finding,
     OpQuery,
@@ -18,28 +16,25 @@ from perfdoctor.rules import (
     SourceLocation,
     distinct,
     format_per_step,
+    read_advice,
 )
 
 _HALF = "c10::Half"
 # The ops that compute the gradients of losses, and the ops of the forward pass whose lines are the loss's.
-_LOSSES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "aten::nll_loss_backward": ("cross entropy", "aten::nll_loss_forward"),
-        "aten::nll_loss2d_backward": ("cross entropy", "aten::nll_loss2d_forward"),
-        "aten::mse_loss_backward": ("mean squared error", "aten::mse_loss"),
-        "aten::smooth_l1_loss_backward": ("smooth L1", "aten::smooth_l1_loss"),
-        "aten::huber_loss_backward": ("Huber", "aten::huber_loss"),
-        "aten::binary_cross_entropy_backward": ("binary cross entropy", "aten::binary_cross_entropy"),
-        "BinaryCrossEntropyWithLogitsBackward0": ("binary cross entropy", "aten::binary_cross_entropy_with_logits"),
-    }
-)
-_WHY: Mapping[str, str] = MappingProxyType(
-    {
-        "cross entropy": "gradients of tokens or classes below 6e-8 become 0, and the loss has three digits",
-        "mean squared error": "squares overflow from a difference of 256 on",
-        "binary cross entropy": "probabilities above 0.9995 are 1, and their logarithms infinite",
-    }
-)
+_LOSSES: Mapping[str, tuple[str, str]] = {
+    "aten::nll_loss_backward": ("cross entropy", "aten::nll_loss_forward"),
+    "aten::nll_loss2d_backward": ("cross entropy", "aten::nll_loss2d_forward"),
+    "aten::mse_loss_backward": ("mean squared error", "aten::mse_loss"),
+    "aten::smooth_l1_loss_backward": ("smooth L1", "aten::smooth_l1_loss"),
+    "aten::huber_loss_backward": ("Huber", "aten::huber_loss"),
+    "aten::binary_cross_entropy_backward": ("binary cross entropy", "aten::binary_cross_entropy"),
+    "BinaryCrossEntropyWithLogitsBackward0": ("binary cross entropy", "aten::binary_cross_entropy_with_logits"),
+}
+_WHY: Mapping[str, str] = {
+    "cross entropy": "gradients of tokens or classes below 6e-8 become 0, and the loss has three digits",
+    "mean squared error": "squares overflow from a difference of 256 on",
+    "binary cross entropy": "probabilities above 0.9995 are 1, and their logarithms infinite",
+}
 _OTHER_WHY = "small gradients become 0, and sums overflow above 65,504"
 
 
@@ -72,9 +67,7 @@ class LossInHalf(RankAnalyzer):
         return self.finding(
             rank,
             title=f"The gradients are wrong: the {loss} loss is computed in float16",
-            advice=f"Compute the loss in float32, autocast does so: in float16 {_WHY.get(loss, _OTHER_WHY)}.",
-            fix="loss = loss_fn(outputs.float(), targets)",
-            actions=(Action("loss-in-float32"),),
+            advice=read_advice("loss in float16", why=_WHY.get(loss, _OTHER_WHY)),
             location=location,
             subject=loss,
             evidence=(Evidence("gradients of losses in float16", often), Evidence("op", op)),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._bookkeeping_saving import bound_saving
-from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls
-from perfdoctor.rules import Action, Advice, Claim, Evidence, Finding, Rank, RankAnalyzer
+from perfdoctor.analyzers._unused_graphs import bound_saving, find_unused_graphs, locate_calls
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, read_advice
 from perfdoctor.rules import intervals as iv
 
 
@@ -27,13 +26,7 @@ class EvaluationWithGrad(RankAnalyzer):
         if not graphs.pass_count or not self.exceeds_min_share(rank, passes_ns):
             return
         cost = bound_saving(rank, graphs)
-        location = locate_calls(rank, trains=True)
-        advice = Advice(
-            "Run the evaluation without gradients: no graph is recorded then, and activations are freed early.",
-            "with torch.no_grad(): ...   # around these forward passes",
-            "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
-            (Action("no-grad-evaluation"),),
-        )
+        advice = read_advice("evaluation with graphs")
         nodes = round(graphs.node_count / graphs.pass_count)
         yield self.finding(
             rank,
@@ -44,7 +37,7 @@ class EvaluationWithGrad(RankAnalyzer):
             advice=advice,
             claim=Claim(cost.time),
             confidence=0.6,
-            location=location,
+            location=locate_calls(rank, trains=True),
             evidence=(
                 Evidence("such passes in the trace", graphs.pass_count, "count"),
                 Evidence("nodes of the graph in each", nodes, "count"),

@@ -17,6 +17,7 @@ from perfdoctor.rules import (
     Saving,
     captured_location,
     cores_without_others,
+    read_advice,
     step_times_of,
     uses_threads,
 )
@@ -128,11 +129,7 @@ class CpuThreads(RankAnalyzer):
             title=f"The training thread stands still for {rank.share(stopped_ns):.0%} of the time: {limit} is used up",
             cost_ns=stopped_ns,
             saving=Saving(0, None, stopped_ns, "bounded"),
-            advice=(
-                "Raise the limit of the container (docker run --cpus, resources.limits.cpu), or let the program ask "
-                "for fewer cores: fewer workers, fewer threads. A quota that is used up stops all of them until the "
-                "next interval of 100 ms begins."
-            ),
+            advice=read_advice("quota of CPU time"),
             claim=Claim(iv.shorten(rank.window, rank.in_window_ns(stopped_ns))),
             confidence=0.7,
             evidence=(
@@ -185,11 +182,7 @@ class CpuThreads(RankAnalyzer):
         return self.finding(
             rank,
             title=f"{threads} threads may run on all {cpu.numa_nodes} NUMA nodes, and their memory lies on any",
-            advice=(
-                "Compare with a process that is kept on one node, with as many threads as a node has cores: memory of "
-                "another node takes up to twice as long. Several ranks, one for each node, often use both best."
-            ),
-            fix="numactl --cpunodebind=0 --membind=0 python ...",
+            advice=read_advice("threads on several nodes"),
             claim=Claim(iv.EMPTY),
             confidence=0.3,
             evidence=(

@@ -7,14 +7,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import name_longest, own_time_of, project, rank_with_shapes, sizes_of
+from perfdoctor.analyzers._cpu_evidence import (
+    name_longest,
+    own_time_of,
+    project,
+    rank_with_shapes,
+    report_work,
+    sizes_of,
+)
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._loader_texts import format_ms
-from perfdoctor.analyzers._pd513_half_products import find_half_products, share_of_large_float32
-from perfdoctor.analyzers._pd513_page_faults import PageFaults, measure_page_faults
+from perfdoctor.analyzers._pd513_measures import (
+    PageFaults,
+    find_half_products,
+    measure_page_faults,
+    share_of_large_float32,
+)
 from perfdoctor.rules import (
     Action,
-    Advice,
     BoolArray,
     Claim,
     Evidence,
@@ -24,6 +34,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     format_per_step,
+    read_advice,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -65,7 +76,7 @@ class HostLibraries(RankAnalyzer):
         """Findings where page faults, convolutions or products without oneDNN take `min_share` of the step."""
         if rank.device_kind == "cpu":
             yield from self._check_convolutions(rank)
-            yield from self._check_half_products(rank)
+            yield from report_work(self, rank, find_half_products(rank))
             yield from self._check_float32_products(rank)
             yield from self._check_allocator(rank, rank.facts.libraries)
 
@@ -86,12 +97,7 @@ class HostLibraries(RankAnalyzer):
             title=f"Convolutions run without oneDNN, as {name}: {format_per_step(rank, len(ops))}",
             cost_ns=cost_ns,
             saving=Saving(0, None, round(cost_ns * _MOST_BY_ONEDNN), "bounded"),
-            advice=Advice(
-                "Use a build of PyTorch with oneDNN, and leave it switched on; oneDNN's convolutions took 0.12 to 0.52 "
-                "of the time on one x86 CPU. Builds for a Mac have none: its GPU computes convolutions much faster.",
-                'print(torch.backends.mkldnn.is_available(), torch.backends.mkldnn.enabled)\nmodel.to("mps")   # Mac',
-                "https://docs.pytorch.org/docs/stable/backends.html#torch-backends-mkldnn",
-            ),
+            advice=read_advice("convolutions without oneDNN"),
             claim=Claim(ops.time),
             confidence=0.8,
             location=ops.location,
@@ -115,43 +121,10 @@ class HostLibraries(RankAnalyzer):
             rank,
             title=f"Large products in float32 take {share:.0%} of the {rank.unit_name}, on a CPU with instructions for "
             "bfloat16",
-            advice=Advice(
-                "Try autocast in bfloat16, where 8 bits of mantissa will do: large products took 0.32 to 0.76 of their "
-                "time on such a CPU, small ones longer than before. What it gives here perfdoctor try --only "
-                "autocast-bf16 measures.",
-                'with torch.autocast("cpu", dtype=torch.bfloat16): ...',
-                "https://docs.pytorch.org/docs/stable/amp.html",
-                (Action("autocast-bf16"),),
-            ),
+            advice=read_advice("products in float32"),
             claim=Claim(iv.EMPTY),
             confidence=0.5,
             subject="float32",
-        )
-
-    def _check_half_products(self, rank: Rank) -> Iterator[Finding]:
-        found = find_half_products(rank)
-        if found is None or not self.exceeds_min_share(rank, rank.per_step(iv.total(found.time))):
-            return
-        yield self.finding(
-            rank,
-            title=(
-                f"Products in {found.dtype} reach {found.flops_per_s / 1e9:.2g} GFLOP/s on this CPU, where float32 "
-                f"reaches some {found.float32_flops_per_s / 1e9:,.0f}"
-            ),
-            cost_ns=rank.per_step(iv.total(found.time)),
-            saving=found.saving,
-            advice=Advice(
-                f"Compute in float32 on this CPU: PyTorch multiplies {found.dtype} in plain loops where the CPU has no "
-                "instructions for it (AVX512_BF16, AMX).",
-                'model.float()   # and no torch.autocast("cpu")',
-                "https://docs.pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior",
-                (Action("float32", "half"),),
-            ),
-            claim=Claim(found.time),
-            confidence=0.8,
-            location=found.location,
-            evidence=(Evidence("products and convolutions", format_per_step(rank, found.number)),),
-            subject="half precision",
         )
 
     def _check_allocator(self, rank: Rank, libraries: LoadedLibraries) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from perfdoctor.analyzers._host_pauses import SAVE
 from perfdoctor.rules import (
-    Advice,
     Evidence,
     Finding,
     Fleet,
@@ -19,6 +18,7 @@ from perfdoctor.rules import (
     captured_location,
     format_ranges,
     format_time,
+    read_advice,
 )
 
 # Of the time that others save this much at least is waited for where they save in turns.
@@ -64,12 +64,7 @@ class EveryRankWrites(FleetAnalyzer):
         if in_turns:
             saving = Saving(round(_MIN_SHARE_OF_WAIT * cost_ns), cost_ns, cost_ns, "bounded")
         how = ", one after the other" if in_turns else ""
-        advice = Advice(
-            "Let one rank save: after the all-reduce all of them have the same weights. Where others read the "
-            "file, a barrier after it is enough.",
-            "if torch.distributed.get_rank() == 0:\n    torch.save(...)",
-            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",
-        )
+        advice = read_advice("every rank saves")
         other_step_ns = round(others_ns / max(first.steps, 1))
         yield self.finding(
             rank,

@@ -14,7 +14,6 @@ from perfdoctor.rules import (
     Finding,
     Fleet,
     FleetAnalyzer,
-    ModelChecksums,
     RankSummary,
     captured_location,
     format_ranges,
@@ -115,7 +114,7 @@ def find_copies(summaries: Sequence[RankSummary]) -> Iterator[Copies]:
     for summary in summaries:
         for sample in summary.facts.parameter_checksums:
             for model in sample.models:
-                checksums = _checksums_of(model)
+                checksums = {str(each.name): each.checksum for each in model.tensors if each.checksum is not None}
                 if model.ddp and model.reduces_each_step and not model.sharded:
                     group = model.group
                     key = (str(model.class_), group, sample.step or 0, tuple(checksums))
@@ -123,10 +122,6 @@ def find_copies(summaries: Sequence[RankSummary]) -> Iterator[Copies]:
     for (name, group, step, names), of_ranks in sorted(found.items(), key=lambda each: each[0][2]):
         if names and len(of_ranks) > 1:
             yield Copies(name, group, step, of_ranks)
-
-
-def _checksums_of(model: ModelChecksums) -> Checksums:
-    return {str(each.name): each.checksum for each in model.tensors if each.checksum is not None}
 
 
 def _reduces_each_step(summary: RankSummary) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoctor.rules import (
-    Advice,
     Claim,
     Evidence,
     Finding,
@@ -18,6 +17,7 @@ from perfdoctor.rules import (
     Saving,
     captured_location,
     distinct,
+    read_advice,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -48,11 +48,7 @@ class GraphBreaks(RankAnalyzer):
         reasons = sorted(compiled.break_reasons, key=lambda reason: -compiled.break_reasons[reason])
         places = [captured_location(each) for each in compiled.break_lines]
         lines = [place for place in places if place is not None]
-        advice = Advice(
-            "Move what breaks the graph out of the compiled code: return values, and print or read them outside.",
-            "TORCH_LOGS=graph_breaks python ...   # names each break; fullgraph=True raises an error at the first",
-            "https://docs.pytorch.org/docs/stable/compile/programming_model.common_graph_breaks.html",
-        )
+        advice = read_advice("graph breaks")
         also = f"They are {', '.join(line.short for line in lines[:4])}." if len(lines) > 1 else ""
         yield self.finding(
             rank,

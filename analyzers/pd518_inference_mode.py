@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoctor.analyzers._bookkeeping_saving import bound_bookkeeping
-from perfdoctor.analyzers._unused_graphs import find_unused_graphs, locate_calls, may_be_differentiated
+from perfdoctor.analyzers._unused_graphs import (
+    bound_bookkeeping,
+    find_unused_graphs,
+    locate_calls,
+    may_be_differentiated,
+)
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, advise, remove_pauses
 from perfdoctor.rules import intervals as iv
 
@@ -32,14 +36,13 @@ class InferenceMode(RankAnalyzer):
         if not graphs.pass_count or not self.exceeds_min_share(rank, cost.cost_ns):
             return
         passes_ns = rank.per_step(iv.total(iv.intersect(graphs.time, rank.window)))
-        advice = advise("inference with gradients", rank.context)
         yield self.finding(
             rank,
             title=f"Nothing is differentiated, and {rank.count_per_step(graphs.node_count):,.0f} nodes of autograd's "
             f"graph are made in {'a step' if rank.steps.count else 'the recording'}",
             cost_ns=cost.cost_ns,
             saving=cost.saving,
-            advice=advice,
+            advice=advise("inference with gradients", rank.context),
             claim=Claim(cost.time),
             edit=remove_pauses(rank.trace, cost.time, rank.window, is_upper_bound=True)
             if rank.device_kind == "gpu"

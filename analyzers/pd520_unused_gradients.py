@@ -10,8 +10,6 @@ import numpy as np
 from perfdoctor.analyzers._module_calls import lines_of_module_calls
 from perfdoctor.rules import (
     CALLED_AT,
-    Action,
-    Advice,
     Claim,
     Evidence,
     Finding,
@@ -25,6 +23,7 @@ from perfdoctor.rules import (
     captured_location,
     find_locations,
     forward_ops_of,
+    read_advice,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -32,6 +31,7 @@ from perfdoctor.rules import intervals as iv
 # The gradient of the weights is one of the two products of a linear layer's or convolution's backward pass, and both
 # have the same number of operations. The other one goes on to the layer before.
 _SHARE_OF_WEIGHTS = 0.5
+_DETACH = "gradients to detach"
 _AUTOGRAD = "https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad"
 
 
@@ -77,15 +77,16 @@ class UnusedGradientsMade(RankAnalyzer):
         place = captured_location(unused.passes[0]) if unused.passes else None
         at = f" at {place.short}" if place else ""
         optimizers = rank.facts.optimizers
+        created = captured_location(optimizers[0].created) if len(optimizers) == 1 else None
         if work is None:
             what = f"The backward pass{at} makes gradients of {unused.tensors or 0:,} tensors that nobody uses"
-            advice = _FREEZE_REST if unused.optimizer is None else _DETACH
+            advice = "gradients to freeze but some" if unused.optimizer is None else _DETACH
         elif work.is_last:
             what = f"The backward pass{at} goes on through the module{_called(call)}, whose gradients nobody uses"
-            advice = _NO_GRAD if unused.optimizer is None else _DETACH
+            advice = "gradients of no optimizer" if unused.optimizer is None else _DETACH
         else:
             what = f"The backward pass{at} makes gradients of the weights of the module{_called(call)}, unused"
-            advice = _FREEZE if unused.optimizer is None else _FREEZE_MEANWHILE
+            advice = "gradients to freeze" if unused.optimizer is None else "gradients to freeze meanwhile"
         return self.finding(
             rank,
             title=what,
@@ -94,13 +95,10 @@ class UnusedGradientsMade(RankAnalyzer):
             saving=Saving(0, None, cost_ns, "bounded")
             if work is None
             else Saving(cost_ns // 2, cost_ns, cost_ns, "bounded"),
-            advice=advice,
+            advice=read_advice(advice),
             claim=Claim(vain, kernels=rank.device_kind == "gpu"),
             confidence=0.5 if work is None else 0.8,
-            location=(
-                captured_location(optimizers[0].created) if advice is _FREEZE_REST and len(optimizers) == 1 else None
-            )
-            or place,
+            location=(created if work is None and unused.optimizer is None else None) or place,
             evidence=(
                 Evidence("parameters of these tensors", unused.parameters, "count"),
                 Evidence("cleared before their optimizer stepped", unused.times, "count"),
@@ -114,40 +112,6 @@ class UnusedGradientsMade(RankAnalyzer):
 
 def _called(call: SourceLocation | None) -> str:
     return f" called at {call.short}" if call is not None else ""
-
-
-_DETACH = Advice(
-    "Detach what this step does not train before it goes into the loss, or compute it under torch.no_grad().",
-    "loss = criterion(discriminator(fake.detach()), target)",
-    _AUTOGRAD,
-    (Action("detach"),),
-)
-_NO_GRAD = Advice(
-    "Compute it under torch.no_grad(): no optimizer has the weights of this module, and nothing before it is trained.",
-    "with torch.no_grad(): target = teacher(x)",
-    _AUTOGRAD,
-    (Action("detach"),),
-)
-_FREEZE_MEANWHILE = Advice(
-    "Let these weights require no gradients during this pass: gradients still go through the module to what it was "
-    "given.",
-    "discriminator.requires_grad_(False)   # before this step's forward pass; True after it",
-    _AUTOGRAD,
-    (Action("freeze", "meanwhile"),),
-)
-_FREEZE_REST = Advice(
-    "Let only what the optimizer trains require gradients, once it is made: it has none of these parameters.",
-    "trained = {p for group in optimizer.param_groups for p in group['params']}\n"
-    "for p in model.parameters(): p.requires_grad_(p in trained)",
-    _AUTOGRAD,
-    (Action("freeze"),),
-)
-_FREEZE = Advice(
-    "Let parameters that stay as they are require no gradients; no optimizer has these.",
-    "for parameter in backbone.parameters(): parameter.requires_grad_(False)",
-    _AUTOGRAD,
-    (Action("freeze"),),
-)
 
 
 def _measure(trace: Trace, unused: UnusedGradients) -> VainWork | None:

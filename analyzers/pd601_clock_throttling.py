@@ -2,46 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from perfdoctor.analyzers._nvml_load import GpuUnderLoad, find_clocked_kernels, find_gpus_under_load, last_share_of
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, scale_durations
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, read_texts, scale_durations
 from perfdoctor.rules import intervals as iv
-
-
-class _Cause(NamedTuple):
-    """Reasons of NVML that are one cause, what to say of it, and what to do."""
-
-    reasons: tuple[str, ...]
-    what: str
-    advice: str
-    fix: str | None
-
-
-_CAUSES = (
-    _Cause(
-        ("hw_thermal", "sw_thermal"),
-        "the GPU is too hot",
-        "Cool it better: look at fans, dust, the inlet temperature and what stands beside the card; passive cards need "
-        "a server's air flow. Until then expect this rate, and compare no measurements with those of a cool card.",
-        "nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
-    ),
-    _Cause(
-        ("hw_power_brake", "hw_slowdown"),
-        "the hardware asks for it (power brake)",
-        "The power supply or the board tells the card to slow down: check its power cables, the supply, and the power "
-        "limits of the server or rack.",
-        "nvidia-smi -q -d PERFORMANCE,POWER",
-    ),
-    _Cause(
-        ("application_clocks",),
-        "application clocks are set",
-        "Somebody has set the clocks of this card, which stay until they are reset or the driver is loaded again. "
-        "Reset them unless they are meant, as for measurements that have to be repeatable.",
-        "sudo nvidia-smi --reset-applications-clocks && sudo nvidia-smi --reset-gpu-clocks",
-    ),
-)
 
 
 class ClockThrottling(RankAnalyzer):
@@ -59,13 +25,14 @@ class ClockThrottling(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each GPU and cause that reduces clocks for long enough."""
         for gpu in find_gpus_under_load(rank):
-            for cause in _CAUSES:
+            for cause in read_texts("clocks").values():
                 yield from self._check_cause(rank, gpu, cause)
 
-    def _check_cause(self, rank: Rank, gpu: GpuUnderLoad, cause: _Cause) -> Iterator[Finding]:
-        if cause.reasons[0] == "hw_power_brake" and "hw_thermal" in gpu.reasons and "hw_power_brake" not in gpu.reasons:
+    def _check_cause(self, rank: Rank, gpu: GpuUnderLoad, cause: Mapping[str, Any]) -> Iterator[Finding]:
+        is_of_heat = "hw_thermal" in gpu.reasons and "hw_power_brake" not in gpu.reasons
+        if "hw_power_brake" in cause["reasons"] and is_of_heat:
             return  # NVML gives the slowdown beside its cause, which is heat
-        found = [gpu.reasons[name] for name in cause.reasons if name in gpu.reasons]
+        found = [gpu.reasons[name] for name in cause["reasons"] if name in gpu.reasons]
         max_mhz = gpu.facts.max_sm_mhz
         if not found or not max_mhz:
             return
@@ -85,12 +52,12 @@ class ClockThrottling(RankAnalyzer):
             rank,
             title=(
                 f"The clock of {gpu.name} is reduced to {worst.sm_mhz:,.0f} of {max_mhz:,.0f} MHz in {worst.share:.0%} "
-                f"of the time under load: {cause.what}"
+                f"of the time under load: {cause['what']}"
             ),
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=cause.advice,
-            fix=cause.fix,
+            advice=cause["advice"],
+            fix=cause["fix"],
             claim=Claim(freed, kernels=True),
             edit=scale_durations(kernels.rows, saved_share),
             confidence=0.8,
@@ -101,7 +68,7 @@ class ClockThrottling(RankAnalyzer):
                 Evidence("power under load", _round(gpu.power_w), "W"),
                 Evidence("kernel time that goes with the clock, per {unit}", rank.per_step(kernels.time_ns), "ns"),
             ),
-            subject=f"{gpu.name}: {cause.what}",
+            subject=f"{gpu.name}: {cause['what']}",
         )
 
 

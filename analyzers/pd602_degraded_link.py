@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -16,13 +15,14 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     copy_kinds_of,
+    read_advice,
     scale_durations,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
 # Bytes a lane and direction moves in a second, by generation (PCI-SIG: transfer rate and encoding).
-_LANE_GB_PER_S: Mapping[int, float] = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})
+_LANE_GB_PER_S: Mapping[int, float] = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 class DegradedLink(RankAnalyzer):
@@ -60,9 +60,7 @@ class DegradedLink(RankAnalyzer):
                 ),
                 cost_ns=cost_ns,
                 saving=Saving(0, None, cost_ns, "bounded"),
-                advice="Find out where lanes or speed are lost: the seat of the card, a riser, a slot that shares its "
-                "lanes, the generation that the firmware sets. In the cloud, ask for another machine.",
-                fix="nvidia-smi -q -d PCIE; sudo lspci -vv -d 10de: | grep -E 'LnkCap|LnkSta'",
+                advice=read_advice("degraded link"),
                 claim=Claim(freed),
                 edit=scale_durations(copies.rows, saved_share),
                 confidence=0.8,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoctor.analyzers._nvml_load import find_gpus_under_load
-from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer
+from perfdoctor.rules import Evidence, Finding, Rank, RankAnalyzer, read_advice
 
 
 class SharedGpu(RankAnalyzer):
@@ -38,9 +38,7 @@ class SharedGpu(RankAnalyzer):
             finding = self.finding(
                 rank,
                 title=f"{count:.0f} {noun} of other jobs {verb} on {gpu.name}: {they} {' and '.join(what)}",
-                advice="Measure again when the GPU is yours alone: steps that share it are longer, and their length "
-                "says little. What the others cost is not in the trace.",
-                fix="nvidia-smi",
+                advice=read_advice("shared GPU"),
                 evidence=(
                     Evidence("processes of other jobs", round(count), "count"),
                     Evidence("most of the SMs' time that they took", used, "%"),

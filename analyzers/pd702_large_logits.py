@@ -9,14 +9,13 @@ import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
 from perfdoctor.rules import (
-    Action,
-    Advice,
     Finding,
     Rank,
     RankAnalyzer,
     Selection,
     format_bytes,
     memory_categories,
+    read_advice,
     shrink,
 )
 
@@ -65,14 +64,7 @@ class LargeLogits(RankAnalyzer):
             yield self.finding(
                 rank,
                 title=f"Logits and copies of them hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}",
-                advice=Advice(
-                    "Compute head and loss in pieces of the rows, or with a fused linear cross-entropy, so that the "
-                    "logits of all rows never exist at once.",
-                    "for h, y in zip(hidden.chunk(8), target.chunk(8)):  # each piece in torch.utils.checkpoint\n"
-                    "    loss = loss + F.cross_entropy(head(h), y, reduction='sum')",
-                    "https://arxiv.org/abs/2411.09009",
-                    (Action("chunked-loss", _CHUNKS),),
-                ),
+                advice=read_advice("large logits"),
                 location=line_of(Selection(memory, large.places[is_loss])),
                 evidence=peak_evidence(memory, ("of it logits and copies", held_bytes), ("a log-softmax", whole)),
                 subject=name_device(memory),

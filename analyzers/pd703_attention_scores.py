@@ -9,7 +9,6 @@ import numpy as np
 
 from perfdoctor.analyzers._memory_of_rank import bytes_at_peak, devices_of, line_of, name_device, peak_evidence
 from perfdoctor.rules import (
-    Advice,
     Finding,
     Rank,
     RankAnalyzer,
@@ -17,6 +16,7 @@ from perfdoctor.rules import (
     distinct,
     format_bytes,
     memory_categories,
+    read_advice,
     shrink,
 )
 
@@ -61,12 +61,7 @@ class AttentionScores(RankAnalyzer):
             yield self.finding(
                 rank,
                 title=f"Scores of attention hold {format_bytes(held_bytes)} at the peak of {name_device(memory)}",
-                advice=Advice(
-                    "Use scaled_dot_product_attention instead of product, softmax and product: it computes the scores "
-                    "piece by piece and keeps none of them. It is faster as well.",
-                    "F.scaled_dot_product_attention(q, k, v, is_causal=True)   # or attn_mask=mask",
-                    "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
-                ),
+                advice=read_advice("attention scores"),
                 location=line_of(Selection(memory, large.places[core])),
                 evidence=peak_evidence(memory, ("of it scores", held_bytes), ("one of them", int(sizes.max()))),
                 subject=name_device(memory),

@@ -18,6 +18,7 @@ from perfdoctor.rules import (
     Selection,
     format_bytes,
     memory_categories,
+    read_advice,
     shrink,
 )
 
@@ -45,20 +46,11 @@ class OptimizerMemory(RankAnalyzer):
             is_copy = in_step & large.is_for(memory_categories.TEMPORARIES)
             copies, states = large.places[is_copy], large.places[large.is_for(memory_categories.OPTIMIZER_STATE)]
             if self._hold(memory, copies, "min_share"):
-                advice = Advice(
-                    "Use the fused implementation: it updates each parameter in one kernel and makes no copies. Where "
-                    "there is none, foreach=False makes those of one parameter at a time.",
-                    "optimizer = AdamW(model.parameters(), fused=True)",
-                    "https://docs.pytorch.org/docs/stable/optim.html",
-                )
+                advice = read_advice("copies of the optimizer")
                 title = "Copies in the optimizer's step hold {} at the peak"
                 yield self._report(rank, memory, copies, title, advice, shrink(memory, number, copies))
             if self._hold(memory, states, "min_state_share"):
-                advice = Advice(
-                    "Keep the states in 8 bits, or shard them over the ranks: both leave the parameters as they are.",
-                    "optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())   # or ZeroRedundancyOptimizer",
-                    "https://arxiv.org/abs/2110.02861",
-                )
+                advice = read_advice("states of the optimizer")
                 edit = replace(shrink(memory, number, states, 1 - _LEFT_OF_8_BIT), costs_time=True)
                 yield self._report(rank, memory, states, "Optimizer states hold {} at the peak", advice, edit)
 

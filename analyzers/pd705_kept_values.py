@@ -21,6 +21,7 @@ from perfdoctor.rules import (
     SourceLocation,
     format_bytes,
     memory_categories,
+    read_advice,
     shrink,
 )
 
@@ -51,12 +52,7 @@ class KeptValues(RankAnalyzer):
                 memory,
                 _leave_out_of_forward(memory, number, gradients, passes),
                 "Gradients of {} live on through the next forward pass",
-                Advice(
-                    "Set the gradients to None right behind the optimizer's step, so that they are not there beside "
-                    "the activations of the next forward pass.",
-                    "optimizer.step()\noptimizer.zero_grad()   # not before backward(), and not set_to_none=False",
-                    "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
-                ),
+                read_advice("gradients that live on"),
                 "gradients",
             )
             # A reduced loss keeps the buffer of all its terms: on the CPU pages that nobody has written, so no RAM.
@@ -67,12 +63,7 @@ class KeptValues(RankAnalyzer):
                 memory,
                 _free_after_own_pass(memory, number, results, passes),
                 "Results of {} live on until the next step has made its own",
-                Advice(
-                    "Delete the names that hold them at the end of the step: Python frees the old tensor only after "
-                    "the new one is assigned.",
-                    "del output, loss   # at the end of the loop's body, or make the body a function",
-                    "https://docs.pytorch.org/docs/stable/notes/faq.html",
-                ),
+                read_advice("results that live on"),
                 "results",
             )
 

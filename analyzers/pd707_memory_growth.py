@@ -12,7 +12,6 @@ from perfdoctor.analyzers._memory_of_rank import devices_of, line_of, name_devic
 from perfdoctor.analyzers._pd707_growth import GrowthOfRun, find_memory_growth
 from perfdoctor.rules import (
     OPTIMIZER,
-    Advice,
     DeviceMemory,
     Evidence,
     Finding,
@@ -26,22 +25,11 @@ from perfdoctor.rules import (
     distinct,
     format_bytes,
     memory_categories,
+    read_advice,
     shrink,
 )
 
 _STAYS = (memory_categories.PARAMETERS, memory_categories.GRADIENTS, memory_categories.OPTIMIZER_STATE)
-_ADVICE = Advice(
-    "Look who keeps what this line makes: a list of results, a cache, a queue without a bound, a running sum. Keep its "
-    "value, or drop the oldest; a tensor with a graph keeps all that the graph saved.",
-    "history.append(result.detach().cpu())   # not result; or collections.deque(maxlen=...)",
-    "https://docs.pytorch.org/docs/stable/notes/faq.html",
-)
-_ADVICE_WITHOUT_LINE = Advice(
-    "Look for what the program keeps from step to step: a list of results, a cache, copies of the weights in place of "
-    "a running average. More recorded steps may show the line: the ones recorded here hold none of it.",
-    "perfdoctor run --memory --evidence 12 PROGRAM",
-    "https://docs.pytorch.org/docs/stable/notes/faq.html",
-)
 
 
 class MemoryGrowth(RankAnalyzer):
@@ -99,7 +87,7 @@ class MemoryGrowth(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"Memory of {name_device(memory)} grows by {format_bytes(growth_bytes)} in each step",
-            advice=_ADVICE,
+            advice=read_advice("memory that grows at a line"),
             confidence=0.9,
             location=_line_of_last(kept, ends),
             evidence=(
@@ -129,7 +117,7 @@ class MemoryGrowth(RankAnalyzer):
             rank,
             title=f"Memory of {name} grows by {format_bytes(round(run.step_bytes))} in each step, "
             f"by {format_bytes(expected)} over the {steps:,} steps of the run",
-            advice=_ADVICE_WITHOUT_LINE if location is None else _ADVICE,
+            advice=read_advice("memory that grows" if location is None else "memory that grows at a line"),
             confidence=0.9,
             location=location,
             evidence=(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._pd803_padding import find_padding
 from perfdoctor.rules import (
     BoolArray,
     CallRows,
@@ -16,68 +17,29 @@ from perfdoctor.rules import (
     Finding,
     FloatArray,
     GpuRows,
+    Int64Array,
     Rank,
     RankAnalyzer,
     Saving,
     Trace,
-    When,
     activity_kinds,
     advise,
+    count_rows_of_passes,
     distinct,
-    rows_of,
     scale_durations,
     shorten_launches,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
-_FITTING = "Capture a graph for the batch that is served: each takes memory and time at the start."
 _VLLM_SIZES = "https://docs.vllm.ai/en/v0.13.0/api/vllm/config/compilation/"
 _SGLANG_SIZES = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _TENSORRT_LLM_SIZES = "https://nvidia.github.io/TensorRT-LLM/1.0.0/examples/llm_runtime.html"
-_CAPTURE = "Capture graphs up to the batch that is served: more memory and a longer start are what it costs."
-_ROWS = rows_of(
-    "large batches decode without graphs",
-    (
-        When(uses=("vLLM",)),
-        _CAPTURE,
-        """vllm serve ... --compilation-config '{"cudagraph_capture_sizes": [1, 2, 4, 8, ..., {size}]}'""",
-        _VLLM_SIZES,
-    ),
-    (When(uses=("SGLang",)), _CAPTURE, "python -m sglang.launch_server ... --cuda-graph-max-bs {size}", _SGLANG_SIZES),
-    (
-        When(uses=("TensorRT-LLM",)),
-        _CAPTURE,
-        "LLM(..., cuda_graph_config=CudaGraphConfig(batch_sizes=[1, 2, 4, 8, ..., {size}], enable_padding=True))",
-        _TENSORRT_LLM_SIZES,
-    ),
-    (When(), f"{_CAPTURE} The largest here is {{size}}.", None, _TENSORRT_LLM_SIZES),
-)
-_PADDED_ROWS = rows_of(
-    "graphs are padded",
-    (
-        When(uses=("vLLM",)),
-        _FITTING,
-        """vllm serve ... --compilation-config '{"cudagraph_capture_sizes": [1, 2, 4, ..., {size}, ...]}'""",
-        _VLLM_SIZES,
-    ),
-    (
-        When(uses=("SGLang",)),
-        _FITTING,
-        "python -m sglang.launch_server ... --cuda-graph-bs 1 2 4 {size}",
-        _SGLANG_SIZES,
-    ),
-    (
-        When(uses=("TensorRT-LLM",)),
-        _FITTING,
-        "LLM(..., cuda_graph_config=CudaGraphConfig(batch_sizes=[1, 2, 4, ..., {size}, ...], enable_padding=True))",
-        _TENSORRT_LLM_SIZES,
-    ),
-    (When(), _FITTING, None, _TENSORRT_LLM_SIZES),
-)
 # So many passes of each kind tell a limit on the batch from a pass that is an exception.
 _MIN_PASSES = 3
 _GRAPHED = 0.5
+# Captured sizes of engines lie by a factor of two apart at most, so that less is usual.
+_MIN_PADDING = 2
 
 
 class PassesWithoutGraph(RankAnalyzer):
@@ -113,7 +75,7 @@ class PassesWithoutGraph(RankAnalyzer):
             f"{padding.captured} rows for {padding.tokens}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advise(_PADDED_ROWS, rank.context, size=padding.tokens),
+            advice=advise("graphs are padded", rank.context, size=padding.tokens),
             claim=Claim(saved, kernels=True),
             edit=scale_durations(GpuRows(rank.trace.gpu, items), min(share, 1.0)),
             confidence=0.7,
@@ -143,7 +105,7 @@ class PassesWithoutGraph(RankAnalyzer):
             f"more than {captured} requests, and the GPU waits for their launches",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advise(_ROWS, rank.context, size=largest),
+            advice=advise("large batches decode without graphs", rank.context, size=largest),
             claim=Claim(idle),
             edit=shorten_launches(launches, rank.window, pause_ns=rank.pause_threshold_ns),
             confidence=0.8,
@@ -162,3 +124,43 @@ def _share_of_items_in_graphs(trace: Trace, passes: EnginePasses) -> FloatArray:
     counts = np.bincount(passes.pass_of_item[mine], minlength=len(passes))
     result: FloatArray = np.bincount(passes.pass_of_item[mine], in_graph[mine], len(passes)) / np.maximum(counts, 1)
     return result
+
+
+class Padding(NamedTuple):
+    """The padded passes, and what their padding costs at most.
+
+    Attributes:
+        rows: Their numbers in `Rank.engine_passes`.
+        saved_ns: For each of them the GPU's time above that of a smaller graph.
+        tokens: What most of them decode.
+        captured: For how many their graph is captured.
+    """
+
+    rows: Int64Array
+    saved_ns: Int64Array
+    tokens: int
+    captured: int
+
+
+def find_padding(rank: Rank, graphed: BoolArray) -> Padding | None:
+    """The passes in graphs that compute twice as many rows as they decode tokens, or more; None without any.
+
+    A graph of the right size takes at least as long as the largest recorded one that is smaller: none, no price.
+    """
+    passes = rank.engine_passes
+    if passes is None:
+        return None
+    tokens = np.array([each.tokens or 0 if each.kind == "decode" else 0 for each in passes.passes])
+    rows = np.where(graphed & (tokens > 0), count_rows_of_passes(rank.trace, passes), 0)
+    inside, busy_ns = iv.overlap(passes.windows[:, 0], passes.windows[:, 1], rank.window) > 0, passes.busy_ns
+    typical_ns = {size: int(np.median(busy_ns[rows == size])) for size in set(rows[rows > 0].tolist())}
+    padded, saved_ns = [], []
+    for each in np.flatnonzero(inside & (rows > 0) & (rows >= _MIN_PADDING * tokens)).tolist():
+        smaller = max((size for size in typical_ns if size <= tokens[each]), default=None)
+        if smaller is not None:
+            padded.append(each)
+            saved_ns.append(max(min(int(busy_ns[each]), typical_ns[int(rows[each])]) - typical_ns[smaller], 0))
+    if len(padded) < _MIN_PASSES:
+        return None
+    (most, captured), _ = Counter(zip(tokens[padded].tolist(), rows[padded].tolist(), strict=True)).most_common(1)[0]
+    return Padding(np.array(padded), np.array(saved_ns), most, captured)

@@ -8,7 +8,7 @@ from typing import Any
 
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.remedies.advice import Advice, Row, is_older
-from perfdoctor.remedies.read_causes import read_rows
+from perfdoctor.remedies.read_causes import read_common_row, read_rows
 
 _OF_PYTORCH = "PyTorch "
 
@@ -26,12 +26,21 @@ def advise(situation: str | Sequence[Row], context: Context, **known: object) ->
         KeyError: There is no such situation.
     """
     row = find_row(situation, context)
-    return Advice(
-        _fill(row.sentence, known) + _name_release(row, context.torch_version),
-        None if row.code is None else _fill(row.code, known),
-        row.source,
-        tuple(replace(each, value=_known_value(each.value, known)) for each in row.actions),
-    )
+    advice = _fill_row(row, known)
+    return advice._replace(sentence=advice.sentence + _name_release(row, context.torch_version))
+
+
+def read_advice(name: str, **known: object) -> Advice:
+    """What to do about a cause alike in every program: a row of `texts/advice.toml`.
+
+    Args:
+        name: Of the row.
+        known: What the rule knows, which replaces `{name}` in the texts.
+
+    Raises:
+        KeyError: There is no such row.
+    """
+    return _fill_row(read_common_row(name), known)
 
 
 def find_row(situation: str | Sequence[Row], context: Context) -> Row:
@@ -42,6 +51,15 @@ def find_row(situation: str | Sequence[Row], context: Context) -> Row:
     """
     rows = read_rows(situation) if isinstance(situation, str) else situation
     return next((row for row in rows if row.when.holds(context)), rows[-1])
+
+
+def _fill_row(row: Row, known: dict[str, object]) -> Advice:
+    return Advice(
+        _fill(row.sentence, known),
+        None if row.code is None else _fill(row.code, known),
+        row.source,
+        tuple(replace(each, value=_known_value(each.value, known)) for each in row.actions),
+    )
 
 
 def _fill(text: str, known: dict[str, object]) -> str:

@@ -1,5 +1,7 @@
 """The files of causes become rows: `causes/` has a file for each, named like it, `shared/` the rows that several cite.
 
+`texts/` has the words of rules whose causes are no matter of the program: a file for each.
+
 A file is read when its cause is first asked for. docs/writing_rules.md says how one is written.
 """
 
@@ -52,6 +54,17 @@ def read_all_rows() -> tuple[Row, ...]:
     """The rows of all files, for the page of advice and for tests."""
     paths = sorted((_FOLDER / "causes").glob("*.toml"))
     return tuple(row for path in paths for row in read_rows(_load(path)["situation"]))
+
+
+def read_texts(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """What a rule says of each of its causes, by their ids: the tables of a file in `texts/`."""
+    return _load(_FOLDER / "texts" / f"{name}.toml")
+
+
+@cache
+def read_common_row(name: str) -> Row:
+    """The row of `texts/advice.toml` of this name, which holds for any program."""
+    return _make_row(name, read_texts("advice")[name])
 
 
 def name_file(situation: str) -> str:

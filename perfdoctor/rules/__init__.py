@@ -141,7 +141,8 @@ from perfdoctor.places.account_by_place import PlaceAccount
 from perfdoctor.places.place import Place, PlaceName
 from perfdoctor.rank import Rank
 from perfdoctor.remedies.advice import Advice, Row, When, rows_of
-from perfdoctor.remedies.choose_advice import advise
+from perfdoctor.remedies.choose_advice import advise, read_advice
+from perfdoctor.remedies.read_causes import read_texts
 from perfdoctor.report.finding import CALLED_AT, HOT_PATH, USED_AT, Action, Evidence, Finding, FindingScope
 from perfdoctor.report.memory_pricing import is_full
 from perfdoctor.report.rank_summary import Fleet, RankSummary
@@ -229,8 +230,9 @@ __all__ = [
     "loop_thread_of", "match_blocking_calls", "match_launching_ops", "match_op_names", "median_step_ns",
     "memory_categories", "misaligned_dimensions", "most_common_location", "move_work", "name_generation", "nesting",
     "occurring", "optimizer_steps_of", "pad_dimension", "pausing_threads", "phases", "pinned_bytes_per_s", "quantiles",
-    "recomputed_sections_of", "remove_blocking", "remove_calls", "remove_cpu_time", "remove_items", "remove_pauses",
-    "remove_sections", "remove_waits", "rows_of", "scale_durations", "set_duration_range", "set_durations",
-    "shorten_launches", "shrink", "slack_at", "split_one_offs", "step_times_of", "time_lost_by_copies", "top_kernels",
-    "top_op", "traffic_kinds", "user_frame", "uses_threads", "vocabulary", "without_others", "yes_or_no",
+    "read_advice", "read_texts", "recomputed_sections_of", "remove_blocking", "remove_calls", "remove_cpu_time",
+    "remove_items", "remove_pauses", "remove_sections", "remove_waits", "rows_of", "scale_durations",
+    "set_duration_range", "set_durations", "shorten_launches", "shrink", "slack_at", "split_one_offs", "step_times_of",
+    "time_lost_by_copies", "top_kernels", "top_op", "traffic_kinds", "user_frame", "uses_threads", "vocabulary",
+    "without_others", "yes_or_no",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from perfdoctor import pipeline
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis_options import AnalysisOptions
 from perfdoctor.report.finding import Finding
-from perfdoctor.rules import Run, advise
+from perfdoctor.reporters.terminal_text import SENTENCE_END
+from perfdoctor.rules import Run, advise, read_advice, read_texts
 from perfdoctor.rules.registry import load_analyzers
 from perfdoctor.testing.rule_cases import RuleCase
 
@@ -103,3 +105,65 @@ def test_kernels_that_prove_an_old_device_get_half_precision_first(situation: st
     assert "torch.float16" in code.splitlines()[0]
     assert "bfloat16" not in code
     assert not advise(situation, replace(UNKNOWN_CONTEXT, device_generations=("Ampere",))).code
+
+
+COMMON = read_texts("advice")
+# An advice begins with what to do.
+VERBS = frozenset(
+    {
+        "Bring",
+        "Call",
+        "Collect",
+        "Compare",
+        "Compute",
+        "Copy",
+        "Delete",
+        "Detach",
+        "Find",
+        "Give",
+        "Keep",
+        "Leave",
+        "Let",
+        "Look",
+    }
+    | {"Load", "Make", "Measure", "Move", "Raise", "Record", "Run", "Set", "Try", "Unscale", "Use", "Work", "Write"}
+)
+# Of programs that train alone, as what they are about is.
+OF_TRAINING = re.compile(
+    r"gradient|logits|loss in float16|optimizer|ranks|evaluation|results that live on|every rank saves"
+)
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_advice_for_any_program_is_as_good_as_that_of_a_table(name: str) -> None:
+    advice = read_advice(name)
+    first, *more = SENTENCE_END.split(advice.sentence)
+    assert first.split()[0] in VERBS
+    assert advice.sentence.endswith(".")
+    assert len(more) < 3
+    assert len((advice.code or "").splitlines()) < 4
+    assert advice.source.startswith("https://")
+    assert not re.search(LOADER_WORDS, f"{advice.sentence}\n{advice.code}")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_program_gets_common_advice_that_it_cannot_use(program: str) -> None:
+    context, forbidden = PROGRAMS[program]
+    for name in COMMON:
+        if context.phase == "training" or not OF_TRAINING.search(name):
+            advice = read_advice(name)
+            said = f"{advice.sentence}\n{advice.code}".replace("perfdoctor run train.py", "")
+            assert not re.search(forbidden, said), name
+
+
+def test_common_advice_is_what_rules_ask_for() -> None:
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in (Path(__file__).parents[2] / "analyzers").glob("*.py")
+    )
+    assert [name for name in COMMON if name.partition(" by the ")[0] not in sources] == []
+
+
+def test_what_a_rule_knows_of_common_advice_is_filled_in() -> None:
+    assert "x.split(4096)])" in (read_advice("large passes", rows=4096).code or "")
+    with pytest.raises(KeyError):
+        read_advice("nothing of the kind")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.analyzers._pd209_tiles import cut_into_tiles, tile_of_name
+from perfdoctor.analyzers._pd209_causes import cut_into_tiles, tile_of_name
 
 SIZES = st.integers(1, 20_000)
 TILES = st.sampled_from([16, 32, 64, 112, 128, 192, 256])

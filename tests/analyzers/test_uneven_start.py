@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfdoctor.analysis.communication.pass_starts import time_since_pass_start
-from perfdoctor.analyzers._pd409_collector import collector_ns_per_step, collects_apart
+from perfdoctor.analyzers._late_rank_causes import collector_ns_per_step, collects_apart
 from perfdoctor.facts.captured import CapturedFacts
 
 

@@ -1,4 +1,4 @@
-"""PD513 in half precision: products and convolutions on a CPU that has no instructions for their type.
+"""What PD513 measures: page faults, and products in half precision on a CPU that has no instructions for their type.
 
 PyTorch gives bfloat16 and float16 to oneDNN only where the CPU has vector instructions for them (AVX-512 and later on
 x86); elsewhere plain loops compute them. Measured on a CPU with AVX2 (AMD EPYC, 2.4 GHz, torch 2.13, one thread, CPU
@@ -14,8 +14,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import project, rank_with_shapes, time_of_ops
-from perfdoctor.rules import Int64Array, Intervals, OpCost, Rank, Saving, SourceLocation, cost_of_op, distinct_rows
+from perfdoctor.analyzers._cpu_evidence import FoundWork, project, rank_with_shapes, time_of_ops
+from perfdoctor.rules import (
+    Evidence,
+    Int64Array,
+    OpCost,
+    Rank,
+    Saving,
+    StepTimes,
+    cost_of_op,
+    distinct_rows,
+    format_per_step,
+    read_advice,
+    step_times_of,
+)
 from perfdoctor.rules import intervals as iv
 
 # What one thread does in float32 in a nanosecond: FLOPs of a large product, and bytes.
@@ -30,31 +42,15 @@ _FLOAT32_TIMES = (0.6, 1.0, 2.0)
 _MIN_FLOPS = 30e6
 _PRODUCT = r"^aten::(addmm|mm|bmm|baddbmm|convolution|convolution_backward)$"
 _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
+# Of the smallest pages; a batch from a worker lies in fresh shared memory.
+_PAGE_BYTES = 4096
+# The system counts its time by ticks of 4 to 10 ms: shorter sums say nothing.
+_MIN_TIME_NS = 50_000_000
+# From so many cores on that other programs use, less than a core of ours is no sign of waiting for something else.
+_MIN_OTHERS = 0.5
 
 
-class HalfProducts(NamedTuple):
-    """Products and convolutions in half precision that take far longer than float32 would.
-
-    Attributes:
-        time: When they compute.
-        number: How many there are in the window.
-        dtype: Their type, as torch names it; of several that with most time.
-        flops_per_s: What they reach.
-        float32_flops_per_s: What they would reach in float32, by an estimate.
-        saving: What float32 saves of a step.
-        location: The user's line.
-    """
-
-    time: Intervals
-    number: int
-    dtype: str
-    flops_per_s: float
-    float32_flops_per_s: float
-    saving: Saving
-    location: SourceLocation | None
-
-
-def find_half_products(rank: Rank) -> HalfProducts | None:
+def find_half_products(rank: Rank) -> FoundWork | None:
     """The slow products of the window in half precision; None without any, and where inputs are unknown."""
     shaped = rank_with_shapes(rank)
     if shaped is None:
@@ -74,14 +70,19 @@ def find_half_products(rank: Rank) -> HalfProducts | None:
     cost_ns = rank.per_step(iv.total(time))
     remaining = (min(times * float32_ns / there_ns, 1.0) for times in _FLOAT32_TIMES)
     high, expected, low = (round(cost_ns * (1 - each)) for each in remaining)
-    return HalfProducts(
-        time=time,
-        number=int(marks.sum()),
-        dtype=_type_of_most(ops.dur_ns, costs),
-        flops_per_s=flops / there_ns * 1e9,
-        float32_flops_per_s=flops / float32_ns * 1e9,
-        saving=Saving(low, expected, high, "bounded"),
-        location=rank.places.line_of_ops(marks),
+    dtype = max(
+        _TYPES.values(), key=lambda name: sum(ops.dur_ns[at] for at in costs if _TYPES[costs[at].dtype] == name)
+    )
+    return FoundWork(
+        f"Products in {dtype} reach {flops / there_ns:.2g} GFLOP/s on this CPU, where float32 reaches some "
+        f"{flops / float32_ns:,.0f}",
+        read_advice("products in half precision", dtype=dtype),
+        time,
+        Saving(low, expected, high, "bounded"),
+        rank.places.line_of_ops(marks),
+        (Evidence("products and convolutions", format_per_step(rank, int(marks.sum()))),),
+        confidence=0.8,
+        subject="half precision",
     )
 
 
@@ -113,6 +114,60 @@ def _float32_ns(cost: OpCost, threads: int) -> float:
     return (cost.flops / _FLOPS_PER_NS + 2 * cost.bytes / _BYTES_PER_NS) / threads
 
 
-def _type_of_most(dur_ns: Int64Array, costs: dict[int, OpCost]) -> str:
-    """The type in which most of the time passes."""
-    return max(_TYPES.values(), key=lambda name: sum(dur_ns[at] for at in costs if _TYPES[costs[at].dtype] == name))
+class PageFaults(NamedTuple):
+    """Page faults of steps without a profiler.
+
+    Attributes:
+        pages: Minor faults per step.
+        system_ns: CPU time of the system per step, of all threads.
+        step_ns: The step.
+        cores: Cores that the process uses; where other programs use some, it might use more.
+        threads: Threads of PyTorch.
+    """
+
+    pages: float
+    system_ns: float
+    step_ns: float
+    cores: float
+    threads: int
+
+    @property
+    def ns_per_fault(self) -> float:
+        """CPU time of the system for a fault."""
+        return self.system_ns / max(self.pages, 1)
+
+    @property
+    def share(self) -> float:
+        """Share (0 to 1) of the step that faults take: threads that share an op fault beside each other."""
+        return min(self.system_ns / max(self.cores, 1e-3) / max(self.step_ns, 1.0), 1.0)
+
+
+def measure_page_faults(rank: Rank) -> PageFaults | None:
+    """The page faults of a rank's steps; None where they were not captured, or steps are too few or too short."""
+    steps: StepTimes | None = rank.run_steps
+    usual = None
+    if rank.run_steps is not None:
+        usual = np.array([not each for each in rank.run_steps.contains], bool)
+    if steps is None or steps.minor_faults is None:
+        steps, usual = step_times_of(rank.facts.base), None
+    if steps is None or steps.minor_faults is None or steps.system_cpu_ns is None or steps.process_cpu_ns is None:
+        return None
+    rows = np.ones(len(steps), bool) if usual is None else usual
+    dur_ns = steps.dur_ns[rows]
+    if not len(dur_ns) or dur_ns.sum() < _MIN_TIME_NS:
+        return None
+    pages = float(np.median(steps.minor_faults[rows])) - _pages_of_batches(rank)
+    used = float(steps.process_cpu_ns[rows].sum() / dur_ns.sum())
+    is_shared = (rank.facts.cores.others or 0.0) >= _MIN_OTHERS
+    return PageFaults(
+        max(pages, 0.0),
+        float(steps.system_cpu_ns[rows].mean()),
+        float(dur_ns.mean()),
+        used if is_shared else max(used, 1.0),
+        rank.facts.cpu.torch_threads or 1,
+    )
+
+
+def _pages_of_batches(rank: Rank) -> float:
+    """Pages of shared memory in which workers hand over the batches of a step."""
+    return sum(each.batch_bytes or 0 for each in rank.facts.loaders if each.num_workers) / _PAGE_BYTES

@@ -1,24 +1,28 @@
-"""What PD111 says of a batch that takes too long to make."""
+"""What a batch takes to make, split into its items and putting them together, and what PD111 says of it."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from perfdoctor.analyzers._cpu_evidence import FoundWork
+from perfdoctor.analyzers._loader_model import own_fetch_ns, share_of_sampler, split_batch
 from perfdoctor.analyzers._loader_texts import (
     CHEAPER_BATCH,
+    choose_sure_workers,
     count_workers,
     describe_loading_work,
     format_ms,
     say_own_part,
 )
-from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork
-from perfdoctor.analyzers._pd111_batch_work import BatchWork
-from perfdoctor.analyzers._shared_core_texts import choose_sure_workers
+from perfdoctor.analyzers._loader_wait_parts import LoaderWait, LoadingWork, evidence_of_work
 from perfdoctor.analyzers._shared_cores import SharedCores
-from perfdoctor.rules import Rank, Saving, SourceLocation
+from perfdoctor.rules import LoaderFacts, Rank, Saving, SourceLocation, captured_location, count_recurrence
 from perfdoctor.rules import activity_kinds as kinds
 
+DEFAULT_COLLATE = "default_collate"
+# Samples of a dict or a tuple give a tensor for each of a few fields; more are the positions of a list.
+_MANY_TENSORS = 12
 _IN_GENERAL = "prepare once what does not change, and work on whole arrays or batches instead of Python loops"
 _LISTS = "return tensors or arrays from the data set instead of lists"
 _OF_A_LIBRARY = (
@@ -36,21 +40,92 @@ _FREE_CORES = 0.5
 _READY_BATCH_NS = 200_000
 
 
-class CheaperBatch(NamedTuple):
-    """What to say.
+class BatchWork(NamedTuple):
+    """How long a batch takes to load, in ns, in the process that loads it: in the loop's, as long as that waits for it.
 
     Attributes:
-        title, advice: The texts of the finding.
-        saving: Of a step, on the clock of the recorded steps.
-        location: The line to change.
-        work: What the training process does to load; None where that is not known.
+        wall_ns: The whole fetch.
+        cpu_ns: CPU time of it.
+        items_ns, collate_ns, sampler_ns, other_ns: Its parts, which add up to it; None where they were not captured. Of
+            workers only the first two are: they have no sampler.
+        in_workers: Whether workers load.
+        mainly: What most of the wait for it goes into: the sampler only where it is at least half.
+        collate_fn: Its name; None for PyTorch's own, or where it is not known.
+        makes_many_tensors: Whether PyTorch's collate function builds a tensor for each position of lists.
+        place: Where the function is written that takes most of it; None where that is torch's, or not known.
+        sampler: The share (0 to 1) of the loop's wait that the sampler takes, see `share_of_sampler`.
     """
 
-    title: str
-    advice: str
-    saving: Saving
-    location: SourceLocation | None
-    work: LoadingWork | None
+    wall_ns: int
+    cpu_ns: int
+    items_ns: int | None
+    collate_ns: int | None
+    sampler_ns: int | None
+    other_ns: int | None
+    in_workers: bool
+    mainly: Literal["items", "collate", "sampler"]
+    collate_fn: str | None
+    makes_many_tensors: bool
+    place: SourceLocation | None
+    sampler: float
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its parts are known."""
+        return self.items_ns is not None and self.collate_ns is not None
+
+    @property
+    def waits_for_sampler(self) -> bool:
+        """Whether most of the wait is for the sampler, which the training process asks however many workers it has."""
+        return self.mainly == "sampler"
+
+
+def describe_batch_work(rank: Rank, captured: LoaderFacts, wait: LoaderWait, min_collate: float) -> BatchWork | None:
+    """What was captured of a loader's fetches; None where nothing was.
+
+    Args:
+        rank: The rank.
+        captured: The facts of the loader.
+        wait: What the waits for batches cost.
+        min_collate: Share of a fetch in the collate function from which on that is where it goes.
+    """
+    fetch, collate_fn = captured.fetch, captured.collate_fn
+    if fetch.median_ns is None or fetch.cpu_ns is None:
+        return None
+    is_default = collate_fn == DEFAULT_COLLATE
+    own = (own_fetch_ns(fetch, rank.contention.left_out_share) or 0.0) / max(fetch.median_ns, 1)
+    cpu_ns = fetch.cpu_ns
+    if fetch.where == "main" and wait.batches:
+        stretch = wait.own_ns / wait.batches / max(fetch.median_ns * own, 1)
+        own, cpu_ns = own * stretch, round(cpu_ns * stretch)
+    wall_ns = round(fetch.median_ns * own)
+    shares = split_batch(captured)
+    parts = [None if ns is None else round(ns * own) for ns in (fetch.items_ns, fetch.collate_ns)] + [None, None]
+    if shares is not None:
+        parts = [round(share * wall_ns) for share in shares]
+    items_ns, collate_ns, sampler_ns, other_ns = parts
+    known_ns = (items_ns or 0) + (collate_ns or 0)
+    mainly: Literal["items", "collate", "sampler"] = "items"
+    place = captured.items_location
+    sampler = share_of_sampler(captured)
+    if 2 * sampler >= 1:
+        mainly, place = "sampler", captured.sampler_location
+    elif collate_ns is not None and known_ns > 0 and collate_ns >= min_collate * known_ns:
+        mainly, place = "collate", captured.items_location if is_default else captured.collate_location
+    return BatchWork(
+        wall_ns,
+        cpu_ns,
+        items_ns,
+        collate_ns,
+        sampler_ns,
+        other_ns,
+        fetch.where == "worker",
+        mainly,
+        None if is_default else collate_fn,
+        mainly == "collate" and is_default and (captured.batch_tensors or 0) >= _MANY_TENSORS,
+        captured_location(place),
+        sampler,
+    )
 
 
 def advise_cheaper_batch(
@@ -62,7 +137,7 @@ def advise_cheaper_batch(
     created: SourceLocation | None,
     *,
     computes: bool,
-) -> CheaperBatch | None:
+) -> FoundWork | None:
     """What to change so that a batch takes less; None where workers that wait for a disk are the better answer.
 
     Args:
@@ -93,12 +168,14 @@ def advise_cheaper_batch(
     why = "" if shared is None else _why_no_workers(shared)
     if batch.waits_for_sampler:
         why = "The sampler stays in the training process, however many workers there are."
-    return CheaperBatch(
+    return FoundWork(
         title,
         f"Make a batch cheaper: {do}. {why}{describe_loading_work(work, says_how=False)}".rstrip(),
+        wait.idle,
         Saving(0, expected_ns, own_ns, "bounded"),
         created if is_of_library and created is not None else written,  # the line to change is the user's own
-        work,
+        evidence_of_work(work),
+        recurrence=count_recurrence(wait.idle, rank.steps, rank.profiler_factor),
     )
 
 
