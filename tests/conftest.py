@@ -6,8 +6,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,6 +141,19 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
     server = ForkServer(tmp_path_factory.mktemp("server"), clean_environment())
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def as_forks(fork_server: ForkServer | None) -> Callable[[], AbstractContextManager[None]]:
+    """A context in which programs of this Python are forks, also those that perfdoctor starts."""
+    return nullcontext if fork_server is None else fork_server.replace_popen
+
+
+@pytest.fixture
+def forks(as_forks: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """The same for a whole test."""
+    with as_forks():
+        yield
 
 
 def _find_shared() -> Path:

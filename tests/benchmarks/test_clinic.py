@@ -423,6 +423,7 @@ def test_a_missing_gpu_or_program_is_one_sentence(capsys: pytest.CaptureFixture[
     assert "no program is called nothing" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("case", SHORT, ids=lambda case: case.name)
 def test_the_short_form(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found at its line with its fix, silent after it, quiet on what is healthy; times are the clinic's."""

@@ -177,6 +177,7 @@ def test_a_program_that_fails_is_not_right(tmp_path: Path, monkeypatch: pytest.M
 REAL = ("mnist_gan",)
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("name", REAL)
 def test_the_first_finding_of_a_real_program(name: str, tmp_path: Path) -> None:
     """Cause, line, fix, and silence after the fix; times are left to the benchmark."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fork_server import ADDRESS, ForkServer, clean_environment
+from fork_server import ForkServer, clean_environment
 
 # Small windows: 11 steps fill them, and a start of torch costs seconds already.
 WINDOWS = {"skip": 2, "base": 2, "warmup": 1, "timing": 3, "evidence": 2}
@@ -149,7 +149,6 @@ class Launcher:
         self.folder = folder
         self._server = server
         self._count = 0
-        (folder / "light_dynamo.py").write_text(LIGHT_DYNAMO)
 
     def write(self, source: str, name: str = "program.py") -> Path:
         path = self.folder / name
@@ -196,12 +195,10 @@ class Launcher:
         self, argv: Sequence[str], environment: dict[str, str], *, is_forked: bool, while_running: Any = None
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *argv]
+        popen = self._server.popen if self._server and is_forked else subprocess.Popen
         with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-            files = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr, "cwd": self.folder}
-            if self._server and is_forked and argv[0] != "-m":  # the server runs files and -c
-                child: Any = self._server.start(command, env={**environment, ADDRESS: self._server.address}, **files)
-            else:
-                child = subprocess.Popen(command, env=environment, **files)
+            files = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+            child = popen(command, env=environment, cwd=self.folder, **files)
             if while_running:
                 while_running(child)
             code = child.wait(timeout=LIMIT_S)
@@ -245,8 +242,8 @@ def capture_kit() -> dict[str, Any]:
     return {
         "PRELUDE": PRELUDE,
         "TRAIN": TRAIN,
-        # As its users write it: with the real torch._dynamo.
-        "ORDINARY": TRAIN.replace(LIGHT_DYNAMO, ""),
+        # As its users have it: with the real torch._dynamo.
+        "ORDINARY": TRAIN.replace(LIGHT_DYNAMO, "import torch._dynamo.utils\n"),
         "DRIVER": DRIVER,
         "NEEDED": NEEDED,
         "signal_when_ready": signal_when_ready,

@@ -5,8 +5,9 @@ and `__main__` are the program's, sitecustomize runs, and torch is absent from s
 which loads it through the finders on sys.meta_path, the injected one first. It ends as an interpreter ends.
 
 What it is not: environment variables that torch reads when it is loaded are those of the server, unhandled errors lose
-the server's frames only in the program's main thread, and /proc says the server's command line. Tests of that, and of
-launchers, start a real Python.
+the server's frames only in the program's main thread, /proc says the server's command line and environment, what was
+loaded before the fork is not taken apart at the end, and light_dynamo.py stands in for torch._dynamo. Tests of it start
+a real Python, as does one of each launcher.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import ctypes
+import gc
 import importlib.util
+import inspect
 import json
 import os
 import select
@@ -22,18 +26,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import IO, Any
+from types import CodeType, ModuleType
+from typing import Any
 
-# The server's socket, for programs that start programs; the programs themselves do not see it.
+# The server's socket, for programs whose programs are to be forks as well; none of them sees it.
 ADDRESS = "TESTS_FORK_SERVER"
 MAX_REQUEST_BYTES = 1 << 20
 # No frame of the server is taken for the user's, as none of runpy is.
 START = (
-    "source = open({0!r}).read(); exec(compile(source, '<frozen fork_server>', 'exec'), {{'__name__': 'fork_server'}})"
+    "source = open({0!r}).read(); names = {{'__name__': 'fork_server', '__file__': {0!r}}}; "
+    "exec(compile(source, '<frozen fork_server>', 'exec'), names)"
 )
 
 
@@ -45,64 +50,62 @@ def clean_environment() -> dict[str, str]:
     return {**values, "OMP_NUM_THREADS": "1"}
 
 
-class ForkedProgram:
-    """A program that the server has started, with the part of the interface of `subprocess.Popen` that is needed."""
+# What Popen gives `_execute_child` behind the command.
+_GIVEN = list(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 
-    def __init__(
-        self,
-        address: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: int = 0,
-        stdout: int | IO[Any] | None = None,
-        stderr: int | IO[Any] | None = None,
-        start_new_session: bool = False,
-    ) -> None:
-        self.args, self.returncode = list(argv), None
-        request = {
-            "argv": self.args[1:],
-            "environment": dict(os.environ if env is None else env),
-            "folder": str(cwd or os.getcwd()),
-            "new_session": start_new_session,
-        }
-        with open(os.devnull, "rb") as nothing:
-            files = [
-                nothing if stdin == subprocess.DEVNULL else stdin,
-                1 if stdout is None else stdout,
-                2 if stderr is None else stderr,
-            ]
-            self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._server.connect(address)
-            numbers = [file if isinstance(file, int) else file.fileno() for file in files]
-            socket.send_fds(self._server, [json.dumps(request).encode()], numbers)
-        self.pid = int(self._server.recv(64))
 
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code; minus the signal's number where one ended it."""
-        if self.returncode is None:
-            if not select.select([self._server], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = int(self._server.recv(64))
-            self._server.close()
+class ForkedPopen(subprocess.Popen[Any]):
+    """`subprocess.Popen`, but files, modules and code for this Python are forks of the server."""
+
+    address = ""
+    _end: socket.socket | None = None
+
+    def _execute_child(self, args: Any, *more: Any) -> None:
+        given = dict(zip(_GIVEN, more, strict=True))
+        folder, environment = given["cwd"] or os.getcwd(), dict(os.environ if given["env"] is None else given["env"])
+        plain = not (given["shell"] or given["executable"] or given["preexec_fn"] or given["pass_fds"])
+        if not plain or isinstance(args, str) or args[0] != sys.executable or not _is_forked(args, folder):
+            super()._execute_child(args, *more)  # type: ignore[misc]
+            return
+        sys.audit("subprocess.Popen", args[0], args, given["cwd"], given["env"])
+        if args[1] in ("-c", "-m"):  # a launcher or perfdoctor: what it starts are forks, too
+            environment[ADDRESS] = self.address
+        request = {"argv": list(args[1:]), "environment": environment, "folder": str(folder)}
+        request["new_session"] = bool(given["start_new_session"])
+        files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+        self._end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._end.connect(self.address)
+        numbers = [at if file == -1 else file for at, file in enumerate(files)]
+        socket.send_fds(self._end, [json.dumps(request).encode()], numbers)
+        self.pid = int(self._end.recv(64))
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(given[name] for name in pipes))  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._end is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
+        if not select.select([self._end], [], [], 0 if wait_flags else None)[0]:
+            return 0, 0
+        status = int(self._end.recv(64))
+        self._end.close()
+        return self.pid, status
+
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        if self._end is None:
+            return super()._internal_poll(_deadstate=_deadstate)  # type: ignore[misc, no-any-return]
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
+            try:
+                pid, status = self._try_wait(os.WNOHANG) if self.returncode is None else (0, 0)
+                if pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
 
-    def poll(self) -> int | None:
-        try:
-            return self.wait(0.0)
-        except subprocess.TimeoutExpired:
-            return None
 
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+def _is_forked(args: Sequence[str], folder: str) -> bool:
+    return len(args) > 1 and (args[1] in ("-c", "-m", "-u") or Path(folder, args[1]).is_file())
 
 
 class ForkServer:
@@ -124,12 +127,20 @@ class ForkServer:
         listener.close()
         inherited.close()
 
-    def start(self, argv: Sequence[str], **options: Any) -> ForkedProgram:
-        return ForkedProgram(self.address, argv, **options)
+    @property
+    def popen(self) -> type[ForkedPopen]:
+        """What to start programs with in place of `subprocess.Popen`."""
+        return type("Popen", (ForkedPopen,), {"address": self.address})
 
-    def as_subprocess(self) -> SimpleNamespace:
-        """The module `subprocess` for code of ours that starts programs: scripts of this Python are forks."""
-        return SimpleNamespace(**{**vars(subprocess), "Popen": _make_popen(self.address)})
+    @contextlib.contextmanager
+    def replace_popen(self) -> Iterator[None]:
+        """Start everything so, and what it starts."""
+        real = subprocess.Popen
+        subprocess.Popen = self.popen  # type: ignore[misc]
+        try:
+            yield
+        finally:
+            subprocess.Popen = real  # type: ignore[misc]
 
     def stop(self) -> None:
         self._alive.close()
@@ -138,9 +149,12 @@ class ForkServer:
 
 def serve(listener: socket.socket, owner: socket.socket) -> None:
     """Fork a program for each request until the owner ends; returns in each fork after its program."""
-    atexit.register(_die_of_interrupt)  # the first to be registered is the last to run
+    atexit.register(_end)  # the first to be registered is the last to run
     import torch  # noqa: F401
 
+    exec(Path(__file__).with_name("light_dynamo.py").read_text(), {})
+    gc.collect()
+    gc.freeze()  # what a fork does not touch is not copied for it
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"forks of a process with {len(threads)} threads may hang"
     has_ended, wake = socket.socketpair()
@@ -180,18 +194,32 @@ def _report_ends(clients: dict[int, socket.socket]) -> None:
         if not pid:
             return
         with clients.pop(pid) as client, contextlib.suppress(BrokenPipeError):  # nobody may wait for it
-            client.send(str(os.waitstatus_to_exitcode(status)).encode())
+            client.send(str(status).encode())
 
 
 _ends_by_interrupt = False
+_shared: dict[str, ModuleType] = {}
 
 
-def _die_of_interrupt() -> None:
-    """End as Python does after an unhandled KeyboardInterrupt: by the signal, which the parent sees."""
+def _end() -> None:
+    """Die of an unhandled KeyboardInterrupt, by the signal, which the parent sees; or leave what is shared alone."""
     if _ends_by_interrupt:
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+    for name, module in _shared.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    ctypes.CDLL(None).fflush(None)
+
+
+def _share_modules() -> None:
+    """Let the end of Python clear the program's modules alone: with those of torch, and its C++, it takes 0.6 s."""
+    _shared.update({name: each for name, each in sys.modules.items() if name not in ("sys", "builtins", "__main__")})
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_shared))
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # runs before what was registered earlier
+        libc.on_exit(libc._exit, None)
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:
@@ -203,10 +231,11 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
         os.dup2(file, number)
         os.close(file)
     os.chdir(request["folder"])
+    _share_modules()
     address = request["environment"].pop(ADDRESS, None)
     os.environ.clear()
     os.environ.update(request["environment"])
-    argv = request["argv"]
+    argv = [each for each in request["argv"][:1] if each != "-u"] + request["argv"][1:]
     sys.orig_argv[:] = [sys.executable, *argv]
     sys.path[:0] = [os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.meta_path.insert(0, _ImportedTorch(sys.modules.pop("torch")))
@@ -216,19 +245,10 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     main = sys.modules["__main__"].__dict__
     main.clear()
     main.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None, __builtins__=builtins)
-    if argv[0] == "-c":
-        sys.argv[:], source, name = ["-c", *argv[2:]], argv[1], "<string>"
-        sys.path.insert(0, "")
-        # Programs that start programs have the server's forks for them, too.
-        if address:
-            subprocess.Popen = _make_popen(address)  # type: ignore[assignment,misc]
-    else:
-        sys.argv[:], name = argv, os.path.abspath(argv[0])
-        main.update(__file__=name, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", name))
-        sys.path.insert(0, os.path.dirname(os.path.realpath(name)))
-        source = Path(name).read_bytes().decode()
+    if address:
+        subprocess.Popen = type("Popen", (ForkedPopen,), {"address": address})  # type: ignore[misc]
     try:
-        exec(compile(source, name, "exec", dont_inherit=True), main)
+        exec(_find_program(argv, main), main)
         return
     except SystemExit:
         raise
@@ -238,15 +258,26 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     sys.exit(1)
 
 
-def _make_popen(address: str) -> Any:
-    real = subprocess.Popen
-
-    def popen(argv: Sequence[str], **options: Any) -> Any:
-        if argv[0] == sys.executable and len(argv) > 1 and Path(options.get("cwd") or "", argv[1]).is_file():
-            return ForkedProgram(address, argv, **options)
-        return real(argv, **options)
-
-    return popen
+def _find_program(argv: list[str], main: dict[str, Any]) -> CodeType:
+    """The code that Python runs for its arguments, after it has set sys.argv, sys.path and the names of `__main__`."""
+    if argv[0] == "-c":
+        sys.argv[:], source, name = ["-c", *argv[2:]], argv[1], "<string>"
+        sys.path.insert(0, "")
+        return compile(source, name, "exec", dont_inherit=True)
+    if argv[0] == "-m":
+        sys.path.insert(0, os.getcwd())
+        spec = importlib.util.find_spec(argv[1])
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{argv[1]}.__main__")
+        assert spec is not None
+        assert spec.origin is not None
+        sys.argv[:] = [spec.origin, *argv[2:]]
+        main.update(__file__=spec.origin, __spec__=spec, __package__=spec.parent, __loader__=spec.loader)
+        return spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+    sys.argv[:], name = argv, os.path.abspath(argv[0])
+    main.update(__file__=name, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", name))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(name)))
+    return compile(Path(name).read_bytes().decode(), name, "exec", dont_inherit=True)
 
 
 class _ImportedTorch:

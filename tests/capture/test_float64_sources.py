@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 DOUBLE = """
-import torch, light_dynamo
+import torch
 from torch import nn
 x, y = torch.randn(256, 64, dtype=torch.float64), torch.randn(256, 1, dtype=torch.float64)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 1))

@@ -224,7 +224,7 @@ for x, y in loader:
     # Several processes on CPUs need mpirun there; ranks are those of torchrun.
     launch = ("--num_processes", "1", "--num_machines", "1", "--cpu", "--mixed_precision", "no")
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch, "--dynamo_backend", "no", script.name]
-    recorded = launcher.run("--", *command)
+    recorded = launcher.run("--", *command, is_forked=False)
     assert recorded.exit_code == 0, recorded.stderr
     assert recorded.ranks == [0]
     # It asks for a batch ahead: nothing is asked for, and nothing ends, behind the last of the 28 steps.

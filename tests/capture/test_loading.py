@@ -82,6 +82,7 @@ LOOPS: dict[str, tuple[str, list[int]]] = {
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.process
+@pytest.mark.usefixtures("forks")
 def test_an_epoch_begins_with_a_new_iterator_of_the_training_loader(loop: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     source, expected = LOOPS[loop]

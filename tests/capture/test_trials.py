@@ -118,9 +118,10 @@ def try_program(
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def plain(tmp_path_factory: pytest.TempPathFactory, as_forks: Any) -> Trial:
     pytest.importorskip("torch")
-    return try_program(tmp_path_factory.mktemp("plain"), TRAIN)
+    with as_forks():
+        return try_program(tmp_path_factory.mktemp("plain"), TRAIN)
 
 
 INFER = """
@@ -136,6 +137,7 @@ for _ in range(40):
 """
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_program_that_only_infers_leaves_the_norms_of_its_outputs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     outputs = []
@@ -150,18 +152,18 @@ def test_a_program_that_only_infers_leaves_the_norms_of_its_outputs(tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def changed(tmp_path_factory: pytest.TempPathFactory, as_forks: Any) -> Trial:
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("changed")
     file = folder / "my_changes.py"
     file.write_text(CHANGES)
-    return try_program(
-        folder,
-        TRAIN,
+    changes = (
         TrialChange("breaks", str(file), "Breaks", "later"),
         TrialChange("spy", str(file), "Spy", "seen"),
         TrialChange("missing", str(folder / "missing.py"), "Missing", ""),
     )
+    with as_forks():
+        return try_program(folder, TRAIN, *changes)
 
 
 def test_steps_are_skipped_and_timed_and_then_the_program_ends(plain: Trial) -> None:

@@ -140,10 +140,10 @@ def started(folder: Path, source: str, *command: str) -> Iterator[subprocess.Pop
 
 
 @pytest.fixture(scope="module")
-def checksum(tmp_path_factory: pytest.TempPathFactory) -> str:
+def checksum(tmp_path_factory: pytest.TempPathFactory, as_forks: Any) -> str:
     """The weights after 400 steps of the program by itself."""
     folder = tmp_path_factory.mktemp("plain")
-    with started(folder, PLAIN):
+    with as_forks(), started(folder, PLAIN):
         pass
     return (folder / "checksum").read_text()
 
@@ -161,6 +161,7 @@ def watched_run(*more: str) -> tuple[str, ...]:
 RECORD = ("record", "capture", "--base", "2", "--timing", "3", "--evidence", "1")
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_window_of_a_plain_loop(tmp_path: Path, checksum: str) -> None:
     with started(tmp_path, PLAIN, *watched_run()):
         wait_until(lambda: (tmp_path / "capture" / "rank0" / SOCKET_NAME).exists())
@@ -180,6 +181,7 @@ def test_a_window_of_a_plain_loop(tmp_path: Path, checksum: str) -> None:
     assert not (tmp_path / "capture" / "rank0" / SOCKET_NAME).exists()
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_window_of_a_trainer(tmp_path: Path) -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     with started(tmp_path, LIGHTNING, *watched_run()):
@@ -192,6 +194,7 @@ def test_a_window_of_a_trainer(tmp_path: Path) -> None:
         assert report["steps"]["count"] == 3
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_window_of_all_ranks_begins_at_one_step(tmp_path: Path) -> None:
     launch = ("--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     with started(tmp_path, RANKS, *watched_run(*launch)):
@@ -212,6 +215,7 @@ def test_a_window_of_all_ranks_begins_at_one_step(tmp_path: Path) -> None:
     assert (tmp_path / "checksum0").read_text() == (tmp_path / "checksum1").read_text()
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_killed_program_is_told_to_who_waits(tmp_path: Path) -> None:
     with contextlib.suppress(AssertionError), started(tmp_path, PLAIN, *watched_run()) as child:
         wait_until(lambda: (tmp_path / "capture" / "rank0" / SOCKET_NAME).exists())
@@ -281,6 +285,7 @@ def test_a_program_without_steps_is_left_after_the_time(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("perfdoctor-*"))
 
 
+@pytest.mark.usefixtures("forks")
 def test_an_old_python_says_what_can_be_had(tmp_path: Path) -> None:
     if sys.version_info >= (3, 14):
         pytest.skip("this Python lets a recorder in")
@@ -308,6 +313,7 @@ def test_what_is_no_training_program_is_one_sentence(monkeypatch: Any) -> None:
         check_process(child.pid)
 
 
+@pytest.mark.usefixtures("forks")
 def test_the_entry_of_python_3_14_in_this_process(tmp_path: Path, monkeypatch: Any) -> None:
     """`sys.remote_exec` is to be had on Python 3.14 only: here the script that it would run is run in a child."""
     sent: list[str] = []

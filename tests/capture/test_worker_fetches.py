@@ -15,7 +15,7 @@ from perfdoctor.capture.inject._perfdoctor_inject.loader_records import read_set
 
 LOADING = """
 import sys, time
-import torch, light_dynamo
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -144,7 +144,7 @@ def test_a_collate_function_has_a_name_whatever_it_is(collate: Any, name: str | 
 
 
 EPOCHS = """
-import torch, light_dynamo
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

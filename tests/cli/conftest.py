@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdoctor.capture import child_process, process_group
 from perfdoctor.cli.main import main
 from perfdoctor.testing import TraceBuilder
 
-LIGHT_DYNAMO = Path(__file__).parents[1] / "capture" / "light_dynamo.py"
 TRAINING = """\
 import sys, time
-import torch, light_dynamo
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
@@ -68,14 +66,6 @@ def perfdoctor(capfd, monkeypatch, tmp_path) -> Callable[..., Ended]:
 
 
 @pytest.fixture
-def forks(monkeypatch, fork_server) -> None:
-    """Programs that `run` and `try` start are forks of a Python that has imported torch."""
-    if fork_server is not None:
-        for starts in (child_process, process_group):
-            monkeypatch.setattr(starts, "subprocess", fork_server.as_subprocess())
-
-
-@pytest.fixture
 def stalled(tmp_path) -> Path:
     """A trace of three steps, in each of which the GPU waits 60 % of the time for a DataLoader without workers."""
     builder = TraceBuilder()
@@ -102,7 +92,6 @@ def busy(tmp_path) -> Path:
 def training(tmp_path) -> Path:
     path = tmp_path / "training.py"
     path.write_text(TRAINING)
-    (tmp_path / "light_dynamo.py").write_text(LIGHT_DYNAMO.read_text())
     return path
 
 

@@ -15,7 +15,7 @@ from perfdoctor.fixes.source_edit import SourceEdit
 from perfdoctor.fixes.source_file import Splice
 from perfdoctor.trials.try_program import TrySettings
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 
 pytest.importorskip("torch")
 

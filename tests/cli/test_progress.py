@@ -301,6 +301,7 @@ def database(path: Path) -> None:
 
 @pytest.mark.process
 @needs_terminal
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("option", [None, "-q"])
 def test_the_report_of_a_run_has_a_bar_unless_quiet(tmp_path: Path, option: str | None) -> None:
     pytest.importorskip("torch")

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 # The step waits 24 ms for its two samples without workers, and next to nothing with two.
 SLOW_LOADER = """\
 import os, sys, time
-import torch, light_dynamo
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
@@ -48,12 +48,8 @@ print("trained")
 # Two workers make a batch each 12 ms in place of 24, and hide the 6 ms of the loop as well: 0.6 of a step, not half.
 
 
-LIGHT_DYNAMO = Path(__file__).parents[1] / "capture" / "light_dynamo.py"
-
-
 def write(path: str, text: str) -> str:
     Path(path).write_text(text)
-    Path(path).with_name(LIGHT_DYNAMO.name).write_text(LIGHT_DYNAMO.read_text())
     return path
 
 
@@ -180,6 +176,7 @@ def test_a_patch_of_anybody_is_measured_and_the_program_left_as_it_is(perfdoctor
     assert (ended.code, "exclude one another" in ended.err) == (2, True)
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     ("program", "words"),
     [

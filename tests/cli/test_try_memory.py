@@ -13,10 +13,10 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", r
 pytest.importorskip("torch")
 
 # Without the first line of each program glibc keeps small pieces for itself, as threads happen to free them: a third of
-# what tensors no longer hold stays there.
+# what tensors no longer hold stays there. The real torch._dynamo is there as elsewhere.
 BLOCKS = """\
 import ctypes; ctypes.CDLL(None).mallopt(-3, 1 << 20)
-import torch
+import torch, torch._dynamo.utils
 from torch import nn
 
 class Block(nn.Module):
@@ -33,14 +33,14 @@ torch.set_num_threads(1)
 model = nn.Sequential(*(Block() for _ in range(8)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x = torch.randn(256, 1024)
-for _ in range(40):
+for _ in range(24):
     model(x).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
 """
 LOGITS = """\
 import ctypes; ctypes.CDLL(None).mallopt(-3, 1 << 20)
-import torch
+import torch, torch._dynamo.utils
 from torch import nn
 
 class Model(nn.Module):
@@ -54,7 +54,7 @@ torch.set_num_threads(1)
 model, criterion = Model(), nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 tokens = torch.randint(20000, (4, 129))
-for _ in range(40):
+for _ in range(24):
     logits = model(tokens)[:, :-1]
     criterion(logits.reshape(-1, 20000), tokens[:, 1:].reshape(-1)).backward()
     optimizer.step()

@@ -13,7 +13,7 @@ from programs import Program
 import perfdoctor
 from perfdoctor.testing.synthetic_fleet import ALL_REDUCE, SyntheticFleet
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 
 PROGRAM = """\
 import sys, time

@@ -67,6 +67,7 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if any(each.mark == "run" for each in blocks)])
+@pytest.mark.usefixtures("forks")
 def test_the_code_of_a_page_runs(page: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     del folder
     pytest.importorskip("torch")

@@ -21,7 +21,7 @@ from perfdoctor.fleet.rank_tasks import read_ranks
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 
 PROGRAM = """
 import gzip

@@ -12,7 +12,7 @@ import pytest
 from perfdoctor import read
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "record.py"
 

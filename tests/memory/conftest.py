@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,7 @@ def run_program(fork_server: ForkServer | None, tmp_path: Path) -> Callable[...,
 
     def run(*argv: object) -> None:
         with (tmp_path / "printed").open("w+") as printed:
-            files = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": printed}
-            program = fork_server.start([sys.executable, *map(str, argv)], **files)
+            program = fork_server.popen([sys.executable, *map(str, argv)], stdout=printed, stderr=printed)
             assert program.wait(300) == 0, printed.seek(0) or printed.read()
 
     return run

@@ -46,7 +46,7 @@ class Block(nn.Module):
 def prepare():
     blocks = nn.ModuleList(Block() for _ in range(8))
     optimizer = torch.optim.SGD(blocks.parameters(), lr=0.01)
-    x = torch.randn(2048, 256)
+    x = torch.randn(1024, 256)
     def train():
         h = x
         for block in blocks:
@@ -60,7 +60,7 @@ LOGITS = """
 def prepare():
     body, head = nn.Linear(64, 64), nn.Linear(64, 20000)
     optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
-    x, y = torch.randn(1024, 64), torch.randint(20000, (1024,))
+    x, y = torch.randn(512, 64), torch.randint(20000, (512,))
     def loss_of(rows, classes):
         return F.cross_entropy(head(rows), classes, reduction="sum")
     def train():
@@ -96,7 +96,7 @@ KEPT_GRADIENTS = """
 def prepare():
     model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.ReLU())))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
-    x = torch.randn(1024, 1024)
+    x = torch.randn(256, 1024)
     def train():
         BEFORE
         loss = model(x).square().mean()
@@ -110,7 +110,7 @@ GROWTH = """
 def prepare():
     model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, history = torch.randn(8192, 512), []
+    x, history = torch.randn(4096, 512), []
     def train():
         output = model(x)
         output.square().mean().backward()
@@ -166,9 +166,7 @@ CONVOLUTIONS = "nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.GELU(), nn.Conv
 VIEWS = """views = torch.stack([net(x) for x in batches])
         F.mse_loss(views, views.mean(0).expand_as(views)).backward()
 """
-PIECES = (
-    "loss = sum(checkpoint(loss_of, h, c, use_reentrant=False) for h, c in zip(hidden.chunk(8), y.chunk(8))) / 1024"
-)
+PIECES = "loss = sum(checkpoint(loss_of, h, c, use_reentrant=False) for h, c in zip(hidden.chunk(8), y.chunk(8))) / 512"
 
 
 @pytest.fixture
@@ -214,7 +212,7 @@ def memory_findings(path: Path) -> list[Finding]:
         ),
         pytest.param(
             "PD702",
-            LOGITS.replace("LOSS\n", "loss = loss_of(hidden, y) / 1024\n"),
+            LOGITS.replace("LOSS\n", "loss = loss_of(hidden, y) / 512\n"),
             LOGITS.replace("LOSS\n", f"{PIECES}\n"),
             "loss_of",
             id="logits",

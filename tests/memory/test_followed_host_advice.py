@@ -14,7 +14,11 @@ import pytest
 
 import perfdoctor
 
-pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.usefixtures("forks"),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
 
 PROGRAM = """
 import json, sys

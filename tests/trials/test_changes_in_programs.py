@@ -17,7 +17,7 @@ from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import TrialChange, TrialOptions
 from perfdoctor.capture.launch import run_trial
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
 
 SKIP, BASE = 3, 4
 # Of each change the setting that most programs have not.
