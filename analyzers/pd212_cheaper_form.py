@@ -26,7 +26,7 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
-_SAME = "The results and gradients were compared: {}."
+_SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.einsum.html"
 
 
 class CheaperForm(RankAnalyzer):
@@ -37,13 +37,14 @@ class CheaperForm(RankAnalyzer):
     needs = frozenset({"facts", "cpu"})
     # min_share: of the step that the form saves as expected; less is within what a step varies by.
     defaults = {"min_share": 0.02}
+    references = (_SOURCE,)
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each form that wins and computes the same; of two for the same calls the better one."""
         taken = set[tuple[str | None, int | None, str]]()
         for form in sorted(rank.facts.forms, key=lambda each: -each.saves_ns()):
             calls = {(line.file, line.line, op) for line in form.lines for op in line.ops}
-            if form.results != "equal" or form.remaining is None or taken & calls:
+            if form.results != "equal" or form.remaining is None or taken & calls or not form.lines:
                 continue
             found = self._find(rank, form)
             if found is not None:
@@ -82,8 +83,9 @@ class CheaperForm(RankAnalyzer):
             cost_ns=cost_ns,
             saving=saving.cap(cost_ns),
             advice=Advice(
-                f"Write {op} as below. {_SAME.format(same)}",
+                f"Write {op} as below; results and gradients were compared: {same}.",
                 code=form.statement or form.write,
+                source=_SOURCE,
                 actions=(Action("cheaper-form", form.statement),) if form.statement else (),
             ),
             claim=Claim(time, kernels=on_gpu),

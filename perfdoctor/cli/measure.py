@@ -19,7 +19,7 @@ from perfdoctor.units import format_time
 @parameters.command(
     "perfdoctor measure perfdoctor-train-20261126-161500",
     "perfdoctor measure capture --measure 60",
-    "perfdoctor measure capture --python env/bin/python    # the Python that has the program's torch",
+    "perfdoctor measure capture --python env/bin/python    # another Python",
 )
 def measure(
     capture: Annotated[

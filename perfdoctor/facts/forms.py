@@ -57,8 +57,8 @@ class MeasuredForm(CapturedPart):
         if not self.now_ns or not self.form_ns or self.noise is None:
             return None
         ratio = self.form_ns / self.now_ns
-        worst = ratio * (1 + self.noise)
-        return (worst, ratio, ratio / (1 + self.noise)) if worst <= MOST_REMAINING else None
+        worst = ratio * (1 + max(self.noise, 0.0))
+        return (worst, ratio, ratio / (1 + max(self.noise, 0.0))) if worst <= MOST_REMAINING else None
 
     def saves_ns(self, at: int = 1) -> float:
         """What it saves of a step: at worst, as expected (1) or at best; 0 where it does not win."""

@@ -28,7 +28,7 @@ _START_S = 30.0
 # Calls that take less of the step, as the CPU saw it, are not worth a form; and the dearest of very many kinds.
 _MIN_SHARE, _MAX_CASES = 0.01, 40
 # Run so, it needs no perfdoctor in the Python of the program.
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from process.measure import main; main()"
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from process.measure_cases import main; main()"
 _LINE = r"@(?P<file>.+):(?P<line>\d+) (?P<function>.+)"
 
 
@@ -235,7 +235,7 @@ def _rewrite(expression: str, written: Written) -> str | None:
 
 
 MAX_OPS = 8
-"""Of a long region the first calls and sizes are told."""
+"""Of a long region the first calls and sizes are kept."""
 
 
 def write_forms(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from perfdoctor.capture.inject._perfdoctor_inject.call_records import CallRecords
 from perfdoctor.capture.inject._perfdoctor_inject.module_calls import ModuleCalls
 from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
@@ -37,7 +38,7 @@ def found_in(loss: Loss, steps: int = 2) -> set[tuple[str, float]]:
     calls.inner_listener = on_inner  # type: ignore[assignment]
     rows.start()
     try:
-        with SourceLineMode(UnchangedResults(), rows):
+        with SourceLineMode(UnchangedResults(), rows, CallRecords()):
             for _ in range(steps):
                 result = loss()
                 if result.requires_grad:

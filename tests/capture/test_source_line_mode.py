@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from perfdoctor.capture.inject._perfdoctor_inject import value_looks
+from perfdoctor.capture.inject._perfdoctor_inject.call_records import CallRecords
 from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
 
@@ -54,8 +55,9 @@ def test_a_call_returns_what_it_returns_without_the_mode(
     call: Callable[[], torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(value_looks, "MIN_CALL_NS", 0)
-    results = value_looks.UnchangedResults()
-    with SourceLineMode(results, NeededRows()):
+    results, calls = value_looks.UnchangedResults(), CallRecords()
+    calls.start()
+    with SourceLineMode(results, NeededRows(), calls):
         for _ in range(4):
             results.begin_step()
             assert call().shape == call().shape

@@ -65,7 +65,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1, "torch": "2.13.0"}
         | {"cores": {"available": 4.0}}
     )
-    monkeypatch.setattr(trying, "diagnose_program", lambda *_: Diagnosis(report, facts))
+    monkeypatch.setattr(trying, "diagnose_program", lambda *_, **__: Diagnosis(report, facts))
     monkeypatch.setattr(proposing, "analyze_traces", lambda *_: report)
     monkeypatch.setattr(proposing, "find_traces", lambda paths: paths)
     return tmp_path
@@ -195,7 +195,7 @@ def test_what_changes_results_or_files_on_purpose_has_to_be_allowed(monkeypatch,
     Path("train.py").write_text(SCALED)
     report = Report("1", (), StepSummary(20, "annotated", 10 * MS, mean_ns=10 * MS), (), (), ON_PURPOSE, ())
     facts = CapturedFacts.parse({"base_step_ns": [10 * MS], "steps_seen": 40, "exit": "exit", "world_size": 1})
-    monkeypatch.setattr(trying, "diagnose_program", lambda *_: Diagnosis(report, facts))
+    monkeypatch.setattr(trying, "diagnose_program", lambda *_, **__: Diagnosis(report, facts))
     program = FakeProgram({"workers=2": 0.5, "less-often=10": 0.7, "unscale": 1.3}, noise=0.002)
     fixed, _ = fix(monkeypatch, program, allow_changes=allowed)
     verdicts = {each.change: each.verdict for each in fixed.report.trials}
@@ -221,7 +221,7 @@ def test_what_changes_results_or_files_on_purpose_has_to_be_allowed(monkeypatch,
 def test_a_repair_alone_is_a_patch_that_is_never_called_faster(monkeypatch):
     Path("train.py").write_text(SCALED)
     report = Report("1", (), StepSummary(20, "annotated", 10 * MS, mean_ns=10 * MS), (), (), ON_PURPOSE[:1], ())
-    monkeypatch.setattr(trying, "diagnose_program", lambda *_: Diagnosis(report, CapturedFacts.parse({})))
+    monkeypatch.setattr(trying, "diagnose_program", lambda *_, **__: Diagnosis(report, CapturedFacts.parse({})))
     fixed, _ = fix(monkeypatch, FakeProgram({"unscale": 0.5}, noise=0.002), allow_changes=True)
     assert fixed.patch.read_text().startswith(
         "perfdoctor: unscale repairs results; no change makes the step shorter.\n"

@@ -19,7 +19,7 @@ from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLine
 from perfdoctor.capture.inject._perfdoctor_inject.value_looks import UnchangedResults
 from perfdoctor.forms.match_forms import Match, find_matches
 from perfdoctor.forms.measure_forms import Case, to_job
-from perfdoctor.forms.process.measure import measure_case
+from perfdoctor.forms.process.measure_cases import measure_case
 from perfdoctor.forms.read_forms import read_forms
 from perfdoctor.forms.recorded_calls import RecordedCalls, read_calls
 from tests.forms.form_programs import PROGRAMS

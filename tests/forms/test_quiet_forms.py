@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from perfdoctor.forms.match_forms import find_matches
-from perfdoctor.forms.process.measure import RefusedError
+from perfdoctor.forms.process.measure_cases import RefusedError
 from tests.forms.test_forms import measure_match, record
 
 Step = Callable[[], Any]

@@ -76,7 +76,7 @@ def attempt(monkeypatch, tmp_path):
 
     def run(program: FakeProgram, *, earlier=None, diagnosed: Diagnosis | None = None, **settings: Any):
         monkeypatch.setattr(trying.TrialProcess, "run", lambda _, name, arm: program(name, arm))
-        monkeypatch.setattr(trying, "diagnose_program", lambda *_: diagnosed or diagnosis())
+        monkeypatch.setattr(trying, "diagnose_program", lambda *_, **__: diagnosed or diagnosis())
         chosen = TrySettings(**({"wanted": ((WORKERS, None), (FUSED, None))} | settings))
         listener = Listener()
         report, ended_by = try_program(COMMAND, chosen, tmp_path, listener, earlier)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import expressions
-from .inputs import make_tensor
+from .make_tensors import make_tensor
 
 # A turn repeats a form for so long, so that the clock's grain and a switch of threads are small beside it.
 _TURN_S, _MIN_TURNS, _MAX_TURNS = 0.01, 5, 15
