@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from perfdoctor.analyzers._cpu_evidence import project, time_of_both_passes
+from perfdoctor.analyzers._cpu_evidence import ops_within, project, time_of_both_passes
 from perfdoctor.rules import (
     Action,
     Advice,
@@ -120,7 +120,8 @@ def _ops_of(rank: Rank, form: MeasuredForm) -> BoolArray:
         named = np.array([any(_is_op(name, op) for op in line.ops) for name in names], bool)
         rows[at_line[named] if named.any() else at_line] = True
     source = rank if lined.trace is rank.trace else rank.evidence
-    return project(rank, source, rows) if source is not None else np.zeros(len(rank.trace.ops), bool)
+    marked = project(rank, source, rows) if source is not None else np.zeros(len(rank.trace.ops), bool)
+    return ops_within(rank.trace, marked)  # a backward pass is that of the ops inside
 
 
 _INDEXING = ("index", "select", "slice")

@@ -140,6 +140,9 @@ def run_job(job: dict[str, Any], python: str, budget_s: float) -> Iterator[dict[
             process.kill()
             process.wait()
             reader.join()
+            process.stdout.close()
+            if process.stderr is not None:
+                process.stderr.close()
         if any("No module named 'torch'" in line for line in errors):
             raise InputError(f"{python} has no torch: name the Python of the program")
 

@@ -139,7 +139,7 @@ def test_a_window_that_was_asked_for_is_a_capture_of_its_own(tmp_path: Path, wat
     assert asking.result.ranks == (0,)
     assert asking.result.folder == tmp_path / "window-1"
     names = {path.name for path in (tmp_path / "window-1" / "rank0").iterdir()}
-    assert names == {"facts.json", "steps.jsonl", "timing.json.gz", "evidence.json.gz"}
+    assert names == {"facts.json", "steps.jsonl", "timing.json.gz", "evidence.json.gz", "calls.json"}
     rows = [json.loads(line) for line in (tmp_path / "rank0" / "steps.jsonl").read_text().splitlines()]
     windows = [row["window"] for row in rows]
     assert windows.count("requested") >= 8

@@ -54,7 +54,7 @@ def test_output_and_results_are_identical(ordinary: tuple[Any, Any]) -> None:
 
 def test_all_files_are_there_and_nothing_else(ordinary: tuple[Any, Any]) -> None:
     recorded = ordinary[1]
-    assert recorded.files() == {"timing.json.gz", "evidence.json.gz", "facts.json", "steps.jsonl"}
+    assert recorded.files() == {"timing.json.gz", "evidence.json.gz", "calls.json", "facts.json", "steps.jsonl"}
     assert {path.name for path in recorded.out.iterdir()} == {"rank0"}
     assert recorded.notes == ""
 

@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+import perfdoctor
+from perfdoctor.capture import launch
+from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.capture.inject._perfdoctor_inject import call_records
 from perfdoctor.capture.inject._perfdoctor_inject.call_records import CallRecords
 from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
 from perfdoctor.capture.inject._perfdoctor_inject.value_looks import UnchangedResults
+from perfdoctor.errors import InputError
 from perfdoctor.forms.match_forms import Match, find_matches
-from perfdoctor.forms.measure_forms import Case, to_job
+from perfdoctor.forms.measure_forms import Case, measure_capture, run_job, to_job
 from perfdoctor.forms.process.measure_cases import measure_case
 from perfdoctor.forms.read_forms import read_forms
 from perfdoctor.forms.recorded_calls import RecordedCalls, read_calls
@@ -64,3 +68,34 @@ def test_a_form_computes_the_same_as_the_program(name: str, tmp_path: Path) -> N
     assert answer["now_ns"] > 0
     assert answer["form_ns"] > 0
     assert answer["write"]
+
+
+@pytest.mark.process
+def test_a_capture_is_measured_and_the_report_names_the_form(tmp_path: Path) -> None:
+    script = tmp_path / "contract.py"
+    script.write_text(
+        "import torch\n"
+        "q, k, v = (torch.nn.Parameter(torch.randn(2, 2, 192, 8)) for _ in range(3))\n"
+        "optimizer = torch.optim.SGD([q, k, v], 0.01)\n"
+        "for _ in range(45):\n"
+        "    optimizer.zero_grad()\n"
+        "    out = torch.einsum('bhnd,bhmd,bhme->bhne', q, k, v)\n"
+        "    out.square().mean().backward()\n"
+        "    optimizer.step()\n"
+    )
+    launch.run(launch.parse_target([str(script)]), CaptureOptions(out=tmp_path / "capture"), log=tmp_path / "log")
+    rows = measure_capture(tmp_path / "capture", 0, 5.0)
+    assert {row["form"] for row in rows} >= {"einsum_order"}
+    [found] = [each for each in perfdoctor.analyze(tmp_path / "capture").findings if each.rule == "PD212"]
+    assert found.location is not None
+    assert found.location.line == 6
+    assert found.saving.basis == "measured"
+    assert found.fix is not None
+    assert found.fix.startswith("out = torch.einsum('bhnd,bhde->bhne', q, torch.einsum(")
+    assert [each.id for each in found.actions] == ["cheaper-form"]
+
+
+@pytest.mark.process
+def test_a_python_that_is_none_costs_a_sentence() -> None:
+    with pytest.raises(InputError, match="cannot be started"):
+        list(run_job({"cases": [], "budget_s": 1.0}, "/no/such/python", 1.0))
