@@ -128,7 +128,8 @@ _INDEXING = ("index", "select", "slice")
 
 
 def _is_op(name: str, call: str) -> bool:
-    return name.lstrip("_") == call or name.endswith(f"_{call}") or (call == "getitem" and name.startswith(_INDEXING))
+    is_named = f"_{call}_" in f"_{name.lstrip('_')}_"  # embedding_renorm_ is part of an embedding
+    return is_named or (call == "getitem" and name.startswith(_INDEXING))
 
 
 def _places_of(places: Iterable[PlaceName], file: str | None, line: int | None) -> list[PlaceName]:
