@@ -34,6 +34,7 @@ class Work(NamedTuple):
         place: The ops whose line is the one to change; None where that is the line of `rows`.
         remaining: What remains of it where the recording says that; None where the kind does.
         location: The line to change, where it is not that of an op.
+        first: Where the same is computed before.
     """
 
     rows: Int64Array
@@ -41,6 +42,7 @@ class Work(NamedTuple):
     place: Int64Array | None = None
     remaining: Remaining | None = None
     location: SourceLocation | None = None
+    first: SourceLocation | None = None
 
 
 class Sight(NamedTuple):

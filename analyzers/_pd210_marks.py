@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analyzers._cpu_ops import ops_of_program
-from perfdoctor.analyzers._module_calls import lines_of_module_calls, module_calls_of
+from perfdoctor.analyzers._module_calls import module_calls_of
 from perfdoctor.analyzers._pd210_calls import Call, Calls, Work
 from perfdoctor.rules import (
     NONE,
-    BoolArray,
     Int64Array,
     Intervals,
     Rank,
     SourceLocation,
     Trace,
-    most_common_location,
+    innermost_frame,
+    user_frame,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -26,6 +27,7 @@ from perfdoctor.rules import intervals as iv
 # Where nearly all is the same, the program gives its model one input on purpose, and draws or logs beside it.
 _MAX_SHARE_OF_STEP = 0.95
 _MOST = 0.9
+_PARAMETRIZE = "torch/nn/utils/parametrize.py"
 _PRODUCTS = frozenset({"matmul", "mm", "bmm", "linear"})
 # What remains for each part of the numbers that is not 0; see `zero_operands` in the recorder for what was measured.
 _BEST, _EXPECTED, _WORST = 10, 30, 60
@@ -39,61 +41,106 @@ _GATHERING = (0.05, 0.2)
 
 
 def find_repeated_calls(shaped: Rank) -> dict[str, Work]:
-    """The calls of a training that `perfdoctor run` saw repeated; a benchmark gives its model the same on purpose."""
+    """The calls of a training that compute again what one before in the step has computed, by the function they are in.
+
+    Those of a module that does nothing else are at its call. A benchmark gives its model the same on purpose.
+    """
     trace, ranges = shaped.trace, shaped.trace.ranges
-    marks = np.flatnonzero(trace.match_rows(ranges, vocabulary.REPEATED_CALL_MARK))
-    number = shaped.count_per_step(int((shaped.steps.at(ranges.start_ns[marks]) >= 0).sum()))
-    if not number or not shaped.forward_ops.has_numbers:
+    marked = _find_marked(shaped, vocabulary.REPEATED_MARK)
+    again = _rows_in(shaped, _time_of(trace, marked.calls))
+    if not len(again) or not shaped.forward_ops.has_numbers:
         return {}
-    rows = ops_of_program(trace, shaped.window)
-    rows = rows[iv.contains(_time_of(trace, marks), trace.ops.start_ns[rows])]
-    line = most_common_location(lines_of_module_calls(trace, rows))
-    return {"repeat": Work(rows, number, location=line)} if len(rows) else {}
+    whole = _find_whole_calls(shaped, again)
+    at = np.searchsorted(ranges.start_ns[marked.calls], trace.ops.start_ns[again], "right") - 1
+    frames = innermost_frame(trace, trace.ops.thread[again], trace.ops.start_ns[again])
+    parts: dict[str, list[int]] = defaultdict(list)
+    for number, (line, frame) in enumerate(zip(whole, frames.tolist(), strict=True)):
+        kind = "weight" if _is_parametrized(trace, frame) else "ops"
+        parts[f"repeat at {line}" if line else f"repeated {kind} in {user_frame(trace, frame)}"].append(number)
+    works = {}
+    for key, numbers in parts.items():
+        of_part = np.unique(at[numbers])
+        work = _describe_marked(shaped, _Marked(marked.marks[of_part], marked.calls[of_part]), again[numbers])
+        before = Counter(trace.strings[code] for code in ranges.name[marked.marks[of_part]].tolist())
+        first = vocabulary.parse_repeated_mark(before.most_common(1)[0][0])
+        works[key] = work._replace(location=whole[numbers[0]], first=None if first is None else SourceLocation(*first))
+    return works
+
+
+def _is_parametrized(trace: Trace, frame: int) -> bool:
+    """Whether a frame makes a weight of others."""
+    while frame != NONE:
+        if _PARAMETRIZE in trace.strings[trace.frames.name[frame]]:
+            return True
+        frame = int(trace.frames.parent[frame])
+    return False
 
 
 def find_unchanged_results(shaped: Rank) -> dict[str, Work]:
     """The calls of a window whose results `perfdoctor run` saw unchanged, without those of repeated calls."""
-    trace, ranges, ops = shaped.trace, shaped.trace.ranges, shaped.trace.ops
-    marks = np.flatnonzero(trace.match_rows(ranges, vocabulary.UNCHANGED_MARK))
-    marks = marks[iv.contains(shaped.window, ranges.start_ns[marks])]
-    lines = np.flatnonzero(trace.match_rows(ranges, vocabulary.SOURCE_MARK))
-    if not len(marks) or not len(lines):
+    trace, ops = shaped.trace, shaped.trace.ops
+    marked = _find_marked(shaped, vocabulary.UNCHANGED_MARK)
+    repeated = _find_marked(shaped, vocabulary.REPEATED_MARK)
+    rows = _rows_in(shaped, iv.subtract(_time_of(trace, marked.calls), _time_of(trace, repeated.calls)))
+    whole_ns = ops.dur_ns[ops_of_program(trace, shaped.window)].sum()
+    if not len(rows) or ops.dur_ns[rows].sum() > _MAX_SHARE_OF_STEP * whole_ns:
         return {}
+    of_line: Counter[SourceLocation | None] = Counter()
+    for line, dur_ns in zip(_find_whole_calls(shaped, rows), ops.dur_ns[rows].tolist(), strict=True):
+        of_line[line] += dur_ns
+    line, line_ns = of_line.most_common(1)[0]
+    is_most = 2 * line_ns >= ops.dur_ns[rows].sum()
+    return {"unchanged": _describe_marked(shaped, marked, rows)._replace(location=line if is_most else None)}
+
+
+class _Marked(NamedTuple):
+    """Marks in a window, and the ranges of the calls before them; rows of `trace.ranges`."""
+
+    marks: Int64Array
+    calls: Int64Array
+
+
+def _find_marked(shaped: Rank, pattern: str) -> _Marked:
+    trace, ranges = shaped.trace, shaped.trace.ranges
+    marks = np.flatnonzero(trace.match_rows(ranges, pattern))
+    marks = marks[iv.contains(shaped.window, ranges.start_ns[marks])]
+    lines = np.flatnonzero(trace.match_rows(ranges, vocabulary.SOURCE_MARK)) if len(marks) else marks
     # A mark stands right behind the range of its line.
     lines = lines[np.argsort(ranges.end_ns[lines], kind="stable")]
     behind = np.searchsorted(ranges.end_ns[lines], ranges.start_ns[marks], "right")
-    marked = lines[np.unique(behind[behind > 0] - 1)]
-    repeated = np.flatnonzero(trace.match_rows(ranges, vocabulary.REPEATED_CALL_MARK))
-    rows = ops_of_program(trace, shaped.window)
-    time = iv.subtract(_time_of(trace, marked), _time_of(trace, repeated))
-    is_unchanged: BoolArray = iv.contains(time, ops.start_ns[rows])
-    if not is_unchanged.any() or ops.dur_ns[rows[is_unchanged]].sum() > _MAX_SHARE_OF_STEP * ops.dur_ns[rows].sum():
-        return {}
-    location = _find_whole_call(trace, rows, is_unchanged)
-    name, dur_ns = ranges.name[marked], ranges.end_ns[marked] - ranges.start_ns[marked]
-    longest = marked[name == np.bincount(name, dur_ns).argmax()]
-    place = rows[is_unchanged & iv.contains(_time_of(trace, longest), ops.start_ns[rows])]
-    number = shaped.count_per_step(len(marked))
-    return {"unchanged": Work(rows[is_unchanged], number, place if len(place) else None, location=location)}
+    return _Marked(marks[behind > 0], lines[behind[behind > 0] - 1])
+
+
+def _rows_in(shaped: Rank, time: Intervals) -> Int64Array:
+    """The program's ops that begin in some time of a window, rows of `trace.ops`."""
+    rows = ops_of_program(shaped.trace, shaped.window)
+    return rows[iv.contains(time, shaped.trace.ops.start_ns[rows])]
+
+
+def _describe_marked(shaped: Rank, marked: _Marked, found: Int64Array) -> Work:
+    """What marked calls with some ops come to: how many a step, and those at the line with most of their time."""
+    trace, ranges = shaped.trace, shaped.trace.ranges
+    calls = np.unique(marked.calls)
+    name, dur_ns = ranges.name[calls], ranges.end_ns[calls] - ranges.start_ns[calls]
+    longest = calls[name == np.bincount(name, dur_ns).argmax()]
+    place = found[iv.contains(_time_of(trace, longest), trace.ops.start_ns[found])]
+    return Work(found, shaped.count_per_step(len(calls)), place if len(place) else None)
 
 
 def _time_of(trace: Trace, rows: Int64Array) -> Intervals:
     return iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
 
-def _find_whole_call(trace: Trace, rows: Int64Array, is_unchanged: BoolArray) -> SourceLocation | None:
-    """The line of modules' calls that have half of it and more, and in which nearly all is unchanged; None without."""
+def _find_whole_calls(shaped: Rank, found: Int64Array) -> list[SourceLocation | None]:
+    """For each of some ops the line of the module's call around it, of whose time they have nearly all; else None."""
+    trace, rows = shaped.trace, ops_of_program(shaped.trace, shaped.window)
     calls = module_calls_of(trace)
-    number, dur_ns = calls.around(trace, rows), trace.ops.dur_ns[rows]
-    inside = number >= 0
-    whole_ns, unchanged_ns = (
-        np.bincount(number[chosen], dur_ns[chosen], len(calls.lines)) for chosen in (inside, inside & is_unchanged)
-    )
-    by_line: Counter[SourceLocation | None] = Counter()
-    for call in np.flatnonzero((unchanged_ns > 0) & (unchanged_ns >= _MOST * whole_ns)).tolist():
-        by_line[calls.lines[call]] += unchanged_ns[call]
-    line, line_ns = max(by_line.items(), key=lambda item: item[1], default=(None, 0))
-    return line if 2 * line_ns >= dur_ns[is_unchanged].sum() else None
+    whole_ns, found_ns = np.zeros(len(calls.lines) + 1), np.zeros(len(calls.lines) + 1)  # NONE finds the last
+    np.add.at(whole_ns, calls.around(trace, rows), trace.ops.dur_ns[rows])
+    around = calls.around(trace, found)
+    np.add.at(found_ns, around, trace.ops.dur_ns[found])
+    lines = [line if found_ns[at] >= _MOST * whole_ns[at] else None for at, line in enumerate(calls.lines)]
+    return [[*lines, None][at] for at in around.tolist()]
 
 
 def find_zero_operands(calls: Calls) -> dict[str, Work]:

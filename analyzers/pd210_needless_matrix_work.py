@@ -45,7 +45,8 @@ class NeedlessMatrixWork(RankAnalyzer):
             **find_unchanged_results(shaped),
             **find_zero_operands(calls),
         }
-        for kind, work in _add_needed_rows(works, find_needed_rows(rank, shaped), shaped.trace).items():
+        for key, work in _add_needed_rows(works, find_needed_rows(rank, shaped), shaped.trace).items():
+            kind = key.partition(" at ")[0].partition(" in ")[0]
             rows = work.rows
             marks = np.zeros(len(shaped.trace.ops), bool)
             marks[rows] = True
@@ -74,8 +75,9 @@ class NeedlessMatrixWork(RankAnalyzer):
                 evidence=(
                     Evidence("ops per {unit}", rank.count_per_step(int(forward.sum())), "count"),
                     Evidence("the first of them", _describe_op(shaped.trace, int(rows[0]))),
+                    *((Evidence("computed before at", str(work.first)),) if work.first is not None else ()),
                 ),
-                subject=kind,
+                subject=key,
             )
             # What a model of a library computes in vain is seldom its user's to change.
             if shaped.places.is_in_library(rows):

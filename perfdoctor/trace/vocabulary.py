@@ -489,10 +489,10 @@ SOURCE_MARK = r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$"
 
 The line is the one that executes. Recordings of 0.1.0 name no function.
 """
-MODULE_CALL_MARK = rf"^perfdoctor::module_call(_again)? {SOURCE_MARK[1:]}"
+MODULE_CALL_MARK = rf"^perfdoctor::module_call {SOURCE_MARK[1:]}"
 """Pattern of the ranges that `perfdoctor run` puts around outermost calls of modules: the line calls the model."""
-REPEATED_CALL_MARK = r"^perfdoctor::module_call_again @"
-"""The same for calls with the very tensors and weights of an earlier call."""
+REPEATED_MARK = rf"^perfdoctor::again {SOURCE_MARK[1:]}"
+"""Pattern of the marks that it puts behind a torch call that computes what one of the step has computed there."""
 UNCHANGED_MARK = r"^perfdoctor::unchanged$"
 """Pattern of the marks that `perfdoctor run` puts behind a torch call that returned the same in the steps before."""
 ROWS_MARK = rf"^perfdoctor::rows (?P<number>\d{{1,9}}) {SOURCE_MARK[1:]}"
@@ -526,6 +526,11 @@ def parse_module_call_mark(name: str) -> SourceLine | None:
     return _source_line(re.match(MODULE_CALL_MARK, name))
 
 
+def parse_repeated_mark(name: str) -> SourceLine | None:
+    """The place that the name of a mark gives, see `REPEATED_MARK`; None for any other name."""
+    return _source_line(re.match(REPEATED_MARK, name))
+
+
 def parse_rows_mark(name: str) -> tuple[int, SourceLine] | None:
     """The number and the place in the name of a range, see `ROWS_MARK`; None for any other name."""
     found = re.match(ROWS_MARK, name)
@@ -545,7 +550,7 @@ def _source_line(found: re.Match[str] | None) -> SourceLine | None:
 ANNOTATION = "|".join(
     (
         *(PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE),
-        *(r"^perfdoctor::(module_call(_again)?|rows \d{1,9}) @", SOURCE_MARK, UNCHANGED_MARK, ZEROS_MARK),
+        *(r"^perfdoctor::(module_call|again|rows \d{1,9}) @", SOURCE_MARK, UNCHANGED_MARK, ZEROS_MARK),
     )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""

@@ -144,18 +144,27 @@ def on_gpu(rows: int) -> TraceBuilder:
     return trace
 
 
-def called_again(mark: str = "module_call_again", *, backward: bool = True) -> TraceBuilder:
-    """Two steps that train a model and then call it at line 9, 200 us."""
+def called_again(
+    mark: str = "again @train.py:5 main", *, backward: bool = True, outer: int = 9, within: str = ""
+) -> TraceBuilder:
+    """Two steps that train a model and then call it at a line, 200 us, with the marks of its parts at line 20."""
     trace = TraceBuilder(device=None)
-    trace.frame("train.py(3): main", 0, 2000)
+    main = trace.frame("train.py(3): main", 0, 2000)
+    if within:
+        trace.frame(within, 1, 1998, parent=main)
     for step, start in enumerate((0, 1000)):
         trace.step(start, 1000)
-        trace.range("perfdoctor::module_call @train.py:5 main", start, 200)
+        trace.range("perfdoctor::module_call @train.py:5 main", start, 202)
+        trace.range("@train.py:20 forward", start, 200)
         trace.op("aten::linear", start, 200, shapes=[[32, 64], [64, 64], [64]], sequence=step)
         if backward:
             trace.op("autograd::engine::evaluate_function: AddmmBackward0", start + 300, 200, sequence=step)
-        trace.range(f"perfdoctor::{mark} @train.py:9 main", start + 600, 200)
+        if outer:
+            trace.range(f"perfdoctor::module_call @train.py:{outer} main", start + 600, 203)
+        trace.range("@train.py:20 forward", start + 600, 200)
         trace.op("aten::linear", start + 600, 200, shapes=[[32, 64], [64, 64], [64]])
+        if mark:
+            trace.range(f"perfdoctor::{mark}", start + 801, 1)
     return trace
 
 

@@ -39,10 +39,11 @@ from .needed_rows import LAYERS, MIN_WORK, NeededRows
 from .silent_lines import find_silent_line
 from .tracebacks import remove_own_frames
 from .user_code import absolute_path, is_foreign_file, name_file, user_line
-from .value_looks import UNCHANGED, RepeatedCalls, UnchangedResults, find_zeros
+from .value_looks import UNCHANGED, UnchangedResults, find_zeros
 
 MARK = "perfdoctor::module_call"
-AGAIN = "perfdoctor::module_call_again"
+# Behind a call that computes what another one of the step has computed, with the line of that one.
+AGAIN = "perfdoctor::again"
 
 
 class ModuleCallLines:
@@ -51,7 +52,6 @@ class ModuleCallLines:
     def __init__(self, calls: ModuleCalls, gradients: GradientUse, rows: NeededRows) -> None:
         self._calls = calls
         self._gradients = gradients
-        self._repeated = RepeatedCalls()
         self._rows = rows
 
     def start(self) -> None:
@@ -66,7 +66,6 @@ class ModuleCallLines:
         self._gradients.end_watch()
         self._calls.remove(self._open_range)
         self._calls.inner_listener = None
-        self._repeated.clear()
         self._rows.stop()
 
     def _open_range(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
@@ -75,14 +74,11 @@ class ModuleCallLines:
         name = user_line(frame)
         if name is None:
             return None
-        with torch._C.DisableTorchFunction():  # its looks at tensors are no calls of the program
-            is_repeated, keep = self._repeated.add(module, (*args, *kwargs.values()), self._gradients.steps)
-        line_range = torch._C._profiler._RecordFunctionFast(f"{AGAIN if is_repeated else MARK} {name}")
+        line_range = torch._C._profiler._RecordFunctionFast(f"{MARK} {name}")
         line_range.__enter__()
         rows_end = self._rows.open_call(module, frame, (*args, *kwargs.values()), is_outermost=True)
 
         def close(result: Any) -> None:
-            keep()
             if rows_end is not None:
                 rows_end(result)
             # Where the window has ended and another one has begun inside the call, the range is no longer open.
@@ -117,7 +113,7 @@ class SourceLineMode(overrides.TorchFunctionMode):
     is_active = True
 
     def __init__(self, results: UnchangedResults, rows: NeededRows, calls: CallRecords) -> None:
-        """Push nothing yet; `results` gets what functions return, `rows` looks at products, `calls` keeps a step."""
+        """Push nothing yet; `results` gets what functions return, `rows` looks at products, `calls` at all."""
         super().__init__()
         self._results, self._rows, self._calls = results, rows, calls
 
@@ -144,12 +140,13 @@ class SourceLineMode(overrides.TorchFunctionMode):
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
-            self._calls.close_call(given, name, func, result, dur_ns)
+            first = self._calls.close_call(given, name, func, result, dur_ns)
+            marks = [None if first is None else f"{AGAIN} {first}"]
             try:
                 is_unchanged = self._results.add(name, func, args, result, dur_ns)
-                marks = (UNCHANGED if is_unchanged else None, find_zeros(func, args, dur_ns))
+                marks += [UNCHANGED if is_unchanged else None, find_zeros(func, args, dur_ns)]
             except Exception:  # tensors of transforms have no memory, others answer in ways of their own
-                marks = (None, None)
+                pass
             for mark in marks:
                 if mark is not None:
                     with torch._C._profiler._RecordFunctionFast(mark):
@@ -178,7 +175,7 @@ class SourceLines:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
         self.rows = NeededRows()
-        self.calls = CallRecords()
+        self.calls = CallRecords(lambda: gradients.steps)
         self._module_lines = ModuleCallLines(calls, gradients, self.rows)
         self._results = UnchangedResults()
 
@@ -204,6 +201,7 @@ class SourceLines:
         if mode is None:
             return
         mode.is_active = False
+        self.calls.stop()
         self._module_lines.stop()
         if self._restore_exit is not None:
             self._restore_exit()

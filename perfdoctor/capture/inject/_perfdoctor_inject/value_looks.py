@@ -13,26 +13,18 @@ all pairs of which a mask leaves few. Which activations a ReLU lets pass changes
     scores = scores.masked_fill(adjacency == 0, -9e15).softmax(1)
     h = scores @ values                                             # 99 % of the scores are 0
 
-Calls of a module with the very tensors of an earlier call, while its weights are as they were, such as a loss and a
-metric that call the model each. Dropout and other random numbers make two results of one input, which may be meant::
-
-    loss = criterion(net(x), y)
-    accuracy = (net(x).argmax(1) == y).float().mean()   # again
-
-Rows that layers compute in vain are in needed_rows.py. Looks read from the memory of the CPU, by the protocol DLPack:
-on another device a look would wait, an op would be recorded as one of the program's, and `Tensor.numpy` is some, and
-lets nobody resize the memory afterwards. So without numpy there are no looks, and none at bfloat16, which it lacks.
+Rows that layers compute in vain are in needed_rows.py, what is computed again within a step in value_numbers.py. Looks
+read from the memory of the CPU, by the protocol DLPack: on another device a look would wait, an op would be recorded as
+one of the program's, and `Tensor.numpy` is some, and lets nobody resize the memory afterwards. So without numpy there
+are no looks, and none at bfloat16, which it lacks.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import weakref
 import zlib
 from array import array
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
@@ -66,8 +58,6 @@ _ZERO_BLOCKS, _ZERO_BLOCK_BYTES = 32, 128
 _FORMATS: dict[torch.dtype, Literal["f", "d"]] = {torch.float32: "f", torch.float64: "d"}
 # From a product back to the softmax: dropout, casts, views.
 _MAX_DISTANCE = 4
-
-_PLAIN = (int, float, str, bool, type(None))
 
 
 def is_readable(value: Any) -> bool:
@@ -190,92 +180,3 @@ def _count_zeros(matrix: torch.Tensor) -> int:
     sample = read_sample(matrix, _ZERO_BLOCKS, _ZERO_BLOCK_BYTES)
     numbers = array(letter, sample)
     return 1000 * numbers.count(0.0) // len(numbers) if numbers else 0
-
-
-class _Call(NamedTuple):
-    """What a call was given: its tensors, in which states, other arguments, the weights' states, and the mode."""
-
-    tensors: tuple[Any, ...]
-    versions: tuple[int, ...]
-    others: tuple[Any, ...]
-    weights: tuple[int, int]
-    is_training: bool
-
-
-class RepeatedCalls:
-    """The last calls of each module."""
-
-    def __init__(self) -> None:
-        self._calls: dict[int, list[_Call]] = {}
-
-    def clear(self) -> None:
-        """Forget all calls."""
-        self._calls.clear()
-
-    def add(
-        self, module: torch.nn.Module, arguments: Iterable[Any], optimizer_steps: int = 0
-    ) -> tuple[bool, Callable[[], None]]:
-        """Whether a call repeats an earlier one; and what to call at its end, which keeps it for later ones.
-
-        `optimizer_steps` is how many steps optimizers have made: fused ones raise no version of what they write to.
-        Tensors of any kind are looked at, and some have no versions or answer in ways of their own: that is no error of
-        the program, which comes first.
-        """
-        try:
-            call = _describe(module, tuple(arguments), optimizer_steps)
-            if call is None:
-                return False, _do_nothing
-            calls = self._calls.setdefault(id(module), [])
-            calls[:] = [
-                each
-                for each in calls
-                if each.weights == call.weights and all(ref() is not None for ref in each.tensors)
-            ]
-            if any(_is_same(each, call) for each in calls):
-                return True, _do_nothing
-            state = _rng_state()
-        except Exception:
-            return False, _do_nothing
-
-        def keep() -> None:
-            with contextlib.suppress(Exception):
-                if state == _rng_state():
-                    calls.append(call)
-
-        return False, keep
-
-
-def _do_nothing() -> None:
-    pass
-
-
-def _rng_state() -> bytes:
-    with torch._C.DisableTorchFunction():  # a look is no call of the program
-        return bytes(values_of(torch.get_rng_state()).tobytes())
-
-
-def _describe(module: torch.nn.Module, arguments: tuple[Any, ...], optimizer_steps: int) -> _Call | None:
-    """A call by what decides its result; None where an argument is neither a tensor nor plain, or dropout draws.
-
-    None as well in torch.inference_mode(), whose tensors have no versions: what trains nothing may repeat on purpose.
-    """
-    if torch.is_inference_mode_enabled():
-        return None
-    tensors = tuple(each for each in arguments if isinstance(each, torch.Tensor))
-    others = tuple(each for each in arguments if not isinstance(each, torch.Tensor))
-    draws = module.training and any(
-        isinstance(each, torch.nn.modules.dropout._DropoutNd) and each.p > 0 for each in module.modules()
-    )
-    if draws or not tensors or not all(isinstance(each, _PLAIN) for each in others):
-        return None
-    return _Call(
-        tuple(map(weakref.ref, tensors)),
-        tuple(each._version for each in tensors),
-        others,
-        (sum(each._version for each in module.parameters()), optimizer_steps),
-        module.training,
-    )
-
-
-def _is_same(call: _Call, other: _Call) -> bool:
-    return call[1:] == other[1:] and all(a() is b() for a, b in zip(call.tensors, other.tensors, strict=True))
