@@ -55,8 +55,8 @@ def find_repeated_calls(shaped: Rank) -> dict[str, Work]:
     frames = innermost_frame(trace, trace.ops.thread[again], trace.ops.start_ns[again])
     parts: dict[str, list[int]] = defaultdict(list)
     for number, (line, frame) in enumerate(zip(whole, frames.tolist(), strict=True)):
-        kind = "weight" if _is_parametrized(trace, frame) else "ops"
-        parts[f"repeat at {line}" if line else f"repeated {kind} in {user_frame(trace, frame)}"].append(number)
+        kind = "repeated weight" if _is_parametrized(trace, frame) else "repeated ops"
+        parts[f"repeat at {line}" if line else f"{kind} in {user_frame(trace, frame)}"].append(number)
     works = {}
     for key, numbers in parts.items():
         of_part = np.unique(at[numbers])
