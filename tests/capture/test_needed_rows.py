@@ -20,6 +20,7 @@ from perfdoctor.capture.inject._perfdoctor_inject.module_calls import ModuleCall
 from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
 from perfdoctor.capture.inject._perfdoctor_inject.value_looks import UnchangedResults
+from perfdoctor.capture.inject._perfdoctor_inject.value_numbers import ValueNumbers
 
 Loss = Callable[[], torch.Tensor]
 
@@ -38,7 +39,7 @@ def found_in(loss: Loss, steps: int = 2) -> set[tuple[str, float]]:
     calls.inner_listener = on_inner  # type: ignore[assignment]
     rows.start()
     try:
-        with SourceLineMode(UnchangedResults(), rows, CallRecords()):
+        with SourceLineMode(UnchangedResults(), rows, CallRecords(), ValueNumbers()):
             for _ in range(steps):
                 result = loss()
                 if result.requires_grad:

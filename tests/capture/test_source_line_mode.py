@@ -14,6 +14,7 @@ from perfdoctor.capture.inject._perfdoctor_inject import value_looks
 from perfdoctor.capture.inject._perfdoctor_inject.call_records import CallRecords
 from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
+from perfdoctor.capture.inject._perfdoctor_inject.value_numbers import ValueNumbers
 
 X = torch.rand(200, 200, generator=torch.Generator().manual_seed(0))
 
@@ -57,7 +58,7 @@ def test_a_call_returns_what_it_returns_without_the_mode(
     monkeypatch.setattr(value_looks, "MIN_CALL_NS", 0)
     results, calls = value_looks.UnchangedResults(), CallRecords()
     calls.start()
-    with SourceLineMode(results, NeededRows(), calls):
+    with SourceLineMode(results, NeededRows(), calls, ValueNumbers()):
         for _ in range(4):
             results.begin_step()
             assert call().shape == call().shape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,8 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
-from perfdoctor.capture.inject._perfdoctor_inject import call_records
-from perfdoctor.capture.inject._perfdoctor_inject.call_records import CallRecords
+from perfdoctor.capture.inject._perfdoctor_inject import value_numbers
+from perfdoctor.capture.inject._perfdoctor_inject.value_numbers import ValueNumbers
 
 X = torch.randn(8, 4)
 
@@ -28,14 +27,13 @@ class Watch(torch.overrides.TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.steps = 0
-        self.calls = CallRecords(lambda: self.steps)
-        self.calls.start()
+        self.values = ValueNumbers(lambda: self.steps)
         self.again: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = self.calls.open_call(args, kwargs)
+        key = self.values.open_call(func, args, kwargs)
         result = func(*args, **(kwargs or {}))
-        if self.calls.close_call(given, "@a.py:1 f", func, result, 1_000_000) is not None:
+        if self.values.close_call(key, "@a.py:1 f", result, 1_000_000) is not None:
             self.again.append(func.__name__)
         return result
 
@@ -241,9 +239,8 @@ def test_a_step_is_no_repetition_of_the_one_before() -> None:
     with Watch() as watch:
         for _ in range(3):
             X.exp()
-            watch.calls.begin_step()
+            watch.values.forget()
     assert watch.again == []
-    assert len(watch.calls.to_dict()["calls"]) == 1
 
 
 def test_the_weight_of_a_layer_under_cached_is_made_once() -> None:
@@ -253,9 +250,17 @@ def test_the_weight_of_a_layer_under_cached_is_made_once() -> None:
 
 
 def test_no_tensor_is_kept_alive_and_calls_beyond_a_number_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_records, "_MAX_TENSORS", 40)
+    monkeypatch.setattr(value_numbers, "_MAX_CALLS", 40)
     with Watch() as watch:
-        for _, x in zip(itertools.repeat(None, 100), itertools.repeat(X)):
-            (x + torch.randn(8, 4)).exp()  # most likely at the address of the one before
+        for _ in range(100):
+            x = torch.randn(8, 4)  # most likely at the address of the one before
+            (x + 1).exp()
     assert watch.again == []
-    assert len(watch.calls.to_dict()["tensors"]) <= 44
+    assert len(watch.values._made) == 40
+
+
+def test_a_short_call_has_no_mark() -> None:
+    values = ValueNumbers()
+    for dur_ns, first in ((1_000, None), (1_000, None), (1_000_000, "@a.py:1 f")):
+        key = values.open_call(torch.exp, (X,), None)
+        assert values.close_call(key, "@a.py:1 f", torch.exp(X), dur_ns) == first

@@ -20,6 +20,7 @@ from perfdoctor.capture.inject._perfdoctor_inject.call_records import CallRecord
 from perfdoctor.capture.inject._perfdoctor_inject.needed_rows import NeededRows
 from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLineMode
 from perfdoctor.capture.inject._perfdoctor_inject.value_looks import UnchangedResults
+from perfdoctor.capture.inject._perfdoctor_inject.value_numbers import ValueNumbers
 from perfdoctor.errors import InputError
 from perfdoctor.forms.match_forms import Match, find_matches
 from perfdoctor.forms.measure_forms import Case, measure_capture, run_job, to_job
@@ -36,7 +37,7 @@ def record(step: Callable[[], Any], folder: Path) -> RecordedCalls:
     """The calls of a step, as they come out of the file."""
     calls = CallRecords()
     calls.start()
-    with pytest.MonkeyPatch.context() as patch, SourceLineMode(UnchangedResults(), NeededRows(), calls):
+    with pytest.MonkeyPatch.context() as patch, SourceLineMode(UnchangedResults(), NeededRows(), calls, ValueNumbers()):
         patch.setattr(call_records, "MIN_CALL_NS", 0)  # so that the numbers of all tensors are looked at
         step()
     path = folder / "calls.json"

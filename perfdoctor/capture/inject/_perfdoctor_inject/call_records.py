@@ -14,12 +14,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .module_calls import is_in_backward
 from .value_looks import MIN_CALL_NS, is_readable, read_sample, values_of
-from .value_numbers import MIN_REPEATED_NS, ValueNumbers, numbers_in
 
-# A step of more tensors is cut: the dearest calls come again and again.
-_MAX_TENSORS = 40_000
+# A step of more calls is cut: the dearest ones come again and again.
+_MAX_CALLS = 20_000
 # Values that are looked at: of whole numbers all, because an index must stay within its range; of others a sample.
 _MAX_WHOLE, _BLOCKS, _BLOCK_BYTES = 1 << 18, 16, 1024
 _MAX_TEXT, _MAX_ITEMS = 200, 4096
@@ -31,76 +29,49 @@ Encoded: TypeAlias = Any
 
 
 class CallRecords:
-    """The calls of one step of the window, in their order, and what calls of any step compute again."""
+    """The calls of one step of the window, in their order."""
 
-    def __init__(self, optimizer_steps: Callable[[], int] = int) -> None:
-        """`optimizer_steps` counts the steps of optimizers, of which fused ones raise no version of what they write."""
-        self._optimizer_steps = optimizer_steps
-        self._stepped = 0
-        self._values = ValueNumbers()
-        self._is_open = self._keeps = False
+    def __init__(self) -> None:
+        self._is_open = False
         self._clear()
 
     def _clear(self) -> None:
         self._calls: list[list[Any]] = []
         self._functions: dict[Any, int] = {}
         self._lines: dict[str, int] = {}
-        self._kept: list[list[Any]] = []
-        self._forget_tensors()
-
-    def _forget_tensors(self) -> None:
         self._tensors: list[list[Any]] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
-        self._values.forget()
 
     def start(self) -> None:
         """Record the step that begins, and forget those of an earlier window."""
         self._clear()
-        self._is_open = self._keeps = True
+        self._is_open = True
 
     def begin_step(self) -> None:
-        """Keep no more once a step with calls has ended; what a step computes is no repetition of another one."""
-        if self._calls and self._keeps:
-            self._keeps, self._kept = False, self._tensors
-        self._forget_tensors()
-
-    def stop(self) -> None:
-        """Look at no more calls."""
-        self._is_open = False
-        if self._keeps:
-            self._kept = self._tensors
-        self._forget_tensors()
+        """Record no more once a step with calls has ended."""
+        self._is_open = self._is_open and not self._calls
 
     def open_call(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Any] | None:
-        """What a call is given, before it changes any of it; None where calls are not looked at."""
-        if not self._is_open or len(self._tensors) >= _MAX_TENSORS:
+        """What a call is given, before it changes any of it; None where calls are not recorded."""
+        if not self._is_open or len(self._calls) >= _MAX_CALLS:
             return None
-        if self._stepped != self._optimizer_steps():
-            self._stepped = self._optimizer_steps()
-            self._values.forget()
         with contextlib.suppress(Exception):  # tensors of any kind are looked at, and the program comes first
             return [self._encode(args), {name: self._encode(value) for name, value in (kwargs or {}).items()}]
         return None
 
-    def close_call(self, given: list[Any] | None, line: str, function: Any, result: Any, dur_ns: int) -> str | None:
-        """What it returned, and how long it took; returns the line that computed the same before, None where it is new.
-
-        A backward pass computes again on purpose (checkpoints); in inference mode tensors have no versions.
-        """
+    def close_call(self, given: list[Any] | None, line: str, function: Any, result: Any, dur_ns: int) -> None:
+        """What it returned, and how long it took."""
         if given is None:
-            return None
+            return
         with contextlib.suppress(Exception):
-            if self._keeps and dur_ns >= MIN_CALL_NS:
+            if dur_ns >= MIN_CALL_NS:
                 self._look_at(given)
             returned = self._encode(result)
-            if self._keeps and next(numbers_in(returned), None) is not None:  # no question: shape, requires_grad
-                number = self._functions.setdefault(function, len(self._functions))
-                at = self._lines.setdefault(line, len(self._lines))
-                self._calls.append([at, number, *given, returned, dur_ns, torch.is_grad_enabled()])
-            if not is_in_backward() and not torch.is_inference_mode_enabled():
-                first = self._values.add(line, function, given[0], given[1], returned)
-                return first if dur_ns >= MIN_REPEATED_NS else None
-        return None
+            if not _numbers_of(returned):  # a question: shape, size, requires_grad
+                return
+            number = self._functions.setdefault(function, len(self._functions))
+            at = self._lines.setdefault(line, len(self._lines))
+            self._calls.append([at, number, *given, returned, dur_ns, torch.is_grad_enabled()])
 
     def to_dict(self) -> dict[str, Any]:
         """All that was recorded, as it stands in calls.json."""
@@ -110,7 +81,7 @@ class CallRecords:
             "torch": torch.__version__,
             "lines": list(self._lines),
             "functions": list(map(_name_function, self._functions)),
-            "tensors": self._kept,
+            "tensors": self._tensors,
             "calls": self._calls,
         }
 
@@ -120,8 +91,6 @@ class CallRecords:
         if isinstance(value, str):
             return ["text", value[:_MAX_TEXT]]
         if type(value) in (torch.Tensor, torch.nn.Parameter):
-            if value.is_inference() and not torch.is_inference_mode_enabled():  # it has no versions
-                return ["unknown", "inference tensor"]
             return ["tensor", self._number(value)]
         if isinstance(value, (tuple, list)) and len(value) <= _MAX_ITEMS:
             return ["list" if isinstance(value, list) else "tuple", *map(self._encode, value)]
@@ -144,17 +113,26 @@ class CallRecords:
         strides = tensor.stride() if tensor.layout is torch.strided else None
         kind = str(tensor.dtype).removeprefix("torch."), tensor.device.type, tensor.requires_grad
         is_whole = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.numel() <= _MAX_WHOLE
-        values = _describe_whole(tensor) if is_whole and self._keeps else None
+        values = _describe_whole(tensor) if is_whole else None
         self._tensors.append([list(tensor.shape), strides, *kind, isinstance(tensor, torch.nn.Parameter), values])
         return number
 
     def _look_at(self, given: Encoded) -> None:
         """Add what a sample shows of the numbers in the tensors of a dear call."""
-        numbers = set(numbers_in(given))
+        numbers = set(_numbers_of(given))
         for ref, _, number in list(self._known.values()):
             tensor = ref() if number in numbers and self._tensors[number][-1] is None else None
             if tensor is not None:
                 self._tensors[number][-1] = _describe_floats(tensor)
+
+
+def _numbers_of(given: Encoded) -> list[int]:
+    """The tensors in some arguments."""
+    if isinstance(given, dict):
+        return [number for value in given.values() for number in _numbers_of(value)]
+    if not isinstance(given, list):
+        return []
+    return [given[1]] if given[:1] == ["tensor"] else [number for each in given for number in _numbers_of(each)]
 
 
 def _describe_whole(tensor: torch.Tensor) -> dict[str, Any] | None:

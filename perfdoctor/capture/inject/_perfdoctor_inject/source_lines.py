@@ -40,6 +40,7 @@ from .silent_lines import find_silent_line
 from .tracebacks import remove_own_frames
 from .user_code import absolute_path, is_foreign_file, name_file, user_line
 from .value_looks import UNCHANGED, UnchangedResults, find_zeros
+from .value_numbers import ValueNumbers
 
 MARK = "perfdoctor::module_call"
 # Behind a call that computes what another one of the step has computed, with the line of that one.
@@ -112,10 +113,10 @@ class SourceLineMode(overrides.TorchFunctionMode):
 
     is_active = True
 
-    def __init__(self, results: UnchangedResults, rows: NeededRows, calls: CallRecords) -> None:
-        """Push nothing yet; `results` gets what functions return, `rows` looks at products, `calls` at all."""
+    def __init__(self, results: UnchangedResults, rows: NeededRows, calls: CallRecords, values: ValueNumbers) -> None:
+        """Push nothing yet; `results` gets what functions return, `rows` looks at products, the others at all calls."""
         super().__init__()
-        self._results, self._rows, self._calls = results, rows, calls
+        self._results, self._rows, self._calls, self._values = results, rows, calls, values
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -130,6 +131,7 @@ class SourceLineMode(overrides.TorchFunctionMode):
             is_product = func in _PRODUCTS and not is_foreign_file(frame.f_code.co_filename)
             rows_end = self._rows.open_product(name, args) if is_product else None
             given = self._calls.open_call(args, kwargs)
+            value = self._values.open_call(func, args, kwargs)
             result, began_ns = None, time.perf_counter_ns()
             try:
                 result = func(*args, **(kwargs or {}))
@@ -140,7 +142,8 @@ class SourceLineMode(overrides.TorchFunctionMode):
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
-            first = self._calls.close_call(given, name, func, result, dur_ns)
+            self._calls.close_call(given, name, func, result, dur_ns)
+            first = self._values.close_call(value, name, result, dur_ns)
             marks = [None if first is None else f"{AGAIN} {first}"]
             try:
                 is_unchanged = self._results.add(name, func, args, result, dur_ns)
@@ -175,7 +178,8 @@ class SourceLines:
         self._mode: SourceLineMode | None = None
         self._restore_exit: Callable[[], None] | None = None
         self.rows = NeededRows()
-        self.calls = CallRecords(lambda: gradients.steps)
+        self.calls = CallRecords()
+        self._values = ValueNumbers(lambda: gradients.steps)
         self._module_lines = ModuleCallLines(calls, gradients, self.rows)
         self._results = UnchangedResults()
 
@@ -185,7 +189,7 @@ class SourceLines:
             return
         self._results.begin_step()
         self.calls.start()
-        self._mode = SourceLineMode(self._results, self.rows, self.calls)
+        self._mode = SourceLineMode(self._results, self.rows, self.calls, self._values)
         self._protect_from_user_modes(self._mode)
         _modes._push_mode(self._mode)
         self._module_lines.start()
@@ -194,6 +198,7 @@ class SourceLines:
         """What is called next is called in another step."""
         self._results.begin_step()
         self.calls.begin_step()
+        self._values.forget()
 
     def stop(self) -> None:
         """Remove the mode from wherever it stands in the stack; without a mode, do nothing."""
@@ -201,7 +206,7 @@ class SourceLines:
         if mode is None:
             return
         mode.is_active = False
-        self.calls.stop()
+        self._values.forget()
         self._module_lines.stop()
         if self._restore_exit is not None:
             self._restore_exit()
