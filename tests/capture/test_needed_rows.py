@@ -326,6 +326,14 @@ def test_a_look_is_no_op_of_the_program_and_changes_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(gradients, watched, strict=True))
 
 
+def test_a_look_computes_no_parametrized_weight() -> None:
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(512, 512))  # each use changes what it iterates
+    before = [each.clone() for each in layer.buffers()]
+    end = NeededRows().open_call(layer, sys._getframe(), (torch.ones(512, 512),), is_outermost=True)
+    assert end is not None
+    assert all(torch.equal(a, b) for a, b in zip(before, layer.buffers(), strict=True))
+
+
 def test_no_graph_is_kept_alive() -> None:
     rows, layer = NeededRows(), nn.Linear(512, 512)
     x = torch.randn(256, 512, requires_grad=True)

@@ -148,8 +148,8 @@ def describe_embeddings(modules: list[tuple[str, nn.Module]], lines: ModuleLines
         }
         for name, module in modules
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
-        # Wrappers that shard parameters take them out of the modules.
-        and isinstance(weight := getattr(module, "weight", None), nn.Parameter)
+        # Wrappers that shard parameters take them out of the modules; asked for, a parametrized one is computed.
+        and (weight := module._parameters.get("weight")) is not None
     ]
     return sorted(found, key=lambda each: -each["num_embeddings"] * each["embedding_dim"])[:MAX_NAMES]
 

@@ -260,7 +260,7 @@ def _rows_of_model(arguments: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
 
 def _work_of(module: nn.Module, tensor: torch.Tensor) -> int:
     """About how many multiplications a call takes."""
-    weight = getattr(module, "weight", None)
+    weight = module._parameters.get("weight")  # a parametrized one is computed, and may change, where it is asked for
     weights = sum(each.numel() for each in module.parameters()) if weight is None else weight.numel()
     channels: int = tensor.size(1 if isinstance(module, nn.modules.conv._ConvNd) else -1)
     return tensor.numel() // max(channels, 1) * int(weights)
