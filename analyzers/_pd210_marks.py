@@ -40,14 +40,15 @@ _MAX_DISTANCE = 12
 _GATHERING = (0.05, 0.2)
 
 
-def find_repeated_calls(shaped: Rank) -> dict[str, Work]:
+def find_repeated_calls(shaped: Rank, unchanged: Int64Array) -> dict[str, Work]:
     """The calls of a training that compute again what one before in the step has computed, by the function they are in.
 
-    Those of a module that does nothing else are at its call. A benchmark gives its model the same on purpose.
+    Those of a module that does nothing else are at its call; ops whose results no step changes are left out. A
+    benchmark gives its model the same on purpose.
     """
     trace, ranges = shaped.trace, shaped.trace.ranges
     marked = _find_marked(shaped, vocabulary.REPEATED_MARK)
-    again = _rows_in(shaped, _time_of(trace, marked.calls))
+    again = np.setdiff1d(_rows_in(shaped, _time_of(trace, marked.calls)), unchanged)
     if not len(again) or not shaped.forward_ops.has_numbers:
         return {}
     whole = _find_whole_calls(shaped, again)
@@ -77,11 +78,10 @@ def _is_parametrized(trace: Trace, frame: int) -> bool:
 
 
 def find_unchanged_results(shaped: Rank) -> dict[str, Work]:
-    """The calls of a window whose results `perfdoctor run` saw unchanged, without those of repeated calls."""
+    """The calls of a window whose results `perfdoctor run` saw unchanged."""
     trace, ops = shaped.trace, shaped.trace.ops
     marked = _find_marked(shaped, vocabulary.UNCHANGED_MARK)
-    repeated = _find_marked(shaped, vocabulary.REPEATED_MARK)
-    rows = _rows_in(shaped, iv.subtract(_time_of(trace, marked.calls), _time_of(trace, repeated.calls)))
+    rows = _rows_in(shaped, _time_of(trace, marked.calls))
     whole_ns = ops.dur_ns[ops_of_program(trace, shaped.window)].sum()
     if not len(rows) or ops.dur_ns[rows].sum() > _MAX_SHARE_OF_STEP * whole_ns:
         return {}

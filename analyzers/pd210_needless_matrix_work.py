@@ -38,11 +38,12 @@ class NeedlessMatrixWork(RankAnalyzer):
         if shaped is None:
             return
         calls = Calls(shaped)
+        unchanged = find_unchanged_results(shaped)
         works = {
             **join_sights((*find_formulas(calls), *find_unused_values(calls))),
             **find_recomputed_prefix(calls),
-            **find_repeated_calls(shaped),
-            **find_unchanged_results(shaped),
+            **find_repeated_calls(shaped, next((work.rows for work in unchanged.values()), np.empty(0, np.int64))),
+            **unchanged,
             **find_zero_operands(calls),
         }
         for key, work in _add_needed_rows(works, find_needed_rows(rank, shaped), shaped.trace).items():

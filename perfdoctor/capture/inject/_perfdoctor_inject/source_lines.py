@@ -38,9 +38,10 @@ from .module_calls import End, ModuleCalls
 from .needed_rows import LAYERS, MIN_WORK, NeededRows
 from .silent_lines import find_silent_line
 from .tracebacks import remove_own_frames
+from .untraced import NO_PAUSE, pause_for_this_thread
 from .user_code import absolute_path, is_foreign_file, name_file, user_line
 from .value_looks import UNCHANGED, UnchangedResults, find_zeros
-from .value_numbers import ValueNumbers
+from .value_numbers import Key, ValueNumbers
 
 MARK = "perfdoctor::module_call"
 # Behind a call that computes what another one of the step has computed, with the line of that one.
@@ -56,18 +57,39 @@ class ModuleCallLines:
         self._rows = rows
 
     def start(self) -> None:
-        """Mark calls of the training thread from now on."""
+        """Mark calls of the training thread, which calls this, from now on."""
+        self._pause = pause_for_this_thread()
         self._gradients.watch()
         self._rows.start()
-        self._calls.add(self._open_range)
+        self._calls.add(self._open_call)
         self._calls.inner_listener = self._open_rows
 
     def stop(self) -> None:
         """Mark no more calls."""
         self._gradients.end_watch()
-        self._calls.remove(self._open_range)
+        self._calls.remove(self._open_call)
         self._calls.inner_listener = None
         self._rows.stop()
+
+    def _open_call(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
+        """Look at an outermost call; returns what looks at its end, None where nothing does."""
+        begin_pause, end_pause = self._pause
+        begin_pause()
+        try:
+            end = self._open_range(module, frame, args, kwargs)
+        finally:
+            end_pause()
+        if end is None:
+            return None
+
+        def close(result: Any) -> None:
+            begin_pause()
+            try:
+                end(result)
+            finally:
+                end_pause()
+
+        return close
 
     def _open_range(self, module: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> End | None:
         """Open a range that names the line of the user's code in `frame`; None where it is none."""
@@ -117,15 +139,22 @@ class SourceLineMode(overrides.TorchFunctionMode):
         """Push nothing yet; `results` gets what functions return, `rows` looks at products, the others at all calls."""
         super().__init__()
         self._results, self._rows, self._calls, self._values = results, rows, calls, values
+        self._pause, self._thread = pause_for_this_thread(), threading.get_ident()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        frame = sys._getframe(1)
-        name = user_line(frame) if self.is_active else None
+        pause, resume = self._pause if threading.get_ident() == self._thread else NO_PAUSE  # a backward pass has others
+        pause()
         try:
+            frame = sys._getframe(1)
+            name = user_line(frame) if self.is_active else None
             if name is None:
-                return func(*args, **(kwargs or {}))
+                resume()
+                try:
+                    return func(*args, **(kwargs or {}))
+                finally:
+                    pause()
             line_range = torch._C._profiler._RecordFunctionFast(name)
             line_range.__enter__()
             is_product = func in _PRODUCTS and not is_foreign_file(frame.f_code.co_filename)
@@ -133,31 +162,47 @@ class SourceLineMode(overrides.TorchFunctionMode):
             given = self._calls.open_call(args, kwargs)
             value = self._values.open_call(func, args, kwargs)
             result, began_ns = None, time.perf_counter_ns()
+            resume()
             try:
                 result = func(*args, **(kwargs or {}))
-                dur_ns = time.perf_counter_ns() - began_ns
             finally:
+                pause()
+                dur_ns = time.perf_counter_ns() - began_ns
                 if rows_end is not None:
                     rows_end(result)
                 # Where the window has ended and another one has begun inside the call, the range is no longer open.
                 with contextlib.suppress(RuntimeError):
                     line_range.__exit__(None, None, None)
-            self._calls.close_call(given, name, func, result, dur_ns)
-            first = self._values.close_call(value, name, result, dur_ns)
-            marks = [None if first is None else f"{AGAIN} {first}"]
-            try:
-                is_unchanged = self._results.add(name, func, args, result, dur_ns)
-                marks += [UNCHANGED if is_unchanged else None, find_zeros(func, args, dur_ns)]
-            except Exception:  # tensors of transforms have no memory, others answer in ways of their own
-                pass
-            for mark in marks:
-                if mark is not None:
-                    with torch._C._profiler._RecordFunctionFast(mark):
-                        pass
+            for mark in self._look_at(name, func, args, result, dur_ns, given, value):
+                with torch._C._profiler._RecordFunctionFast(mark):
+                    pass
             return result
         except BaseException as error:
             remove_own_frames(error)
             raise
+        finally:
+            resume()
+
+    def _look_at(
+        self,
+        line: str,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        result: Any,
+        dur_ns: int,
+        given: list[Any] | None,
+        value: Key | None,
+    ) -> list[str]:
+        """What the looks say of a call that has ended: the names of marks."""
+        self._calls.close_call(given, line, func, result, dur_ns)
+        first = self._values.close_call(value, line, result, dur_ns)
+        marks = [] if first is None else [f"{AGAIN} {first}"]
+        with contextlib.suppress(Exception):  # tensors of transforms have no memory, others answer in ways of their own
+            if self._results.add(line, func, args, result, dur_ns):
+                marks.append(UNCHANGED)
+            zeros = find_zeros(func, args, dur_ns)
+            marks += [] if zeros is None else [zeros]
+        return marks
 
 
 def dynamo_has_compiled() -> bool:
