@@ -7,6 +7,7 @@ program in another one. What is known of an op there holds for the op that stand
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,13 +62,18 @@ class FoundWork(NamedTuple):
     recurrence: Recurrence | None = None
 
 
-def report_work(rule: Analyzer, rank: Rank, work: FoundWork | None, min_share: float = 0.0) -> Iterator[Finding]:
-    """The finding of a rule on some work, where it takes `min_share` of the step and the rule's own; else none."""
+def report_work(
+    rule: Analyzer, rank: Rank, work: FoundWork | None, min_share: float = 0.0, *, by_table: bool = False
+) -> Iterator[Finding]:
+    """The finding of a rule on some work, where it takes `min_share` of the step and the rule's own; else none.
+
+    `by_table` says that its saving was measured elsewhere, and gives way to a form that was measured here.
+    """
     if work is None:
         return
     cost_ns = rank.per_step(iv.total(work.time))
     if rule.exceeds_min_share(rank, cost_ns if work.worth_ns is None else work.worth_ns, min_share):
-        yield rule.finding(
+        finding = rule.finding(
             rank,
             title=work.title,
             cost_ns=cost_ns,
@@ -80,6 +86,7 @@ def report_work(rule: Analyzer, rank: Rank, work: FoundWork | None, min_share: f
             subject=work.subject,
             recurrence=work.recurrence,
         )
+        yield replace(finding, has_table_price=by_table)
 
 
 def own_time_of(trace: Trace) -> Int64Array:

@@ -51,7 +51,7 @@ class AccidentalFloat64(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step, on a CPU ops `min_cpu_share`."""
         if rank.device_kind == "cpu":
-            yield from report_work(self, rank, find_float64_work(rank), self.settings["min_cpu_share"])
+            yield from report_work(self, rank, find_float64_work(rank), self.settings["min_cpu_share"], by_table=True)
         else:
             yield from self._check_gpu(rank)
 

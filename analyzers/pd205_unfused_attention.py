@@ -67,7 +67,7 @@ class UnfusedAttention(RankAnalyzer):
         """A finding when such attention takes at least the least share of the step, one for fused float32 attention."""
         if rank.device_kind == "cpu":
             work = find_cpu_attention(rank, self.settings["min_cpu_sequence"])
-            yield from report_work(self, rank, work, self.settings["min_cpu_saving"])
+            yield from report_work(self, rank, work, self.settings["min_cpu_saving"], by_table=True)
             return
         yield from self._find_unfused(rank)
         yield from self._find_fused_float32(rank)

@@ -39,12 +39,12 @@ class NeedlessMatrixWork(RankAnalyzer):
             return
         calls = Calls(shaped)
         unchanged = find_unchanged_results(shaped)
+        by_table = {**join_sights((*find_formulas(calls), *find_unused_values(calls))), **find_zero_operands(calls)}
         works = {
-            **join_sights((*find_formulas(calls), *find_unused_values(calls))),
+            **by_table,
             **find_recomputed_prefix(calls),
             **find_repeated_calls(shaped, next((work.rows for work in unchanged.values()), np.empty(0, np.int64))),
             **unchanged,
-            **find_zero_operands(calls),
         }
         for key, work in _add_needed_rows(works, find_needed_rows(rank, shaped), shaped.trace).items():
             kind = key.partition(" at ")[0].partition(" in ")[0]
@@ -83,7 +83,8 @@ class NeedlessMatrixWork(RankAnalyzer):
             # What a model of a library computes in vain is seldom its user's to change.
             if shaped.places.is_in_library(rows):
                 finding = replace(finding, severity="low")
-            yield replace(finding, references=(advice.source,))
+            is_measurable = not on_gpu and key in by_table
+            yield replace(finding, references=(advice.source,), has_table_price=is_measurable)
 
 
 def _describe_op(trace: Trace, row: int) -> str:

@@ -54,8 +54,8 @@ class UnfusedPointwise(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when fusing all chains could save at least `min_share` of the step."""
         if rank.device_kind == "cpu":
-            yield from report_work(self, rank, find_large_passes(rank))
-            yield from report_work(self, rank, find_formulas(rank))
+            yield from report_work(self, rank, find_large_passes(rank), by_table=True)
+            yield from report_work(self, rank, find_formulas(rank), by_table=True)
         else:
             yield from self._check_gpu(rank)
 

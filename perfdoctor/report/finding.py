@@ -153,6 +153,8 @@ class Finding:
         places: The places that hold the time it claims, the largest first; empty where it claims none.
         is_symptom: Whether it is what something else brings about, such as page faults: what is said of the line that
             does stands above it, and covers it.
+        has_table_price: Whether what remains was measured elsewhere, on other sizes: what was measured here on nearly
+            all of its time stands above it, and covers it.
         covers: Of a finding about several ranks: the `key` of each finding on its `rank` that is reported inside it.
 
     Raises:
@@ -197,6 +199,7 @@ class Finding:
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
     makes_results_wrong: bool = field(default=False, repr=False)
     is_symptom: bool = field(default=False, repr=False, compare=False)
+    has_table_price: bool = field(default=False, repr=False, compare=False)
     covers: tuple[FindingKey, ...] = field(default=(), repr=False, compare=False)
     places: tuple[PlaceName, ...] = field(default=(), repr=False, compare=False)
 
@@ -283,7 +286,7 @@ def finding_of_failure(rule: str, name: str, error: Exception, rank: int | None 
 
 _TYPES: Mapping[str, tuple[type | None, ...]] = {
     **dict.fromkeys(("rule", "name", "title", "advice", "subject", "severity"), (str,)),
-    **dict.fromkeys(("makes_results_wrong", "occurs_once", "is_symptom"), (bool,)),
+    **dict.fromkeys(("makes_results_wrong", "occurs_once", "is_symptom", "has_table_price"), (bool,)),
     **dict.fromkeys(("rank", "covered_by"), (int, None)),
     "covers": (tuple,),
     "cost_ns": (int,),

@@ -25,6 +25,9 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 _WORTH_A_CHANGE: frozenset[Severity] = frozenset({"medium", "high"})
 
+# Of a finding with a price from a table, what was measured on so much of its time is about the same work.
+_MOST_OF_CLAIM = 0.75
+
 
 @dataclass(slots=True)
 class Priced:
@@ -41,7 +44,8 @@ class Priced:
         cost_bound_ns: The same of the whole cause.
         covered_by: The finding after whose fix next to nothing is left for this one.
         evidence: What the replay adds.
-        cause: The finding at its line that it is a symptom of: it stands below that and is covered by it.
+        cause: The finding that it is a symptom of, or that was measured where it has a table: it stands below that and
+            is covered by it.
     """
 
     finding: Finding
@@ -208,10 +212,12 @@ class Priced:
         )
 
 
-def link_symptoms(fixes: Sequence[Priced]) -> None:
-    """Let each symptom know the cause at its line, of several the one that costs most.
+def link_causes(fixes: Sequence[Priced]) -> None:
+    """Let each finding know the one that it stands below.
 
-    A cause happens in each step and has something to change; the lines of two ranks are different places.
+    A symptom: the cause at its line, of several the one that costs most. A cause happens in each step and has something
+    to change; the lines of two ranks are different places. One whose price is from a table: what was measured here on
+    nearly all of its time.
     """
     lasting = (each for each in fixes if each.finding.comes_back and each.finding.severity != "info")
     causes = [each for each in lasting if not each.finding.is_symptom]
@@ -220,6 +226,16 @@ def link_symptoms(fixes: Sequence[Priced]) -> None:
             place = each.finding.rank, str(each.finding.location)
             at_line = [other for other in causes if (other.finding.rank, str(other.finding.location)) == place]
             each.cause = max(at_line, key=lambda other: (other.cost_ns, other.finding.key), default=None)
+        elif each.finding.has_table_price:
+            measured = (other for other in fixes if other.saving.basis == "measured" and _is_within(each, other))
+            each.cause = max(measured, key=lambda other: (other.saving.likely_ns, other.finding.key), default=None)
+
+
+def _is_within(inner: Priced, outer: Priced) -> bool:
+    """Whether one finding's time is nearly all within that of another one."""
+    claim, other = inner.finding.claim, outer.finding.claim
+    shared_ns = iv.total(iv.intersect(claim.intervals, other.intervals)) if claim.rank == other.rank else 0
+    return shared_ns > _MOST_OF_CLAIM * iv.total(claim.intervals)
 
 
 class Pricer(Protocol):

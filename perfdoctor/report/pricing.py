@@ -13,7 +13,7 @@ from dataclasses import replace
 from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding, FindingKey
 from perfdoctor.report.merge_findings import ranks_with
 from perfdoctor.report.one_fix import join_by_fix
-from perfdoctor.report.pricers import LedgerPricer, Priced, Pricer, ReplayPricer, link_symptoms
+from perfdoctor.report.pricers import LedgerPricer, Priced, Pricer, ReplayPricer, link_causes
 from perfdoctor.savings.fix_order import MASKED_SHARE
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving_bounds import SavingBounds
@@ -54,7 +54,7 @@ def price_findings(
         pricer = ReplayPricer(replay, by_ledger)
     joined = join_by_fix(findings, ledger)
     fixes = [Priced.of(finding, ledger, ledger.step_ns, bounds) for finding in joined]
-    link_symptoms(fixes)
+    link_causes(fixes)
     ordered = pricer.price(fixes)
     own_steps_ns = {rank: pricer.step_ns}
     return _finish([each.build(rank, shareable) for each in ordered], pricer.step_ns, own_steps_ns)
@@ -118,7 +118,7 @@ def prioritize_fleet(
 
     of_ranks = [start_pricing(finding) for finding in rank_findings]
     of_fleet = [start_pricing(finding) for finding in fleet_findings]
-    link_symptoms([*of_ranks, *of_fleet])
+    link_causes([*of_ranks, *of_fleet])
     for each in of_ranks:
         claim = each.finding.claim
         if claim.rank in ledgers:

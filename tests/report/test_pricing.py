@@ -178,6 +178,28 @@ def test_a_symptom_without_a_cause_at_its_line_stands_by_what_it_costs(line: int
     assert (first.rule, first.covered_by) == ("PD513", None)
 
 
+def with_table(start: int, end: int) -> Finding:
+    table = finding_of(end - start, (start, end), rule="PD210", expected=(end - start) * 9 // 10)
+    return replace(table, has_table_price=True)
+
+
+def test_what_was_measured_here_stands_above_a_price_from_a_table() -> None:
+    form = finding_of(420, (0, 420), rule="PD212", basis="measured", expected=100)
+    first, second = prioritize(with_table(0, 400), form)
+    assert [each.rule for each in (first, second)] == ["PD212", "PD210"]
+    assert (second.covered_by, second.severity) == (0, "low")
+
+
+@pytest.mark.parametrize(
+    ("time", "others"),
+    [((200, 620), {"basis": "measured"}), ((0, 420), {}), ((0, 420), {"basis": "measured", "rank": 3})],
+    ids=["other-time", "not-measured", "another-rank"],
+)
+def test_a_price_from_a_table_stands_where_nothing_was_measured(time: tuple[int, int], others: Any) -> None:
+    first = prioritize(with_table(0, 400), finding_of(420, time, rule="PD212", expected=100, **others))[0]
+    assert (first.rule, first.covered_by) == ("PD210", None)
+
+
 def test_alone_is_what_the_rule_says_before_others_claim_the_time() -> None:
     first, second = prioritize(finding_of(300, (0, 300), rule="PD001"), finding_of(250, (40, 290), rule="PD002"))
     assert (first.saving.alone.high_ns, second.saving.alone.high_ns) == (300, 250)

@@ -139,6 +139,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "occurs_once": (True,),
     "makes_results_wrong": (True,),
     "is_symptom": (True,),
+    "has_table_price": (True,),
     "evidence": (),
     "references": (),
     "severity": (),
