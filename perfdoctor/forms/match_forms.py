@@ -147,6 +147,9 @@ class _Matcher:
         elif isinstance(wanted, ast.Name):
             if wanted.id not in bound or bound[wanted.id] == value:
                 yield {**bound, wanted.id: value}, rows
+        elif isinstance(wanted, ast.List):
+            if isinstance(value, list) and value[:1] in (["list"], ["tuple"]) and len(value) == len(wanted.elts) + 1:
+                yield from self._match_items(value[1:], wanted.elts, bound, rows)
         else:
             item: int | None = None
             if isinstance(wanted, ast.Subscript):
@@ -158,6 +161,15 @@ class _Matcher:
                 isinstance(wanted, ast.Call) and isinstance(wanted.func, ast.Name) and wanted.func.id.startswith(_MAYBE)
             ):
                 yield from self._match_value(value, wanted.args[0], bound, rows)
+
+    def _match_items(
+        self, values: Sequence[Any], wanted: Sequence[ast.expr], bound: dict[str, Any], rows: frozenset[int]
+    ) -> Iterator[tuple[dict[str, Any], frozenset[int]]]:
+        if not wanted:
+            yield bound, rows
+            return
+        for names, taken in self._match_value(values[0], wanted[0], bound, rows):
+            yield from self._match_items(values[1:], wanted[1:], names, taken)
 
     def _is_closed(self, match: Match) -> bool:
         """Whether only these calls read what they make on the way, and nobody what the form does not make."""

@@ -71,6 +71,16 @@ def linear_of_cat(n: int) -> Step:
     return lambda: layer(torch.cat([x.expand(16, -1, -1), x.expand(16, -1, -1)], -1))
 
 
+def product_of_cat(n: int) -> Step:
+    x, y, weight = _p(256 * n, 32), _p(256 * n, 32), _p(64, 4)
+    return lambda: torch.cat([x, y], 1) @ weight
+
+
+def product_of_pairs(n: int) -> Step:
+    x, weight, rows = _p(16 * n, 32), _p(64, 1), 16 * n
+    return lambda: torch.cat([x.repeat_interleave(rows, dim=0), x.repeat(rows, 1)], dim=1) @ weight
+
+
 def sparse_operand(n: int) -> Step:
     graph, x = (torch.rand(64 * n, 64 * n) < 0.01).float(), _p(64 * n, 32)
     return lambda: graph @ x
